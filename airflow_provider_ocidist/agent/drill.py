@@ -20,7 +20,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, FaultKind, Fault, Journal, StepSeen, InjectedFault, When
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, FaultKind, Fault, DrillJournal, StepSeen, InjectedFault, When
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -77,12 +77,12 @@ class Drill:
         self._others: tuple[float, int | None] = (0.0, None)
         threading.Thread(target=self._run, name="drill", daemon=True).start()
 
-    def _earlier(self) -> Journal:
+    def _earlier(self) -> DrillJournal:
         """Return what a node of this rank has recorded, if this one takes its place."""
         try:
-            return Journal.from_json(self.heartbeat.store.read(drill_journal_of(self.rank)))
+            return DrillJournal.from_json(self.heartbeat.store.read(drill_journal_of(self.rank)))
         except FileNotFoundError:
-            return Journal()
+            return DrillJournal()
 
     def _run(self) -> None:
         while True:

@@ -180,7 +180,7 @@ class Node:
     def _report(self, ended: Outcome) -> int:
         context = self.context
         if ended.message:
-            logger.error("%s", outcome.one_line(context.rank, self.config.nodes, ended))
+            logger.error("%s", outcome.ending_line(context.rank, self.config.nodes, ended))
         if self.launch:
             self.launch.watches.close()
         context.meter.close()

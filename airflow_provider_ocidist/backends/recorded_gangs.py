@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged_records
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
@@ -61,7 +61,7 @@ class RecordedGangs:
         }
         if place is None and (usual := self._work_dir()) is not None:
             indexes.setdefault((None, usual.rstrip("/")), self)
-        return merged(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))
+        return merged_records(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))
 
     def at(self, place: Place) -> RecordedGangs:
         """Return the one that reaches a place: itself, where there is one region only."""

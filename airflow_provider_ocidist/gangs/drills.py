@@ -19,7 +19,7 @@ from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
     FaultKind,
     Fault,
-    Journal,
+    DrillJournal,
     StepSeen,
     InjectedFault,
     When,
@@ -41,7 +41,7 @@ LONGEST_HANG = 300.0
 class Try:
     """How one try of a training ended, and what its nodes recorded."""
 
-    journals: tuple[Journal, ...]
+    journals: tuple[DrillJournal, ...]
     launches: int
     failure: str | None
     """Cause and message; None for a success."""
@@ -52,7 +52,7 @@ class Try:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recovery:
+class DrillRecovery:
     """How a training went on after a fault."""
 
     injected: InjectedFault
@@ -74,7 +74,7 @@ class Drilled:
     failure: str | None
     weights: str | None
     step: int | None
-    recovery: Recovery | None
+    recovery: DrillRecovery | None
     """None where the fault did not happen: the training was over before its moment."""
 
 
@@ -147,7 +147,7 @@ def _seen(watch: Watch, failure: str | None) -> Try:
     )
 
 
-def _journals(backend: Backend, record: RunRecord) -> tuple[Journal, ...]:
+def _journals(backend: Backend, record: RunRecord) -> tuple[DrillJournal, ...]:
     found = (backend.directories.drill_journal(record.ref, rank) for rank in range(record.ref.nodes))
     return tuple(journal for journal in found if journal is not None)
 
@@ -160,7 +160,7 @@ def has_happened(fault: Fault | None, tries: Sequence[Try]) -> bool:
     return fault is not None and any(injected.kind is fault.kind for each in tries for injected in _injected_in(each))
 
 
-def recovery_of(tries: Sequence[Try]) -> Recovery | None:
+def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
     """Return how the training went on after its last fault."""
     injections = [(number, injected) for number, each in enumerate(tries) for injected in _injected_in(each)]
     if not injections:
@@ -176,13 +176,13 @@ def recovery_of(tries: Sequence[Try]) -> Recovery | None:
         first = min(again, key=lambda seen: seen.at)
         resumed_at = first.step - _stride(seen for _, seen in steps)
         lost = None if reached is None else max(0, reached - resumed_at)
-        return Recovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
+        return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
     later = [
         seen for _, seen in steps if seen.at > injected.at and (injected.step is None or seen.step > injected.step)
     ]
     if not later:
-        return Recovery(injected=injected, seconds=None, lost_steps=None)
-    return Recovery(injected=injected, seconds=min(seen.at for seen in later) - injected.at, lost_steps=0)
+        return DrillRecovery(injected=injected, seconds=None, lost_steps=None)
+    return DrillRecovery(injected=injected, seconds=min(seen.at for seen in later) - injected.at, lost_steps=0)
 
 
 def _reached(steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault) -> int | None:

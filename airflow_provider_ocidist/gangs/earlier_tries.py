@@ -8,7 +8,7 @@ from typing import TypeVar
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
-from airflow_provider_ocidist.model.attempts import Attempt, Place, merged
+from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
@@ -64,7 +64,7 @@ class EarlierTryCanceller:
         refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
         for ref in refs.values():
             said += self._ended(ref, try_number)
-        known = merged(noted, _asked(self._recorded, "what else earlier tries have begun is not known", said))
+        known = merged_records(noted, _asked(self._recorded, "what else earlier tries have begun is not known", said))
         theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
         mine = [each for each in known if _may_live(each, try_number)]
         live = _asked(self._live, "what else of this task lives is not known", said)

@@ -18,7 +18,7 @@ class GangToReplace(Exception):
     """The gang has lost a machine, and may be made anew in this try. Not for users: the waiting task catches it."""
 
 
-def failure_of(cause: Cause, message: str, status: RunStatus) -> Restart | None:
+def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
     """Return how far a gang that has failed had come; None for one that has not trained."""
     if not status.has_trained:
         return None
@@ -31,8 +31,8 @@ def failure_of(cause: Cause, message: str, status: RunStatus) -> Restart | None:
     )
 
 
-def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
+def why_no_gang(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why no other gang is made; None: one is. `before`: what has ended the earlier gangs of this try."""
     if failure.cause not in MADE_UP_FOR:
         return f"{failure.cause} is not mended by other machines"
-    return restarts.refusal(budgets, before, failure)
+    return restarts.why_no_launch(budgets, before, failure)

@@ -27,13 +27,13 @@ from airflow_provider_ocidist.gangs.earlier_tries import cancel_earlier
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
-from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.run import (
     Ending,
     NodeState,
@@ -209,7 +209,7 @@ class GangSubmitter:
         plan = self._asked
         if plan is None or not self._candidates.several or isinstance(error, StillAlive | LeftRuns):
             return False
-        if error.cause not in CAUSES or self._stop.is_set():
+        if error.cause not in NO_MACHINE or self._stop.is_set():
             return False
         # Each candidate is an attempt of its own: a token must not stand for two requests.
         try:
@@ -226,7 +226,7 @@ class GangSubmitter:
         self._give_way(draft, known, try_number)
         known = [self._left(each, draft) for each in known]
         key = replace(key, generation=generation_of(tries, known))
-        latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
+        latest = newest_attempt(attempt for attempt in known if attempt.key.generation == key.generation)
         attempt = _next(latest)
         key = replace(key, attempt=attempt)
         plan = self._plan(key, tries, self._choice(key, known))

@@ -344,7 +344,7 @@ class Watch:
         """Log that the gang's state has changed; `said` is one line for a person."""
         if self._has_lines and status.progress and status.progress.printed:
             # The program's own lines already show the step.
-            said = describe(status, with_step=False)
+            said = status_line(status, with_step=False)
         if said == self._logged:
             return
         self._logged = said
@@ -361,7 +361,7 @@ class Watch:
             self.record = replace(self.record, logs_since=self.follower.cursor)
 
     def _say_progress(self, status: RunStatus) -> None:
-        said = describe(status)
+        said = status_line(status)
         if said != self._said:
             self._said = said
             self.write_status(status, said)
@@ -437,7 +437,7 @@ def _log_place(watch: Watch) -> Hashable:
     return ref.compartment_id, ref.log_group_id, ref.log_id
 
 
-def describe(status: RunStatus, *, with_step: bool = True) -> str:
+def status_line(status: RunStatus, *, with_step: bool = True) -> str:
     """Return one line for a person, as `nodes: 2 RUNNING (TRAINING); step 40/300, loss 2.31`."""
     parts = ["nodes: " + ", ".join(f"{count} {state}" for state, count in _tally(status).items())]
     parts += sorted({node.details for node in status.nodes if _waits_for_a_reason(node) and node.details})

@@ -98,11 +98,11 @@ class Attempt:
         return codec.decode(cls, value)
 
 
-def newest(known: Iterable[Attempt]) -> Attempt | None:
+def newest_attempt(known: Iterable[Attempt]) -> Attempt | None:
     return max(known, key=lambda attempt: (*attempt.order, attempt.ref is not None), default=None)
 
 
-def merged(*records: Iterable[Attempt]) -> list[Attempt]:
+def merged_records(*records: Iterable[Attempt]) -> list[Attempt]:
     """Return each attempt at each place once, from its most complete record; the oldest first."""
     found: dict[tuple[object, ...], Attempt] = {}
     for attempt in (attempt for some in records for attempt in some):
@@ -136,7 +136,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
     |                               | success                                        | was made again       |
     | another, higher or lower      | any                                            | cleared              |
     """
-    latest = newest(known)
+    latest = newest_attempt(known)
     if latest is None:
         return now.max_tries
     if latest.max_tries == now.max_tries and not _begins_anew(latest.end, now):

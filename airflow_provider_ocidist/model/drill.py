@@ -113,7 +113,7 @@ class StepSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Journal:
+class DrillJournal:
     """What one node has recorded of a drill."""
 
     injected: tuple[InjectedFault, ...] = field(default=(), metadata=codec.key("strikes"))
@@ -123,7 +123,7 @@ class Journal:
         return json.dumps(codec.encode(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Journal:
+    def from_json(cls, text: bytes) -> DrillJournal:
         return codec.read(cls, text)
 
 

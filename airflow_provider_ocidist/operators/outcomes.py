@@ -23,7 +23,7 @@ from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
-from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
@@ -110,7 +110,7 @@ class TryOutcome:
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
-        gang = replacement.failure_of(cause, masked_text(message), watch.status)
+        gang = replacement.lost_gang(cause, masked_text(message), watch.status)
         why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
             final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
@@ -142,11 +142,11 @@ class TryOutcome:
         except (JobFileError, BackendError) as error:
             cause = error.cause if isinstance(error, BackendError) else Cause.CONFIG
             self._wait_for_machines(cause, str(error))
-            self.publish_failure(failure_of(cause, str(error)))
+            self.publish_failure(failure_with_remedy(cause, str(error)))
             raise
         except AirflowTaskTimeout as error:
             if self.failure is None:
-                self.publish_failure(failure_of(Cause.DEADLINE, str(error)))
+                self.publish_failure(failure_with_remedy(Cause.DEADLINE, str(error)))
             raise
 
     def publish_failure(self, failure: Failure) -> None:
@@ -175,7 +175,7 @@ class TryOutcome:
         abort_left_behind(ref.checkpoints_uri, fence, impatient)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
-        if self.search is None or cause not in CAUSES:
+        if self.search is None or cause not in NO_MACHINE:
             return
         # Of several candidates, the last refusal says nothing of the others.
         if cause is not Cause.CAPACITY and not self.lacks_capacity():
@@ -194,5 +194,5 @@ class TryOutcome:
         self._ti.xcom_push(key=key, value=value)
 
 
-def failure_of(cause: Cause, message: str) -> Failure:
+def failure_with_remedy(cause: Cause, message: str) -> Failure:
     return Failure(cause=cause, message=message, remedy=remedy_of(cause, message))

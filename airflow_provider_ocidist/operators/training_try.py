@@ -28,12 +28,12 @@ from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.integrations.lineage import lineage_of_training
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
-from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.operators.gang_ending import GangEnding
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
-from airflow_provider_ocidist.operators.outcomes import ErrorLog, TryOutcome, failure_of
+from airflow_provider_ocidist.operators.outcomes import ErrorLog, TryOutcome, failure_with_remedy
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 from airflow_provider_ocidist.triggers.training import CAN_KILL, DistributedTrainingTrigger, PauseTrigger
 
@@ -130,7 +130,7 @@ class TrainingTry:
             return
         why = f"{ref.key.name}: ended because its task's deferral timed out"
         self.ending.give_up(self.ending.reached(ref), ref, AirflowTaskTimeout(why))
-        self.outcome.publish_failure(failure_of(Cause.DEADLINE, why))
+        self.outcome.publish_failure(failure_with_remedy(Cause.DEADLINE, why))
 
     def kill_from_handler(self) -> None:
         """End the gang of this process, if there is one. Takes no lock: see `gangs.kills`."""
@@ -191,7 +191,7 @@ class TrainingTry:
 
     def _has_another(self, ref: RunRef, cause: Cause, message: str) -> bool:
         """Remember that the service had no machines for a gang; return whether the job names others."""
-        if cause not in CAUSES:
+        if cause not in NO_MACHINE:
             return False
         return self._of_candidates(
             lambda candidates: candidates.refuse(ref.key, ref.candidate, cause, message)
@@ -212,7 +212,7 @@ class TrainingTry:
         except (OcidistError, OSError) as error:
             return f"what has been spent of restarts is not known: {error}"
         before = [end.failure for end in ends if end.failure and end.try_number == self._try_number]
-        return replacement.refusal(job.restarts, before, failure)
+        return replacement.why_no_gang(job.restarts, before, failure)
 
     def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
         try:
@@ -312,7 +312,7 @@ class TrainingTry:
             self.ending.arm(backend, record.ref)
             watch = TaskWatch(backend, record, self._log, self._try_number)
             watch.reconnect = self.connection.reconnect
-            owner = task_context.owner_of(self.context)
+            owner = task_context.trigger_owner(self.context)
             watch.on_spending = lambda spending: publish_spending(spending, owner)
             with self.ending.of_what_is_given_up(watch):
                 self.ending.leave_if_killed()
@@ -376,7 +376,7 @@ class TrainingTry:
             trigger=DistributedTrainingTrigger(
                 conn_id=self.operator.conn_id,
                 record=watch.record.to_json(),
-                owner=task_context.owner_of(self.context),
+                owner=task_context.trigger_owner(self.context),
                 poll_interval=self.operator.poll_interval,
             ),
             method_name="resume",

@@ -17,7 +17,7 @@ from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from airflow_provider_ocidist.model.masking import shown
+from airflow_provider_ocidist.model.masking import masked_messages
 from airflow_provider_ocidist.plugin import records, view
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
 from airflow_provider_ocidist.plugin.status_cache import Snapshot, StatusCache
@@ -85,7 +85,7 @@ def _serve_runs(app: FastAPI) -> None:
             for record in found
         ]
         return _json(
-            {"runs": shown(rows), "before": older.isoformat() if older else None, "now": time.time()}
+            {"runs": masked_messages(rows), "before": older.isoformat() if older else None, "now": time.time()}
         )
 
 
@@ -104,7 +104,7 @@ def _serve_task(app: FastAPI, cache: StatusCache) -> None:
         snapshot = await cache.at(record.conn_id, record.ref) if record.ref else Snapshot()
         # A thousand nodes take a while, in which the event loop must serve other requests.
         return await run_in_threadpool(
-            lambda: _json(shown(view.task_view(record, snapshot, time.time()), snapshot.secrets))
+            lambda: _json(masked_messages(view.task_view(record, snapshot, time.time()), snapshot.secrets))
         )
 
     @app.get(f"{TASK}/mapped", dependencies=SEES_TASK)
@@ -127,7 +127,7 @@ def _serve_task(app: FastAPI, cache: StatusCache) -> None:
 async def _record(task: TaskId) -> TaskRecord:
     record = await run_in_threadpool(records.read_task, task)
     if record is None:
-        raise HTTPException(404, view.nowhere(task)["detail"])
+        raise HTTPException(404, view.no_such_task(task)["detail"])
     return record
 
 

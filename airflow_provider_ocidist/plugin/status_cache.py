@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import OpensById, secrets_of
+from airflow_provider_ocidist.backends.capabilities import OpensById, secrets_of_gang
 from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
@@ -21,7 +21,7 @@ from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, FoundCheckpoints
-from airflow_provider_ocidist.plugin.log_tail import LogTail, tail_of
+from airflow_provider_ocidist.plugin.log_tail import LogTail, log_tail_of
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class StatusCache:
             known = self._known(backend, conn_id, ref)
             if rank >= known.record.ref.nodes:
                 return LogTail(problem=f"there is no node {rank}")
-            tail = tail_of(backend, known.record.ref, rank, ended_at or time.time())
+            tail = log_tail_of(backend, known.record.ref, rank, ended_at or time.time())
             lines = (replace(line, text=masked_text(line.text, known.secrets)) for line in tail.lines)
             return replace(tail, lines=tuple(lines))
         except Exception as error:
@@ -195,7 +195,7 @@ class StatusCache:
                 f"the XCom `run` names {ref.job_id}, which is no job of this task",
                 cause=Cause.CONFIG,
             )
-        known = _Known(record=record, secrets=frozenset(secrets_of(backend, record.ref)))
+        known = _Known(record=record, secrets=frozenset(secrets_of_gang(backend, record.ref)))
         with self._lock:
             self._gangs.pop(place, None)
             return _remembered(self._gangs, place, lambda: known)

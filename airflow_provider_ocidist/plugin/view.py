@@ -48,7 +48,7 @@ def task_view(record: TaskRecord, snapshot: Snapshot, now: float) -> Json:
         "losses": losses_of(record, snapshot),
         "checkpoints": _checkpoints(record, snapshot),
         "outputs": list(status.outputs if status else record.result.get("outputs") or ()),
-        "node_seconds": node_seconds(status, record, now),
+        "node_seconds": node_seconds_shown(status, record, now),
         "spent": spent(snapshot, record, now),
         "now": now,
     }
@@ -268,7 +268,7 @@ def _checkpoints(record: TaskRecord, snapshot: Snapshot) -> Json:
     }
 
 
-def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
+def node_seconds_shown(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
     """Return the time of all nodes together, from start to end; None if no times are known."""
     times = (
         spans_of(status)
@@ -290,7 +290,7 @@ def spent(snapshot: Snapshot, record: TaskRecord, now: float) -> Json | None:
     return used.to_json() if used.node_seconds else None
 
 
-def nowhere(task: TaskId) -> Json:
+def no_such_task(task: TaskId) -> Json:
     """Return the content for a task instance that Airflow does not have."""
     return {
         "detail": f"there is no task instance {task.dag_id} / {task.run_id} / {task.task_id} [{task.map_index}]"

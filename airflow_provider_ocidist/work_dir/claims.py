@@ -20,7 +20,7 @@ def claimed_by(store: Store, prefix: str) -> int:
         return 0
 
 
-def claim(store: Store, prefix: str, try_number: int) -> int:
+def claim_gang(store: Store, prefix: str, try_number: int) -> int:
     """Claim a gang for a try unless a later one has it; return the number of the try that has it now.
 
     Raises StorageError when that cannot be read or written.

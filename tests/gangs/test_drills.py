@@ -18,7 +18,7 @@ from airflow_provider_ocidist.gangs.drills import (
 )
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.drill import FaultKind, Fault, Journal, StepSeen, InjectedFault, When, why_impossible
+from airflow_provider_ocidist.model.drill import FaultKind, Fault, DrillJournal, StepSeen, InjectedFault, When, why_impossible
 from tests.training_jobs import PROGRAMS
 
 SEED = int(os.environ.get("TEST_SEED", "20261123"))
@@ -32,7 +32,7 @@ def a_job(nodes: int = 3, *, checkpoints: bool = True, **changes: object) -> Tra
     )
 
 
-def a_try(*journals: Journal, failure: str | None = None) -> Try:
+def a_try(*journals: DrillJournal, failure: str | None = None) -> Try:
     return Try(journals=journals, launches=1, failure=failure, weights=None, step=None)
 
 
@@ -60,13 +60,13 @@ def test_a_recovery_is_the_time_to_the_first_step_of_the_next_launch_and_what_it
         struck_at + away,
         each,
     )
-    injecting = Journal(injected=(injected,))
+    injecting = DrillJournal(injected=(injected,))
     if in_same_try:
-        tries = [a_try(Journal(steps=(*before, *after)), injecting)]
+        tries = [a_try(DrillJournal(steps=(*before, *after)), injecting)]
     else:
         tries = [
-            a_try(Journal(steps=tuple(before)), injecting, failure="NODE: m"),
-            a_try(Journal(steps=tuple(after))),
+            a_try(DrillJournal(steps=tuple(before)), injecting, failure="NODE: m"),
+            a_try(DrillJournal(steps=tuple(after))),
         ]
     recovery = recovery_of(tries)
     assert recovery is not None
@@ -78,7 +78,7 @@ def test_a_recovery_is_the_time_to_the_first_step_of_the_next_launch_and_what_it
 def test_a_training_that_only_paused_has_lost_no_step() -> None:
     injected = InjectedFault(kind=FaultKind.FREEZE_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
     seen = (*steps(0, range(1, 4), 1000.0, 1.0), *steps(0, range(4, 9), 1022.5, 1.0))
-    recovery = recovery_of([a_try(Journal(injected=(injected,), steps=seen))])
+    recovery = recovery_of([a_try(DrillJournal(injected=(injected,), steps=seen))])
     assert recovery is not None
     assert (recovery.seconds, recovery.lost_steps) == (20.0, 0)
 
@@ -86,7 +86,7 @@ def test_a_training_that_only_paused_has_lost_no_step() -> None:
 def test_a_training_that_never_came_back_has_no_time_of_recovery() -> None:
     injected = InjectedFault(kind=FaultKind.KILL_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
     recovery = recovery_of(
-        [a_try(Journal(injected=(injected,), steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]
+        [a_try(DrillJournal(injected=(injected,), steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]
     )
     assert recovery is not None
     assert recovery.seconds is None
@@ -94,7 +94,7 @@ def test_a_training_that_never_came_back_has_no_time_of_recovery() -> None:
 
 
 def test_a_fault_that_did_not_happen_is_no_recovery() -> None:
-    assert recovery_of([a_try(Journal(steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]) is None
+    assert recovery_of([a_try(DrillJournal(steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]) is None
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -111,7 +111,7 @@ def test_the_kill_before_a_restore_is_not_the_fault_of_the_restore(number: int) 
         assert wanted is not None
         struck.append(InjectedFault(kind=wanted.kind, node=fault.node, step=1, launch=launch, at=1.0, message="m"))
     before, after = steps(0, range(1, 5), 0.0, 1.0), steps(1, range(3, 9), 10.0, 1.0)
-    tries = [a_try(Journal(injected=tuple(struck), steps=(*before, *after)))]
+    tries = [a_try(DrillJournal(injected=tuple(struck), steps=(*before, *after)))]
     assert recovery_of(tries) is not None
     assert has_happened(fault, tries) is happens
     assert not has_happened(None, tries)
@@ -124,8 +124,8 @@ def test_of_two_faults_the_second_is_measured() -> None:
     after = steps(0, range(3, 9), 1010.0, 1.0)
     recovery = recovery_of(
         [
-            a_try(Journal(injected=(first, second), steps=tuple(before)), failure="NODE: m"),
-            a_try(Journal(steps=tuple(after))),
+            a_try(DrillJournal(injected=(first, second), steps=tuple(before)), failure="NODE: m"),
+            a_try(DrillJournal(steps=tuple(after))),
         ]
     )
     assert recovery is not None

@@ -98,23 +98,23 @@ PREEMPTED = replace(LOST, cause=Cause.PREEMPTED)
 
 @pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.NODE, Cause.PREEMPTED}))
 def test_only_the_loss_of_a_machine_is_made_up_for(cause: Cause) -> None:
-    assert replacement.refusal(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause)) is not None
+    assert replacement.why_no_gang(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause)) is not None
 
 
 def test_each_lost_machine_costs_one_of_the_budget() -> None:
     before = [replace(LOST, step=step) for step in (1, 2)]
-    assert replacement.refusal(BUDGETS, before[:1], LOST) is None
-    assert replacement.refusal(BUDGETS, before, LOST) == "restarts.node is 2, and spent"
+    assert replacement.why_no_gang(BUDGETS, before[:1], LOST) is None
+    assert replacement.why_no_gang(BUDGETS, before, LOST) == "restarts.node is 2, and spent"
 
 
 def test_a_preemption_costs_nothing() -> None:
     before = [replace(PREEMPTED, step=step) for step in range(9)]
-    assert replacement.refusal(BUDGETS, before, PREEMPTED) is None
-    assert replacement.refusal(BUDGETS, [*before, replace(LOST, step=9)], LOST) is None
-    assert replacement.refusal(Restarts(program=1), before, PREEMPTED) is None
-    assert replacement.refusal(Restarts(), [], PREEMPTED) is not None
+    assert replacement.why_no_gang(BUDGETS, before, PREEMPTED) is None
+    assert replacement.why_no_gang(BUDGETS, [*before, replace(LOST, step=9)], LOST) is None
+    assert replacement.why_no_gang(Restarts(program=1), before, PREEMPTED) is None
+    assert replacement.why_no_gang(Restarts(), [], PREEMPTED) is not None
 
 
 @pytest.mark.parametrize("failure", [LOST, PREEMPTED])
 def test_a_gang_that_came_no_further_than_one_before_is_left_to_airflow(failure: Restart) -> None:
-    assert "for the second time" in (replacement.refusal(Restarts(node=9), [failure], failure) or "")
+    assert "for the second time" in (replacement.why_no_gang(Restarts(node=9), [failure], failure) or "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, merged, newest
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, merged_records, newest_attempt
 from airflow_provider_ocidist.model.run import RunKey, RunRef, Tries
 
 SEED = random.randrange(1_000_000)
@@ -48,7 +48,7 @@ class Task:
         self.number += 1
         now = Tries(try_number=self.number, max_tries=self.max_tries, retries=self.retries)
         self.generation = generation_of(now, self.known)
-        latest = newest(each for each in self.known if each.key.generation == self.generation)
+        latest = newest_attempt(each for each in self.known if each.key.generation == self.generation)
         failed = latest is not None and latest.end is not None and not latest.end.succeeded
         self.over = bool(end is False and final)
         number = (latest.key.attempt + failed) if latest else 1
@@ -57,12 +57,12 @@ class Task:
         if end is not None:
             seen = End(succeeded=end, try_number=self.number, final=self.over)
         record = Attempt(key=made.key, place=made.place, tries=now, end=seen)
-        self.known = merged(self.known, [record])
+        self.known = merged_records(self.known, [record])
         self.story.append(f"try {self.number} of {self.max_tries}: generation {self.generation}, {end}")
 
     @property
     def succeeded(self) -> bool:
-        latest = newest(self.known)
+        latest = newest_attempt(self.known)
         return latest is not None and latest.end is not None and latest.end.succeeded
 
 
@@ -129,6 +129,6 @@ def test_a_record_survives_json_and_the_fuller_of_two_wins() -> None:
         key=bare.key, place=Place(backend="b", run_dir=bare.place.run_dir, compartment_id="c")
     )
     assert [Attempt.from_json(each.to_json()) for each in (bare, fuller, ended)] == [bare, fuller, ended]
-    assert merged([bare], [fuller]) == merged([fuller], [bare]) == [fuller]
-    assert merged([ended], [fuller]) == [ended]
-    assert len(merged([bare], [elsewhere])) == 2
+    assert merged_records([bare], [fuller]) == merged_records([fuller], [bare]) == [fuller]
+    assert merged_records([ended], [fuller]) == [ended]
+    assert len(merged_records([bare], [elsewhere])) == 2

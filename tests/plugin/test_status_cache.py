@@ -12,7 +12,7 @@ from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.plugin import status_cache as module
-from airflow_provider_ocidist.plugin.log_tail import LINES, MOST_LINES, tail_of
+from airflow_provider_ocidist.plugin.log_tail import LINES, MOST_LINES, log_tail_of
 from airflow_provider_ocidist.plugin.status_cache import StatusCache
 from tests.plugin.gangs import START, node, ref
 
@@ -186,7 +186,7 @@ def line(rank: int, at: float, number: int = 0) -> LogLine:
 def test_the_last_lines_are_searched_for_in_ever_wider_windows():
     service = Service()
     service.log = [line(1, START + second) for second in range(0, 3600, 10)]
-    tail = tail_of(service, ref(), 1, START + 3600)
+    tail = log_tail_of(service, ref(), 1, START + 3600)
     assert [each.rank for each in tail.lines] == [1] * LINES
     assert tail.lines[-1].time == START + 3590
     assert len(service.searches) > 1
@@ -195,7 +195,7 @@ def test_the_last_lines_are_searched_for_in_ever_wider_windows():
 
 def test_a_silent_node_is_searched_for_once_from_the_beginning():
     service = Service()
-    assert tail_of(service, ref(), 0, START + 100_000).lines == ()
+    assert log_tail_of(service, ref(), 0, START + 100_000).lines == ()
     assert service.searches[-1][0] < START
     assert len(service.searches) < 10
 
@@ -203,7 +203,7 @@ def test_a_silent_node_is_searched_for_once_from_the_beginning():
 def test_of_nodes_that_share_a_run_only_the_wanted_ones_lines_are_shown():
     service = Service()
     service.log = [line(rank, START + second) for second in range(5) for rank in range(2)]
-    tail = tail_of(service, ref(run_ids=("one", "one")), 1, START + 10)
+    tail = log_tail_of(service, ref(run_ids=("one", "one")), 1, START + 10)
     assert {each.rank for each in tail.lines} == {1}
     assert len(tail.lines) == 5
 
@@ -212,14 +212,14 @@ def test_beside_nodes_that_write_very_much_only_the_last_seconds_are_read():
     shared, end = ref(run_ids=("one", "one")), START + 100_000
     service = Service()
     service.log = [line(0, end - 1000 + number / 100, number) for number in range(100_000)]
-    tail = tail_of(service, shared, 0, end)
+    tail = log_tail_of(service, shared, 0, end)
     assert [each.id for each in tail.lines] == [each.id for each in service.log[-LINES:]]
-    assert "wrote nothing in the last 20 s" in tail_of(service, shared, 1, end).problem
+    assert "wrote nothing in the last 20 s" in log_tail_of(service, shared, 1, end).problem
     service.log = [line(0, end - 19 + number / MOST_LINES, number) for number in range(19 * MOST_LINES)]
-    tail = tail_of(service, shared, 0, end)
+    tail = log_tail_of(service, shared, 0, end)
     assert [each.id for each in tail.lines] == [each.id for each in service.log[-LINES:]]
     assert len(service.searches) < 10
 
 
 def test_a_gang_without_a_log_group_says_so():
-    assert "log_group_id" in tail_of(Service(), ref(log_group_id=None), 0, START).problem
+    assert "log_group_id" in log_tail_of(Service(), ref(log_group_id=None), 0, START).problem

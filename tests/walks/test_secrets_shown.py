@@ -33,7 +33,7 @@ from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.masking import shown
+from airflow_provider_ocidist.model.masking import masked_messages
 from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.training import show_plan
@@ -142,7 +142,7 @@ def test_no_output_shows_a_secret(
         json.dumps(task_context.handed_on(failed.to_json())),
         failed.sentence,
         str(training_failure(Cause.USER, failed.sentence)),
-        json.dumps(shown(view.task_view(row, page, 1.0), page.secrets)),
+        json.dumps(masked_messages(view.task_view(row, page, 1.0), page.secrets)),
         *(printed(command, told.ref.job_id) for command in ("logs", "status", "show-config", "watch")),
         *(printed(command, told.ref.job_id, "--json") for command in ("logs", "status")),
         printed("plan", str(file)),

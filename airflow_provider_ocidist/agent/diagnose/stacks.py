@@ -68,10 +68,10 @@ class ProcessStack:
     @property
     def line(self) -> str:
         who = f"process {self.pid}" if self.rank is None else f"rank {self.rank} (process {self.pid})"
-        return f"{who} ({self.command[:80]}): {self.state}{shown(self.frames)}"
+        return f"{who} ({self.command[:80]}): {self.state}{frames_shown(self.frames)}"
 
 
-def shown(frames: Sequence[str]) -> str:
+def frames_shown(frames: Sequence[str]) -> str:
     """Return the innermost functions as they stand in a line, with what goes before them."""
     return f"; in {', in '.join(frames[:INNERMOST])}" if frames else ""
 
@@ -99,7 +99,7 @@ def take(guard_pid: int, stack_file: Path, search: str | None = None) -> list[Pr
 
     Processes that neither py-spy nor our handler can show print their stacks to their own standard error, and end.
     """
-    found = [each for pid in guard.descendants(guard_pid) if (each := describe(pid))]
+    found = [each for pid in guard.descendants(guard_pid) if (each := process_stack_of(pid))]
     spied = _spy([each.pid for each in found], shutil.which("py-spy", path=search))
     until = time.monotonic() + TOTAL_LIMIT
     taken = [_with_text(each, spied.get(each.pid) or _ask(each.pid, stack_file, until)) for each in found]
@@ -163,7 +163,7 @@ def _size(file: Path) -> int:
 # What the kernel knows
 
 
-def describe(pid: int) -> ProcessStack | None:
+def process_stack_of(pid: int) -> ProcessStack | None:
     """Return a process's command, state and kernel wait; None when it is gone."""
     place = Path(f"/proc/{pid}")
     try:
@@ -243,7 +243,7 @@ def _place(position: StackPosition) -> str:
 
 
 def _where(position: StackPosition) -> str:
-    return f"stands{shown(position.at)[1:]}" if position.at else "does not answer"
+    return f"stands{frames_shown(position.at)[1:]}" if position.at else "does not answer"
 
 
 def as_text(stacks: Sequence[ProcessStack]) -> str:

@@ -199,14 +199,14 @@ def _stop_request(store: Store) -> StopRequest | None:
 def stop_for(request: StopRequest) -> Stop:
     """Return the reason to end for a stop request."""
     return Stop(
-        message=describe(request),
+        message=stop_in_words(request),
         stacks=request.hang or request.cause is Cause.HANG,
         hurried=request.cause is not Cause.ABANDONED,
         restarts=request.restarts,
     )
 
 
-def describe(request: StopRequest) -> str:
+def stop_in_words(request: StopRequest) -> str:
     who = "the submitter" if request.rank is None else f"node {request.rank}"
     what = "the launch" if request.restarts else "the run"
     return f"{who} ended {what} ({request.cause}): {request.message}"

@@ -70,7 +70,7 @@ def _fetch(item: Input, working_dir: Path, access: OciAccess, ended: threading.E
     if report.files == 0:
         raise AgentError(f"{what} is empty", cause=Cause.DATA)
     logger.info(
-        "fetched %s: %d files, %s in %.1f s", what, report.files, disk.shown(report.bytes), report.seconds
+        "fetched %s: %d files, %s in %.1f s", what, report.files, disk.size_shown(report.bytes), report.seconds
     )
 
 
@@ -90,7 +90,7 @@ def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threadi
 
     def say(error: StorageError) -> None:
         why = shown_in(str(error))
-        logger.warning("%s broke off after %s: %s; going on", what, disk.shown(watch.bytes_done), why)
+        logger.warning("%s broke off after %s: %s; going on", what, disk.size_shown(watch.bytes_done), why)
 
     return until_whole(
         attempt,

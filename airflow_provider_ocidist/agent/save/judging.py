@@ -17,11 +17,11 @@ from airflow_provider_ocidist.agent.save.layouts import (
     LATEST,
     LATEST_UNIVERSAL,
     Elsewhere,
-    nowhere,
+    none_elsewhere,
     read_folder,
 )
 from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
-from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.save.renames import Renames
 
@@ -55,7 +55,7 @@ class Judge:
         pattern: str | None = None,
         *,
         announced: Callable[[], Mapping[str, int]] = dict,
-        elsewhere: Elsewhere = nowhere,
+        elsewhere: Elsewhere = none_elsewhere,
         ahead: Callable[[Path], int] = ahead_ns,
         far: Callable[[Candidate], str | None] = lambda _: None,
         begins: Callable[[str], object] = lambda _: None,
@@ -157,7 +157,7 @@ class Judge:
         before = self._open.get(item.path, ())
         if moment is not Moment.RUNNING:
             return () if moment is Moment.EXITED else before
-        self._open[item.path] = inside(item.path, written())
+        self._open[item.path] = open_files_in(item.path, written())
         return self._open[item.path] or before
 
     def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:

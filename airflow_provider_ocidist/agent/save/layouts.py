@@ -52,12 +52,12 @@ Elsewhere = Callable[[str], bool]
 """Whether a file that is not here may lie on another node."""
 
 
-def nowhere(_name: str) -> bool:
+def none_elsewhere(_name: str) -> bool:
     """Return False: all that belongs to an entry is here."""
     return False
 
 
-def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> Reading:
+def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewhere) -> Reading:
     """Return the reading of a folder with these files, by formats and layouts.
 
     Raises OSError when something cannot be read.
@@ -75,7 +75,7 @@ def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> R
     return replace(read_layout(folder, files, elsewhere), files=proved)
 
 
-def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> Reading:
+def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewhere) -> Reading:
     """Return the reading of a folder by its file names and metadata; raises as `read_folder`.
 
     Other nodes may hold some of the files, but not the metadata.

@@ -11,7 +11,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
 from airflow_provider_ocidist.agent.save.entries import Signature, candidates, scan, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
-from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import (
@@ -195,7 +195,7 @@ class ShardUploader:
     def _fault(self, path: Path, request: ShardRequest) -> str | None:
         """Return why a part is not proved complete, None when it is."""
         running = self._moment is Moment.RUNNING
-        written = inside(path, open_for_writing()) if running else ()
+        written = open_files_in(path, open_for_writing()) if running else ()
         if written:
             return f"{written[0]} is still open for writing"
         for name in self._wanted(path, request):

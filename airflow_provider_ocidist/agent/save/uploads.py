@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, 
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
-from airflow_provider_ocidist.agent.save.layouts import nowhere
+from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
 from airflow_provider_ocidist.agent.save.saving import (
@@ -22,7 +22,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     Movement,
     SaveDeadline,
     Undelivered,
-    cause_of,
+    cause_of_failed_save,
 )
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.backports import dataclass
@@ -112,7 +112,7 @@ class CheckpointUploader:
             folder,
             checkpoints.pattern,
             announced=self._announced,
-            elsewhere=shards.may_be_elsewhere if shards else nowhere,
+            elsewhere=shards.may_be_elsewhere if shards else none_elsewhere,
             far=self._far.doubt if self._far else lambda _: None,
             begins=self._movement.further,
         )
@@ -167,7 +167,7 @@ class CheckpointUploader:
             # The other nodes cannot go on from what only this one has.
             self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
-            return Undelivered(self._why(self.error), cause_of(self.error))
+            return Undelivered(self._why(self.error), cause_of_failed_save(self.error))
         if self._thread.is_alive() and not deadline.is_over:
             return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():

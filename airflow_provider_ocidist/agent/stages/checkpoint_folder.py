@@ -8,7 +8,7 @@ from typing import Union
 
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder, resume, resume_after_clear, start_from
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
 from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, stamps_of
@@ -43,7 +43,7 @@ class CheckpointFolder:
 
     def path(self, workspace: Workspace) -> Path:
         """Return where it is, also for a job without checkpoints."""
-        return folder_of(self.settings, workspace.working_dir)
+        return checkpoint_folder(self.settings, workspace.working_dir)
 
     def restore(self, workspace: Workspace) -> None:
         """Fetch the checkpoint to go on from, for as long as the store may need."""

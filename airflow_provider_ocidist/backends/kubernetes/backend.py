@@ -41,15 +41,14 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     has_vanished,
     node_status,
     runs_agent,
-    unix_time,
     was_restarted,
     with_absent_master,
     with_preemption,
 )
-from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
+from airflow_provider_ocidist.backends.node_config import expectations, secrets_of_nodes
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
-from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.backports import Self, unix_time
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
@@ -347,7 +346,7 @@ class KubernetesBackend(
         namespace, _, name = resource_id.rpartition("/")
         namespace = namespace or self._api.namespace()
         obj = self._objects.get(namespace, name)
-        key = names.key_in(obj) if obj is not None else None
+        key = names.key_of_object(obj) if obj is not None else None
         if obj is None or key is None:
             raise RunNotFound(
                 f"there is no {self.operator.kind} {name} of ocidist in namespace {namespace}: name it as "
@@ -371,7 +370,7 @@ class KubernetesBackend(
     def _listed(self, namespace: str, selector: str, *, live: bool = False) -> list[RunRef]:
         found = []
         for obj in self._objects.all(namespace, selector):
-            key, over = names.key_in(obj), self.operator.read(obj).state
+            key, over = names.key_of_object(obj), self.operator.read(obj).state
             if key is not None and not (live and over in (GangState.SUCCEEDED, GangState.FAILED)):
                 found.append(self._ref(key, obj))
         return found
@@ -381,7 +380,7 @@ class KubernetesBackend(
         obj = self._objects.get(namespace, name)
         plain = self.operator.variables_in(obj) if obj is not None else ()
         written = {str(each["name"]): str(each["value"]) for each in plain if "value" in each}
-        return secrets_of([written, self._objects.secret(namespace, name)])
+        return secrets_of_nodes([written, self._objects.secret(namespace, name)])
 
     # beforehand
 
@@ -397,7 +396,7 @@ class KubernetesBackend(
         return [
             signed_in,
             preflight.operators(self._api, self.operator),
-            preflight.may(self._api, self.operator, namespace),
+            preflight.rights_of_user(self._api, self.operator, namespace),
             *preflight.needed(self._api, self.operator.needs(body)),
             *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
             writable("work_dir", place, self._open, preflight.WRITE_RIGHT),

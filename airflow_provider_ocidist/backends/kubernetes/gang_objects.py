@@ -15,7 +15,7 @@ from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRE
 from airflow_provider_ocidist.backends.kubernetes.states import (
     PREEMPTED,
     Obj,
-    has_begun,
+    container_has_begun,
     sentences_by_pod,
     warnings_by_object,
 )
@@ -206,7 +206,7 @@ class GangObjects:
         if before is None:
             return pod
         if self._operator.replaces_pods:
-            begun = [each for each in (before, pod) if has_begun(each, self._operator.container)]
+            begun = [each for each in (before, pod) if container_has_begun(each, self._operator.container)]
             if begun:
                 return min(begun, key=_created)
         return max(before, pod, key=_created)
@@ -246,7 +246,7 @@ class GangObjects:
         """End pods that have not begun without the grace of those that save: a waiting shell hears no SIGTERM."""
         try:
             for pod in self._pods(namespace, name):
-                if not has_begun(pod, self._operator.container):
+                if not container_has_begun(pod, self._operator.container):
                     path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
                     self._api.delete(path, {"gracePeriodSeconds": 0})
         except BackendError as error:

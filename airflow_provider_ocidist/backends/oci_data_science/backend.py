@@ -36,8 +36,8 @@ from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, make_plan
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
-    key_in,
-    record_of,
+    key_of_job,
+    record_of_job,
     ref_of,
     runs_of,
     with_runs,
@@ -201,9 +201,9 @@ class OciDataScience(
 
     def open(self, resource_id: str) -> RunRecord:
         job = self._job(self._job_id_of(resource_id))
-        ref = ref_of(job, key_in(job))
+        ref = ref_of(job, key_of_job(job))
         runs = self._runs(ref.job_id, ref.compartment_id)
-        return record_of(job, with_runs(ref, _by_number(runs), _asked_at(runs)))
+        return record_of_job(job, with_runs(ref, _by_number(runs), _asked_at(runs)))
 
     def secrets_of(self, ref: RunRef) -> set[str]:
         job = self._job(ref.job_id)

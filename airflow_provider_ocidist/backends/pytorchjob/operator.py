@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import names, pods
-from airflow_provider_ocidist.backends.kubernetes.merging import merged
+from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
@@ -178,7 +178,7 @@ def _replicas(
     job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan, variables: RoleVariables
 ) -> dict[str, Any]:
     def role(count: int, own: Sequence[Mapping[str, Any]], over: Mapping[str, Any]) -> dict[str, Any]:
-        laid = replace(options, pod_template=merged(options.pod_template, over))
+        laid = replace(options, pod_template=merged_manifest(options.pod_template, over))
         template = pods.template(job, laid, replace(plan, environment=own))
         # The operator sets it from the role's own.
         template["spec"].pop("restartPolicy")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import ListsGangs, NamesSecrets, OpensById, Suspends
-from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
+from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE, expectations, key_in, secrets_of_nodes
 from airflow_provider_ocidist.backends.runai import names, pod_logs
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
@@ -177,7 +177,7 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
     def _opened(self, workload: Mapping[str, Any]) -> RunRef | None:
         """Return the gang that a workload is; None where ocidist has not made it."""
         environment = self._environment_of(workload)
-        key = names.key_in(environment)
+        key = key_in(environment)
         if key is None:
             return None
         with suppress(AgentError):
@@ -218,12 +218,12 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
     def secrets_of(self, ref: RunRef) -> set[str]:
         doing = f"reading the variables of {ref.key.name}"
         with suppress(RunNotFound):
-            return secrets_of([self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))])
+            return secrets_of_nodes([self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))])
         return set()
 
     def _environment_of(self, workload: Mapping[str, Any]) -> Mapping[str, str]:
         environment = names.environment_of(workload)
-        if names.KEY_VARIABLE in environment:
+        if KEY_VARIABLE in environment:
             return environment
         return names.environment_of(self._as_submitted(str(workload["id"])))
 
@@ -231,7 +231,7 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
         found: list[RunRef] = []
         order = {"sortBy": "createdAt", "sortOrder": "desc"}
         for workload in self._client.pages(WORKLOADS, "workloads", "listing workloads", **order):
-            ref = self._opened(workload) if names.KEY_VARIABLE in names.environment_of(workload) else None
+            ref = self._opened(workload) if KEY_VARIABLE in names.environment_of(workload) else None
             if ref is not None and name in ref.key.name:
                 found.append(ref)
             if len(found) == limit:

@@ -33,7 +33,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 """Labels of pods, which every release of Trainer has."""
 NO_RUNTIME = "must be created before the TrainJob is created"
 """In the webhook's refusal."""
-CAUSES = {"DeadlineExceeded": Cause.DEADLINE, "TrainingRuntimeNotSupported": Cause.CONFIG}
+CAUSES_OF_FAILED = {"DeadlineExceeded": Cause.DEADLINE, "TrainingRuntimeNotSupported": Cause.CONFIG}
 """Reasons of the condition Failed."""
 
 
@@ -120,7 +120,7 @@ class TrainJobs(Operator):
         if (obj.get("metadata") or {}).get("deletionTimestamp"):
             return Gang(GangState.ENDING)
         if "Failed" in found:
-            cause = CAUSES.get(str(found["Failed"].get("reason")))
+            cause = CAUSES_OF_FAILED.get(str(found["Failed"].get("reason")))
             return Gang(GangState.FAILED, sentence(found["Failed"]), cause)
         if "Complete" in found:
             return Gang(GangState.SUCCEEDED, sentence(found["Complete"]))

@@ -65,7 +65,7 @@ class OciDownload(Download):
             raise not_the_promised_size(self.place, self.entry.size, got)
         expected = self.headers.get("content-md5")
         if expected:
-            checksums.check(self.place, Checksum(value=expected), [running.digest()])
+            checksums.check_digests(self.place, Checksum(value=expected), [running.digest()])
 
     def _fetch(self, offset: int, length: int | None) -> Iterator[bytes]:
         """Yield a range (length None: the whole); resume a truncated body."""

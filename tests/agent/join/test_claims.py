@@ -58,7 +58,7 @@ def test_what_an_earlier_gang_still_writes_is_neither_newest_nor_published(tmp_p
 
 def test_a_gang_that_was_overtaken_before_it_began_does_not_train(tmp_path: Path) -> None:
     safe = str(tmp_path / "dag-train-0a-g0")
-    fences.claim(open_store(safe), Fence(attempt=3))
+    fences.claim_place(open_store(safe), Fence(attempt=3))
     with gang(tmp_path / "gang", 1, 5) as found:
         (agent,) = found.start()
         assert agent.wait() != 0

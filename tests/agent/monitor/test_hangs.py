@@ -302,7 +302,7 @@ def test_a_process_that_is_stopped_is_described_and_holds_nobody_up(tmp_path: Pa
             assert process.stdout
             process.stdout.readline()
         processes[0].send_signal(19)
-        until(lambda: "T (stopped)" in (stacks.describe(processes[0].pid) or stopped_nowhere()).state)
+        until(lambda: "T (stopped)" in (stacks.process_stack_of(processes[0].pid) or stopped_nowhere()).state)
         found = {stack.rank: stack for stack in stacks.take(os.getpid(), tmp_path / "stacks.txt", "")}
     finally:
         for process in processes:

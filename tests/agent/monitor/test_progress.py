@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_ocidist.agent.monitor.metrics import OutputReader, read_record, read_scalars
 from airflow_provider_ocidist.agent.monitor.progress import CURVE_POINTS, ProgressMeter
 from airflow_provider_ocidist.agent.monitor.steps import LATE, Unplaced
-from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, find, read_records, scalars_of
+from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, event_files_in, read_records, scalars_of
 from tests.agent.gangs import until
 
 
@@ -298,7 +298,7 @@ def test_tensorboards_files_are_read_as_they_grow(tmp_path: Path) -> None:
 def test_tensorboards_files_of_an_earlier_run_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / RECORDED.name).write_bytes(RECORDED.read_bytes())
     assert list(EventFiles(tmp_path).new_scalars()) == []
-    assert find(tmp_path) == [tmp_path / RECORDED.name]
+    assert event_files_in(tmp_path) == [tmp_path / RECORDED.name]
 
 
 def test_what_is_no_event_file_does_no_harm(tmp_path: Path) -> None:

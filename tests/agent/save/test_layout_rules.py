@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.save.entries import scan
 from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult
-from airflow_provider_ocidist.agent.save.layouts import has_all_parts, nowhere, read_folder, read_layout
+from airflow_provider_ocidist.agent.save.layouts import has_all_parts, none_elsewhere, read_folder, read_layout
 
 WHOLE, BROKEN, NOTHING = FormatResult.WHOLE, FormatResult.BROKEN, FormatResult.NOTHING
 BEGIN = 1_500_000_000 * 10**9
@@ -41,11 +41,11 @@ class Folder:
     def lose(self, name: str) -> None:
         (self.path / name).unlink()
 
-    def read(self, elsewhere: Callable[[str], bool] = nowhere) -> Reading:
+    def read(self, elsewhere: Callable[[str], bool] = none_elsewhere) -> Reading:
         """Return what is said of the folder; which of its files are whole by themselves is another matter."""
         return replace(read_folder(self.path, scan(self.path), elsewhere), files=frozenset())
 
-    def says(self, elsewhere: Callable[[str], bool] = nowhere) -> FormatResult:
+    def says(self, elsewhere: Callable[[str], bool] = none_elsewhere) -> FormatResult:
         return self.read(elsewhere).says
 
 
@@ -110,7 +110,7 @@ def test_what_is_on_another_node_is_not_missing(folder: Folder) -> None:
     folder.write({"model.safetensors.index.json": index("a.bin", "b.bin")})
     assert folder.read(lambda name: name == "a.bin").why == "b.bin missing"
     assert folder.says(lambda _: True) is NOTHING
-    assert not nowhere("a.bin")
+    assert not none_elsewhere("a.bin")
 
 
 # Weights in several files

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.outputs import expanded, fixed_part, planned_copies
+from airflow_provider_ocidist.agent.save.outputs import with_variables, fixed_part, planned_copies
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Output
 from tests.agent.gangs import Gang
@@ -21,13 +21,13 @@ raise SystemExit(int(os.environ.get("CODE", "0")))
 
 def test_variables_of_the_node_are_filled_in() -> None:
     environ = {"TEAM": "ml", "DAY": "7"}
-    assert expanded("oci://b@n/${TEAM}/$DAY-x/$$5", environ) == "oci://b@n/ml/7-x/$5"
+    assert with_variables("oci://b@n/${TEAM}/$DAY-x/$$5", environ) == "oci://b@n/ml/7-x/$5"
 
 
 @pytest.mark.parametrize("uri", ["oci://b@n/${ABSENT}/x", "oci://b@n/$ABSENT", "oci://b@n/${}"])
 def test_an_unknown_variable_is_named(uri: str) -> None:
     with pytest.raises(AgentError, match="which this node does not have: set it in env") as caught:
-        expanded(uri, {})
+        with_variables(uri, {})
     assert caught.value.cause is Cause.CONFIG
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder, resume, resume_after_clear, start_from
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointError, StoreUnavailable
 from airflow_provider_ocidist.job import Checkpoints, Program
@@ -216,4 +216,4 @@ def test_a_program_writes_where_the_job_says_from_its_working_directory_on(
     path: str | None, is_in: str
 ) -> None:
     told = None if path is None else Checkpoints(path=path)
-    assert folder_of(told, Path("/work/run")) == Path(is_in)
+    assert checkpoint_folder(told, Path("/work/run")) == Path(is_in)

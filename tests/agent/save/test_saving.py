@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.save import saving
 from airflow_provider_ocidist.agent.save.outputs import OutputCopy, copy_outputs
-from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -35,8 +35,8 @@ def test_passing_trouble_is_tried_again_until_the_limit(monkeypatch: pytest.Monk
     monkeypatch.setattr(saving, "REFUSED_LIMIT", 0.0)
     assert tries(SaveDeadline(0.5), PASSING) > 5
     assert tries(SaveDeadline(0.5), REFUSED) == 1
-    assert cause_of(PASSING) is Cause.SERVICE
-    assert cause_of(REFUSED) is Cause.DATA
+    assert cause_of_failed_save(PASSING) is Cause.SERVICE
+    assert cause_of_failed_save(REFUSED) is Cause.DATA
 
 
 def test_one_refusal_among_answers_that_pass_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -528,7 +528,7 @@ def test_an_error_at_the_end_that_nobody_thought_of_is_no_success(
 def test_once_a_later_attempt_saves_nothing_more_is_tried(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fences.claim(open_store(str(watched.target)), Fence(attempt=2))
+    fences.claim_place(open_store(str(watched.target)), Fence(attempt=2))
     tried = fail(watched, monkeypatch)
     for at in range(3):
         save(watched, f"step-{at}.txt", at)

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.train.restarts import refusal
+from airflow_provider_ocidist.agent.train.restarts import why_no_launch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.causes import MEANINGS
@@ -45,7 +45,7 @@ def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_o
     history: list[Restart] = []
     for _ in range(20):
         failure = drawn(draw)
-        why_not = refusal(budgets, history, failure)
+        why_not = why_no_launch(budgets, history, failure)
         kind = MEANINGS[failure.cause].restart
         spent = sum(MEANINGS[each.cause].restart == kind for each in history)
         again = any(place_of(each) == place_of(failure) for each in history)
@@ -58,7 +58,7 @@ def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_o
 
 def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
     failure = Restart(cause=Cause.USER, message="m", step=40)
-    assert refusal(Restarts(program=9), [failure], failure) == (
+    assert why_no_launch(Restarts(program=9), [failure], failure) == (
         "it is a crash loop: USER at step 40 for the second time"
     )
 
@@ -68,18 +68,18 @@ def test_where_no_step_is_known_a_checkpoint_between_two_failures_shows_progress
     saved = Restart(cause=Cause.OOM, message="m", checkpoint="a")
     known = Restart(cause=Cause.OOM, message="m", step=4, checkpoint="b")
     allowed = Restarts(program=9)
-    assert refusal(allowed, [first], first) == (
+    assert why_no_launch(allowed, [first], first) == (
         "it is a crash loop: OOM for the second time, with no step and no newer checkpoint since the first"
     )
-    assert refusal(allowed, [first], saved) is None
-    assert refusal(allowed, [first, saved], saved) is not None
-    assert refusal(allowed, [first, saved], known) is None
-    assert "at step 4" in (refusal(allowed, [known], Restart(cause=Cause.OOM, message="m", step=4)) or "")
+    assert why_no_launch(allowed, [first], saved) is None
+    assert why_no_launch(allowed, [first, saved], saved) is not None
+    assert why_no_launch(allowed, [first, saved], known) is None
+    assert "at step 4" in (why_no_launch(allowed, [known], Restart(cause=Cause.OOM, message="m", step=4)) or "")
 
 
 @pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.ABANDONED, Cause.CANCELED, Cause.SERVICE])
 def test_what_another_launch_cannot_mend_is_never_launched_again(cause: Cause) -> None:
-    assert refusal(Restarts(program=9, hang=9, node=9), [], Restart(cause=cause, message="m"))
+    assert why_no_launch(Restarts(program=9, hang=9, node=9), [], Restart(cause=cause, message="m"))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_what_another_launch_cannot_mend_is_never_launched_again(cause: Cause) -
 )
 def test_each_cause_has_the_budget_that_the_documents_name(cause: Cause, allowed: Restarts) -> None:
     failure = Restart(cause=cause, message="m", step=1)
-    assert refusal(allowed, [], failure) is None
+    assert why_no_launch(allowed, [], failure) is None
     rest = Restarts(program=1 - allowed.program, hang=1 - allowed.hang, node=1 - allowed.node)
-    assert refusal(rest, [], failure) is not None
+    assert why_no_launch(rest, [], failure) is not None
 
 
 # The switch

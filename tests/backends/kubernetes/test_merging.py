@@ -6,7 +6,7 @@ import copy
 import random
 from typing import Any
 
-from airflow_provider_ocidist.backends.kubernetes.merging import APPENDED, KEYS, merged
+from airflow_provider_ocidist.backends.kubernetes.merging import APPENDED, KEYS, merged_manifest
 from tests.backends.kubernetes.test_names import drawn
 
 LISTS = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
@@ -39,10 +39,10 @@ def test_an_empty_template_changes_nothing_and_nothing_changes_its_arguments() -
     for _ in range(200):
         base, over = any_section(draw), any_section(draw)
         before = copy.deepcopy((base, over))
-        merged(base, over)
+        merged_manifest(base, over)
         assert (base, over) == before
-        assert merged(base, {}) == base
-        assert merged(merged(base, over), over) == merged(base, over)
+        assert merged_manifest(base, {}) == base
+        assert merged_manifest(merged_manifest(base, over), over) == merged_manifest(base, over)
 
 
 def holds(found: Any, wanted: Any, name: str = "") -> bool:
@@ -63,7 +63,7 @@ def test_what_a_person_writes_arrives_and_entries_of_other_names_stay() -> None:
     draw = drawn()
     for _ in range(300):
         base, over = any_section(draw), any_section(draw)
-        result = merged(base, over)
+        result = merged_manifest(base, over)
         assert holds(result, over), (base, over, result)
         for name in set(base) - set(over):
             assert result[name] == base[name]
@@ -85,8 +85,8 @@ def test_a_variable_and_a_volume_are_replaced_whole() -> None:
         "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
         "volumes": [{"name": "shm", "hostPath": {"path": "/dev/shm"}}],
     }
-    assert merged(ours, theirs) == theirs
+    assert merged_manifest(ours, theirs) == theirs
 
 
 def test_null_takes_a_key_away() -> None:
-    assert merged({"hostNetwork": True, "a": 1}, {"hostNetwork": None}) == {"a": 1}
+    assert merged_manifest({"hostNetwork": True, "a": 1}, {"hostNetwork": None}) == {"a": 1}

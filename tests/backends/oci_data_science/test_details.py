@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import CAUSES, cause_of
+from airflow_provider_ocidist.backends.oci_data_science.answers import CAUSES_IN_DETAILS, cause_in_details
 from airflow_provider_ocidist.errors import Cause
 
 SAID = [
@@ -22,15 +22,15 @@ SAID = [
 
 @pytest.mark.parametrize("details, cause", SAID)
 def test_the_services_words_stand_for_a_cause(details: str, cause: Cause) -> None:
-    assert cause_of(SimpleNamespace(lifecycle_details=details)) is cause
-    assert cause_of(SimpleNamespace(lifecycle_details=details.upper())) is cause
+    assert cause_in_details(SimpleNamespace(lifecycle_details=details)) is cause
+    assert cause_in_details(SimpleNamespace(lifecycle_details=details.upper())) is cause
 
 
 def test_each_cause_that_is_guessed_is_shown_above() -> None:
-    assert {cause for _, cause in SAID} == {cause for _, cause in CAUSES}
+    assert {cause for _, cause in SAID} == {cause for _, cause in CAUSES_IN_DETAILS}
 
 
 @pytest.mark.parametrize("details", [None, "", "Job run artifact execution failed with exit code 1."])
 def test_words_that_say_nothing_of_it_have_no_cause(details: str | None) -> None:
-    assert cause_of(SimpleNamespace(lifecycle_details=details)) is None
-    assert cause_of(None) is None
+    assert cause_in_details(SimpleNamespace(lifecycle_details=details)) is None
+    assert cause_in_details(None) is None
