@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import math
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near, now_at
 from airflow_provider_ocidist.errors import (
     BackendError,
-    CancelFailed,
     Cause,
     JobFileError,
     LeftRuns,
     Overtaken,
     StillAlive,
 )
-from airflow_provider_ocidist.gangs.earlier_tries import cancel_earlier
+from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
 from airflow_provider_ocidist.gangs.candidates import Candidates
-from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
+from airflow_provider_ocidist.gangs.decisions import Fail, decide
+from airflow_provider_ocidist.gangs.earlier_tries import cancel_earlier
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest_attempt
+from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
-from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
@@ -41,106 +37,10 @@ from airflow_provider_ocidist.model.run import (
     RunKey,
     RunRecord,
     RunRef,
-    RunStatus,
     Tries,
 )
 
-NOTE = "ocidist_run"
-"""Key in the task state store of the attempt begun last."""
-LONGEST_NOTE = 60_000
-"""Characters; Airflow's task state store is made for values of up to 64 KB."""
-END_WITHIN = 1800.0
-"""Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
-CLAIM_PATIENCE = 1.5
-"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on because no answer
-comes."""
 LEFT_OVER = "left over from before this task was cleared or retried"
-
-
-class Canceller:
-    """Ends gangs, and waits until every node of theirs has ended."""
-
-    def __init__(self, backend: Backend, log: TaskLog, stop: threading.Event) -> None:
-        self._backend = backend
-        self._log = log
-        self._stop = stop
-        self._begun: dict[str, float] = {}
-        """By job: when its end was begun, on the clock `time.monotonic`; an error amid it grants no more time."""
-
-    def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
-        """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
-        now = time.monotonic()
-        deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
-        cancelled_at: dict[str, float] = {}
-        while live := self._living(refs):
-            if time.monotonic() > deadline:
-                raise _still_alive(live, within)
-            for ref, _ in live:
-                if time.monotonic() - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
-                    self._log.warning("ending %s, %s", ref.key.name, why)
-                    if self._cancel(ref):
-                        cancelled_at[ref.job_id] = time.monotonic()
-            self._pause()
-        for ref in refs:
-            if not ref.complete:
-                self._remove(ref, deadline, within)
-            near(self._backend, ref).gangs.close(ref, End(succeeded=False))
-
-    def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
-        """Delete the job of an incomplete gang: an earlier try may still be creating nodes in it."""
-        while True:
-            try:
-                return near(self._backend, ref).delete(ref)
-            except BackendError as error:
-                if error.status_code == 404:
-                    return None
-                if error.status_code != 409:
-                    raise
-                if time.monotonic() > deadline:
-                    raise _not_removed(ref, within) from error
-            # A node was created since the last look.
-            self._cancel(ref)
-            self._pause()
-
-    def _cancel(self, ref: RunRef) -> bool:
-        """Return whether the service accepted the cancel; if not, the next look cancels again."""
-        try:
-            near(self._backend, ref).cancel(ref)
-        except CancelFailed as error:
-            self._log.warning("%s; will cancel again", error)
-            return False
-        return True
-
-    def _pause(self) -> None:
-        if self._stop.wait(1.0):
-            raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
-
-    def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
-        statuses = [(ref, near(self._backend, ref).status([ref])[0]) for ref in refs]
-        return [(ref, status) for ref, status in statuses if not status.ended]
-
-
-def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> BackendError:
-    states = {
-        node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
-    }
-    runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
-    jobs, words = " ".join(ref.job_id for ref, _ in live), words_of(live[0][0].backend)
-    return StillAlive(
-        f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with ocidist cancel "
-        f"{jobs}, or delete the {words.gang} {words.where}; the next try of this task waits for them again",
-        retryable=True,
-    )
-
-
-def _not_removed(ref: RunRef, after: float) -> BackendError:
-    words = words_of(ref.backend)
-    return StillAlive(
-        f"{ref.key.name} was never complete, and its {words.gang} {ref.job_id} could not be deleted "
-        f"within {after:.0f} s: it still has nodes. Cancel and delete it {words.where}; the next try of "
-        "this task tries again",
-        retryable=True,
-    )
 
 
 class GangSubmitter:
@@ -402,36 +302,7 @@ class GangSubmitter:
             raise
 
     def _note(self, attempts: Sequence[Attempt]) -> None:
-        """Save where to find the gangs of this task: the newest, and those to be ended first."""
-        if self._notes is None:
-            return
-        value = {"attempts": [attempt.to_json() for attempt in attempts]}
-        if len(json.dumps(value)) > LONGEST_NOTE:
-            # The ids of the runs are recorded in the work directory too.
-            value = {"attempts": [replace(attempt, ref=None).to_json() for attempt in attempts]}
-        self._notes.set(NOTE, value)
-
-
-def noted_in(notes: TaskStateStore | None, draft: Plan | None, log: TaskLog) -> list[Attempt]:
-    """Return the attempts that Airflow has noted of a task; `draft`: any plan of it, None where its job is unknown."""
-    noted = notes.get(NOTE) if notes is not None else None
-    if not isinstance(noted, dict):
-        return []
-    try:
-        return _attempts_in(noted, draft)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        log.warning("the saved state of this task cannot be read from Airflow, and is ignored: %s", error)
-        return []
-
-
-def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
-    if "attempts" in noted:
-        return [Attempt.from_json(each) for each in noted["attempts"]]
-    if draft is None:
-        raise ValueError("it is of an earlier version, which has noted no place")
-    # As the version before this one has noted it.
-    key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
-    return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
+        note(self._notes, attempts)
 
 
 def cancel_noted(
@@ -489,26 +360,3 @@ def _can_complete(ref: RunRef, plan: Plan) -> bool:
 def _was_called_off(attempt: Attempt, plan: Plan) -> bool:
     """Return whether a stop request was written before its nodes were found: its creation was never answered."""
     return attempt.ref is None and not attempt.place.is_that_of(plan)
-
-
-def _run_dir(draft: Plan, key: RunKey) -> str:
-    return draft.run_dir.removesuffix(draft.key.name) + key.name
-
-
-def end_unless_claimed(backend: Backend, ref: RunRef, try_number: int, log: TaskLog) -> None:
-    """End the gang of a killed try, unless a later try waits for it."""
-    if (later := _claimed_by(backend, ref)) > try_number:
-        log.info("%s continues: try %d of its task waits for it", ref.key.name, later)
-        return
-    backend.cancel(ref)
-    log.info("%s: cancelled because its task was killed", ref.key.name)
-
-
-def _claimed_by(backend: Backend, ref: RunRef) -> int:
-    """Return which try waits for a gang; 0 if the answer takes too long."""
-    answer: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threading.Thread(target=lambda: answer.put(backend.directories.claimed_by(ref)), daemon=True).start()
-    try:
-        return answer.get(timeout=CLAIM_PATIENCE)
-    except queue.Empty:
-        return 0

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import BackendError, RunNotFound
 from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
 from airflow_provider_ocidist.gangs.search import gangs_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.submission import Canceller
+from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef

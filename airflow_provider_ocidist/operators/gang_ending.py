@@ -18,7 +18,8 @@ from airflow_provider_ocidist.gangs.kills import (
     killer_of,
 )
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.submission import GangSubmitter, cancel_noted, noted_in
+from airflow_provider_ocidist.gangs.attempt_notes import noted_in
+from airflow_provider_ocidist.gangs.submission import GangSubmitter, cancel_noted
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.run import RunKey, RunRef

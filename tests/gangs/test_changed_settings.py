@@ -18,7 +18,8 @@ from oci.identity.models import CreateCompartmentDetails
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience, gangs
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter
+from airflow_provider_ocidist.gangs.attempt_notes import NOTE
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
@@ -248,7 +249,7 @@ def test_what_is_to_be_ended_stays_noted_until_it_has_ended(
     old = ended(stage.submit(key, notes))
     stage.change("work_dir", random.Random(0))
     stage.change("compartment", random.Random(0))
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.submission.Canceller.end", _dies)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.canceller.Canceller.end", _dies)
     with pytest.raises(KeyboardInterrupt):
         stage.submit(dataclasses.replace(key, generation=3), notes, 2)
     monkeypatch.undo()

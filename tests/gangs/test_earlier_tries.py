@@ -18,7 +18,8 @@ from airflow.sdk import DAG
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter, cancel_noted
+from airflow_provider_ocidist.gangs.attempt_notes import NOTE
+from airflow_provider_ocidist.gangs.submission import GangSubmitter, cancel_noted
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE

@@ -15,8 +15,9 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gangs import submission as gang_module
-from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter, end_unless_claimed
+from airflow_provider_ocidist.gangs.attempt_notes import NOTE
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef
@@ -294,7 +295,7 @@ def test_a_left_over_gang_that_does_not_end_is_named_after_its_limit_with_the_wa
     program = {"source": str(tmp_path), "script": "deaf.py"}
     ref = ends(submit(backend, a_job(program=program, limits={"stop_grace": 20}), a_key()))
     wait_until(backend, ref, lambda status: all(_has_begun(node) for node in status.nodes))
-    canceller = gang_module.Canceller(backend, logging.getLogger("test"), threading.Event())
+    canceller = Canceller(backend, logging.getLogger("test"), threading.Event())
     with pytest.raises(BackendError, match=f"ocidist cancel {ref.job_id}") as caught:
         canceller.end([ref], "for a test", within=1.0)
     assert caught.value.retryable
@@ -308,7 +309,7 @@ def test_a_job_that_cannot_be_removed_does_not_hold_a_worker_for_ever(
     rule = {"method": "DELETE", "path": f".*/{begun.job_id}", "status": 409, "code": "IncorrectState"}
     httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
-        canceller = gang_module.Canceller(backend, logging.getLogger("test"), threading.Event())
+        canceller = Canceller(backend, logging.getLogger("test"), threading.Event())
         with pytest.raises(BackendError, match=f"its job {begun.job_id} could not be deleted within 1 s"):
             canceller.end([ends(begun)], "for a test", within=1.0)
     finally:

@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken, StillAlive
-from airflow_provider_ocidist.gangs import submission as module
-from airflow_provider_ocidist.gangs.submission import LEFT_OVER, NOTE, GangSubmitter, end_unless_claimed
+from airflow_provider_ocidist.gangs import attempt_notes
+from airflow_provider_ocidist.gangs import canceller as cancelling
+from airflow_provider_ocidist.gangs.attempt_notes import LONGEST_NOTE, NOTE
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
+from airflow_provider_ocidist.gangs.submission import LEFT_OVER, GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -52,7 +55,7 @@ def model() -> Model:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the pauses between two looks pass at once."""
-    monkeypatch.setattr(module.Canceller, "_pause", _without_waiting(module.Canceller._pause))
+    monkeypatch.setattr(Canceller, "_pause", _without_waiting(Canceller._pause))
 
 
 def _without_waiting(pause: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -435,8 +438,8 @@ class Clock:
         return time.time()
 
 
-def canceller(model: Model, stop: threading.Event | None = None) -> module.Canceller:
-    return module.Canceller(model, LOG, stop or threading.Event())
+def canceller(model: Model, stop: threading.Event | None = None) -> Canceller:
+    return Canceller(model, LOG, stop or threading.Event())
 
 
 def after_looks(model: Model, ref: RunRef, looks: int) -> None:
@@ -457,7 +460,7 @@ def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
 ) -> None:
     ref = model.has(a_key(), [LIVE])
     clock = Clock(0.5)
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(cancelling, "time", clock)
     after_looks(model, ref, 40)
     canceller(model).end([ref], "it is old")
     # A look takes a second and a half of this clock, or two where it cancels.
@@ -478,7 +481,7 @@ def test_a_cancel_that_was_not_taken_is_sent_again_at_the_next_look(
 def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "time", Clock(60))
+    monkeypatch.setattr(cancelling, "time", Clock(60))
     ref, ended = model.has(a_key(), [LIVE, DONE, NodeState.PENDING]), model.has(a_key(), [DONE])
     model.ends_at_once = False
     with pytest.raises(BackendError) as caught:
@@ -500,7 +503,7 @@ def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
 ) -> None:
     dice = random.Random(seed)
     clock = Clock(20)
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(cancelling, "time", clock)
     ref = model.has(a_key(), [LIVE])
     model.ends_at_once = False
     status = model.status
@@ -569,7 +572,7 @@ def test_another_refusal_is_an_error(model: Model) -> None:
 def test_a_job_that_cannot_be_removed_is_named_at_the_end(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "time", Clock(1))
+    monkeypatch.setattr(cancelling, "time", Clock(1))
     ref = model.has(a_key(), [DONE], missing=1)
     model.refusals["delete"] = [refused(409) for _ in range(200)]
     with pytest.raises(BackendError) as caught:
@@ -673,7 +676,7 @@ def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
 def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
     model: Model, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.1)
+    monkeypatch.setattr(cancelling, "CLAIM_PATIENCE", 0.1)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     ref, answer = model.has(a_key(), [LIVE]), threading.Event()
 
@@ -822,12 +825,12 @@ def test_a_note_that_is_too_long_for_airflow_leaves_out_what_is_recorded_elsewhe
     length = len(json.dumps(notes[NOTE]))
     assert notes.attempts[0].ref is not None
     # Far shorter: the note of the next submission is shorter by a digit of its time now and then.
-    monkeypatch.setattr(module, "LONGEST_NOTE", length // 2)
+    monkeypatch.setattr(attempt_notes, "LONGEST_NOTE", length // 2)
     submit(model, key, notes=notes)
     (noted,) = notes.attempts
     assert (noted.key, noted.ref) == (key, None)
-    assert module.NOTE == "ocidist_run"
-    assert module.LONGEST_NOTE < 65_536
+    assert NOTE == "ocidist_run"
+    assert LONGEST_NOTE < 65_536
 
 
 def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
@@ -842,7 +845,7 @@ def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
 def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.05)
+    monkeypatch.setattr(cancelling, "CLAIM_PATIENCE", 0.05)
     ref, answer = model.has(a_key(), [LIVE]), threading.Event()
     asking: list[threading.Thread] = []
 

@@ -255,7 +255,7 @@ MUTANTS = (
     _one(
         "a left-over gang is waited for for ever",
         "6",
-        "gangs/submission.py",
+        "gangs/canceller.py",
         "            if time.monotonic() > deadline:\n                raise _still_alive(live, within)",
         "            if False:\n                raise _still_alive(live, within)",
         "endless",
