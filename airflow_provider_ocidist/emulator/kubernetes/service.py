@@ -20,7 +20,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.kubernetes import core_kinds, users
-from airflow_provider_ocidist.emulator.kubernetes.api import Api
+from airflow_provider_ocidist.emulator.kubernetes.api.server import Api
 from airflow_provider_ocidist.emulator.kubernetes.controllers.garbage import GarbageCollector, Namespaces
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Controller, Manager
 from airflow_provider_ocidist.emulator.kubernetes.controllers.scheduler import Scheduler
