@@ -62,7 +62,7 @@ def add_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist.gangs.watch import status_line
+    from airflow_provider_ocidist.gangs.status_line import status_line
 
     backend, record = note.known(options)
     note.hide_secrets_of(backend, record.ref)

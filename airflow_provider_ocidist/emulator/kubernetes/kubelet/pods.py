@@ -22,7 +22,8 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.containers import (
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.hosts import Hosts, hostname
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import TOKEN_PLACE, MountError, Volumes
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
+from airflow_provider_ocidist.emulator.kubernetes.metadata import now
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 
