@@ -28,6 +28,7 @@ from airflow_provider_ocidist.backends.capabilities import (
 from airflow_provider_ocidist.backends.kubernetes import names, pod_logs, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
+from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
@@ -36,11 +37,9 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
     Obj,
-    exit_of,
     has_company,
     has_vanished,
     node_status,
-    runs_agent,
     was_restarted,
     with_absent_master,
     with_preemption,
@@ -57,7 +56,6 @@ from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
-    NodeState,
     NodeStatus,
     Plan,
     RunKey,
@@ -70,8 +68,6 @@ from airflow_provider_ocidist.work_dir.reports import Reported
 WORKLOAD = "Workload"
 """Kueue has one for each gang in a queue; why it waits is in events of it."""
 GONE = Gang(GangState.GONE)
-LAST_LINES = 20
-"""Of a program without an agent."""
 log = logging.getLogger(__name__)
 
 
@@ -109,8 +105,7 @@ class KubernetesBackend(
         """By the gang's id, as last seen: whose logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
         """The same with those that are gone."""
-        self._last_words: dict[str, dict[int, tuple[str, str]]] = {}
-        """By the gang's id and by rank, of nodes without an agent: when they had ended, and what they had printed."""
+        self._last_words = LastWords(self.operator.container)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         super()._take(fields)
@@ -236,8 +231,8 @@ class KubernetesBackend(
                 last.get(rank),
             )
 
-        self._note_last_words(ref, pods)
-        nodes = tuple(self._with_last_words(ref, node(rank)) for rank in range(ref.nodes))
+        self._last_words.note(self._api, ref, pods)
+        nodes = tuple(self._last_words.added_to(ref, node(rank)) for rank in range(ref.nodes))
         nodes = tuple(with_absent_master(each, last.get(0)) for each in nodes)
         if any(has_vanished(each, pods.get(each.rank)) for each in nodes):
             said = look.preempted(str(ref.compartment_id))
@@ -271,32 +266,7 @@ class KubernetesBackend(
         super().forget(ref)
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
-        self._last_words.pop(ref.job_id, None)
-
-    # last words of programs without an agent
-
-    def _note_last_words(self, ref: RunRef, pods: Mapping[int, Obj]) -> None:
-        """Read what programs without an agent have printed last, once they have failed: their pods may go with it."""
-        noted = self._last_words.setdefault(ref.job_id, {})
-        for rank, pod in pods.items():
-            ended = None if runs_agent(pod) else exit_of(pod, self.operator.container)
-            at = str((ended or {}).get("finishedAt"))
-            if ended and ended.get("exitCode") and noted.get(rank, ("", ""))[0] != at:
-                noted[rank] = (at, self._tail(ref, pod))
-
-    def _tail(self, ref: RunRef, pod: Obj) -> str:
-        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod['metadata']['name']}/log"
-        try:
-            return self._api.text(path, container=self.operator.container, tailLines=LAST_LINES).decode(
-                errors="replace"
-            )
-        except BackendError as error:
-            log.debug("%s: its last lines cannot be read: %s", ref.key.name, error)
-            return ""
-
-    def _with_last_words(self, ref: RunRef, node: NodeStatus) -> NodeStatus:
-        _, text = self._last_words.get(ref.job_id, {}).get(node.rank, ("", ""))
-        return replace(node, tail=text) if text and node.state is NodeState.FAILED else node
+        self._last_words.forget(ref)
 
     # logs
 
