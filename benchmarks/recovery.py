@@ -19,7 +19,7 @@ from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.gangs.drills import carry_out
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.drill import FaultKind, Fault
+from airflow_provider_ocidist.model.drill import Fault, FaultKind
 from benchmarks.comparison import Comparison, Interval, Samples
 from scripts.local_airflow import free_port
 

@@ -216,7 +216,7 @@ def test_the_map_has_a_row_for_each_room_with_its_layer_in_the_contract():
 
 def test_the_map_is_one_page_of_short_rows():
     assert len(MAP.splitlines()) <= 115
-    assert [text for _, _, text in rows_of_the_map() if len(text) > 160 or "." in text] == []
+    assert [text for _, _, text in rows_of_the_map() if len(text) > 160 or ". " in text] == []
 
 
 def test_what_travels_to_nodes_is_linted_for_their_python():
@@ -258,5 +258,7 @@ OF_OURS = re.compile(rf"^ *(?:from {PACKAGE}\.|from {PACKAGE} import |import {PA
 
 
 def test_a_test_that_goes_through_six_rooms_is_a_walk():
-    rooms_of = {file: set(OF_OURS.findall(file.read_text())) - VOCABULARY for file in TESTS.glob("*/**/test_*.py")}
+    rooms_of = {
+        file: set(OF_OURS.findall(file.read_text())) - VOCABULARY for file in TESTS.glob("*/**/test_*.py")
+    }
     assert {file for file, met in rooms_of.items() if len(met) >= 6} <= set((TESTS / "walks").iterdir())

@@ -20,7 +20,15 @@ from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, FaultKind, Fault, DrillJournal, StepSeen, InjectedFault, When
+from airflow_provider_ocidist.model.drill import (
+    DRILL_VARIABLE,
+    DrillJournal,
+    Fault,
+    FaultKind,
+    InjectedFault,
+    StepSeen,
+    When,
+)
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -38,7 +46,9 @@ PRELUDE = Fault(kind=FaultKind.KILL_RANK)
 """What happens before a fault while restoring."""
 
 
-def due(fault: Fault, *, attempt: int, launch: int, struck: Sequence[InjectedFault], restarts: bool) -> Fault | None:
+def due(
+    fault: Fault, *, attempt: int, launch: int, struck: Sequence[InjectedFault], restarts: bool
+) -> Fault | None:
     """Return which fault this node waits for now; None: none.
 
     `struck`: what it has done in this attempt before; `restarts`: whether a killed process is launched again in the

@@ -35,7 +35,11 @@ def fields_of(
 def secrets_of(fields: Mapping[str, Any]) -> list[str]:
     """Return every text among the fields that no log may show."""
     own = [str(fields[name]) for name in SECRETS if fields.get(name)]
-    return [*credentials.credential_secrets(fields), *own, *_secrets_in_kube_config(fields.get("kube_config"))]
+    return [
+        *credentials.credential_secrets(fields),
+        *own,
+        *_secrets_in_kube_config(fields.get("kube_config")),
+    ]
 
 
 def _secrets_in_kube_config(kube_config: Any) -> list[str]:

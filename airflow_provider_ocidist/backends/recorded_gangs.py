@@ -61,7 +61,9 @@ class RecordedGangs:
         }
         if place is None and (usual := self._work_dir()) is not None:
             indexes.setdefault((None, usual.rstrip("/")), self)
-        return merged_records(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))
+        return merged_records(
+            noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items())
+        )
 
     def at(self, place: Place) -> RecordedGangs:
         """Return the one that reaches a place: itself, where there is one region only."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_provider_ocidist.model.masking import masked_text, masked_messages
+from airflow_provider_ocidist.model.masking import masked_messages, masked_text
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import LogLine

@@ -17,11 +17,11 @@ from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
-    FaultKind,
-    Fault,
     DrillJournal,
-    StepSeen,
+    Fault,
+    FaultKind,
     InjectedFault,
+    StepSeen,
     When,
     why_impossible,
 )
@@ -157,7 +157,9 @@ def _journals(backend: Backend, record: RunRecord) -> tuple[DrillJournal, ...]:
 
 def has_happened(fault: Fault | None, tries: Sequence[Try]) -> bool:
     """Whether a fault was inflicted; what only prepares it, as before a restore, is not it."""
-    return fault is not None and any(injected.kind is fault.kind for each in tries for injected in _injected_in(each))
+    return fault is not None and any(
+        injected.kind is fault.kind for each in tries for injected in _injected_in(each)
+    )
 
 
 def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
@@ -178,11 +180,15 @@ def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
         lost = None if reached is None else max(0, reached - resumed_at)
         return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
     later = [
-        seen for _, seen in steps if seen.at > injected.at and (injected.step is None or seen.step > injected.step)
+        seen
+        for _, seen in steps
+        if seen.at > injected.at and (injected.step is None or seen.step > injected.step)
     ]
     if not later:
         return DrillRecovery(injected=injected, seconds=None, lost_steps=None)
-    return DrillRecovery(injected=injected, seconds=min(seen.at for seen in later) - injected.at, lost_steps=0)
+    return DrillRecovery(
+        injected=injected, seconds=min(seen.at for seen in later) - injected.at, lost_steps=0
+    )
 
 
 def _reached(steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault) -> int | None:

@@ -19,7 +19,12 @@ Said = list[str]
 
 
 def cancel_earlier(
-    backend: Backend, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, try_number: int
+    backend: Backend,
+    key: RunKey,
+    place: Place | None,
+    noted: Sequence[Attempt],
+    ending: Ending,
+    try_number: int,
 ) -> list[str]:
     """Cancel what may live of a task, except gangs of later tries: try `try_number` gives up, and none follows.
 
@@ -64,7 +69,9 @@ class EarlierTryCanceller:
         refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
         for ref in refs.values():
             said += self._ended(ref, try_number)
-        known = merged_records(noted, _asked(self._recorded, "what else earlier tries have begun is not known", said))
+        known = merged_records(
+            noted, _asked(self._recorded, "what else earlier tries have begun is not known", said)
+        )
         theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
         mine = [each for each in known if _may_live(each, try_number)]
         live = _asked(self._live, "what else of this task lives is not known", said)

@@ -25,8 +25,8 @@ from airflow_provider_ocidist.errors import (
     StorageError,
     refusal_in,
 )
-from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.canceller import end_unless_claimed
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.masking import masked_text

@@ -209,7 +209,9 @@ class GangSubmitter:
 
         Airflow has then begun the later try because it took this one for dead, or because the task was cleared.
         """
-        later = [each for each in known if each.end is None and each.tries and each.tries.try_number > try_number]
+        later = [
+            each for each in known if each.end is None and each.tries and each.tries.try_number > try_number
+        ]
         if not later:
             return
         found = [ref for ref in self._backend.gangs.find(draft) if any(ref.key == each.key for each in later)]
@@ -306,7 +308,12 @@ class GangSubmitter:
 
 
 def cancel_noted(
-    backend: Backend, key: RunKey, try_number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
+    backend: Backend,
+    key: RunKey,
+    try_number: int,
+    why: BaseException,
+    notes: TaskStateStore | None,
+    log: TaskLog,
 ) -> list[str]:
     """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts."""
     return cancel_earlier(backend, key, None, noted_in(notes, None, log), _given_up(why), try_number)

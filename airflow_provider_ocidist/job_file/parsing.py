@@ -17,7 +17,7 @@ from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job_file import candidates, schema, yaml_document
 from airflow_provider_ocidist.job_file.dialects.base import Translation
 from airflow_provider_ocidist.job_file.rules import rules
-from airflow_provider_ocidist.job_file.text import base_of, is_uri, read, place_shown
+from airflow_provider_ocidist.job_file.text import base_of, is_uri, place_shown, read
 from airflow_provider_ocidist.job_file.yaml_document import Document, FilledText
 from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob, is_placeholder
 
@@ -191,7 +191,9 @@ def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
 
 def _key(key: Any, path: str, problems: list[Problem]) -> str:
     if isinstance(key, bool) or not isinstance(key, str | int | float):
-        problems.append(Problem(path, f"a name must be text, not {schema.value_shown(key)}: put it in quotes"))
+        problems.append(
+            Problem(path, f"a name must be text, not {schema.value_shown(key)}: put it in quotes")
+        )
     return str(key)
 
 

@@ -85,7 +85,8 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
 @functools.cache
 def _readers(cls: Any) -> Mapping[str, tuple[str, Callable[[Any], Any]]]:
     """Return by its key in JSON each field, and how its value is read. Cached, since a thousand gangs are read again at
-    every poll."""
+    every poll.
+    """
     hints = get_type_hints(cls)
     return {
         _key_of(field): (field.name, _reader(hints[field.name], f"{cls.__name__}.{field.name}"))

@@ -132,11 +132,16 @@ def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
     if fault.node >= job.nodes:
         return f"{fault}: the job has {job.nodes} nodes, counted from 0"
     needs = (
-        fault.when in (When.SAVING, When.UPLOADING, When.RESTORING) or fault.kind is FaultKind.CORRUPT_CHECKPOINT
+        fault.when in (When.SAVING, When.UPLOADING, When.RESTORING)
+        or fault.kind is FaultKind.CORRUPT_CHECKPOINT
     )
     if needs and job.checkpoints is None:
         return f"{fault}: the job has no section 'checkpoints'"
-    if fault.when is When.RESTORING and fault.kind not in (FaultKind.KILL_NODE, FaultKind.KILL_AGENT, FaultKind.FREEZE_NODE):
+    if fault.when is When.RESTORING and fault.kind not in (
+        FaultKind.KILL_NODE,
+        FaultKind.KILL_AGENT,
+        FaultKind.FREEZE_NODE,
+    ):
         return f"{fault}: while it restores, a node has no training process; use kill-node or kill-agent"
     if fault.kind is FaultKind.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
         return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"

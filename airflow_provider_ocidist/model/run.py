@@ -24,8 +24,19 @@ from airflow_provider_ocidist.model.run_status import NodeState, NodeStatus, Run
 
 # What tells of a run is imported from here, whichever module defines it.
 __all__ = [
-    "Ending", "Expectations", "NodeState", "NodeStatus", "Plan", "Request", "RunKey", "RunRecord", "RunRef", "RunStatus",
-    "TrainingResult", "Tries", "Unchanged",
+    "Ending",
+    "Expectations",
+    "NodeState",
+    "NodeStatus",
+    "Plan",
+    "Request",
+    "RunKey",
+    "RunRecord",
+    "RunRef",
+    "RunStatus",
+    "TrainingResult",
+    "Tries",
+    "Unchanged",
 ]
 
 

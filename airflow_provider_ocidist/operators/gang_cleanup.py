@@ -11,10 +11,10 @@ from airflow.providers.common.compat.sdk import XCom
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById
 from airflow_provider_ocidist.errors import BackendError, RunNotFound
+from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
 from airflow_provider_ocidist.gangs.search import gangs_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef

@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Overtaken
+from airflow_provider_ocidist.gangs.attempt_notes import noted_in
 from airflow_provider_ocidist.gangs.kills import (
     KILLED_PATIENCE,
     Backoff,
@@ -18,7 +19,6 @@ from airflow_provider_ocidist.gangs.kills import (
     killer_of,
 )
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.attempt_notes import noted_in
 from airflow_provider_ocidist.gangs.submission import GangSubmitter, cancel_noted
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import TaskLog

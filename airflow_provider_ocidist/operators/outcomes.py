@@ -12,9 +12,9 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.gangs import replacement
-from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
+from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import is_final, training_failure

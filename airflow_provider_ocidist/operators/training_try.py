@@ -13,12 +13,12 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs import replacement
-from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch

@@ -20,8 +20,8 @@ from fastapi.responses import FileResponse, JSONResponse
 from airflow_provider_ocidist.model.masking import masked_messages
 from airflow_provider_ocidist.plugin import records, view
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
-from airflow_provider_ocidist.plugin.status_cache import Snapshot, StatusCache
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.status_cache import Snapshot, StatusCache
 
 FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 TASK = "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
@@ -85,7 +85,11 @@ def _serve_runs(app: FastAPI) -> None:
             for record in found
         ]
         return _json(
-            {"runs": masked_messages(rows), "before": older.isoformat() if older else None, "now": time.time()}
+            {
+                "runs": masked_messages(rows),
+                "before": older.isoformat() if older else None,
+                "now": time.time(),
+            }
         )
 
 

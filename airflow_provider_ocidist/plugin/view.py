@@ -19,8 +19,8 @@ from airflow_provider_ocidist.model.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 
 Json = dict[str, Any]
 
@@ -159,7 +159,9 @@ def failure_of(record: TaskRecord, snapshot: Snapshot, now: float) -> Json | Non
         return _failure(found.to_json(), snapshot.status)
     if record.state == "failed" and record.ref is not None:
         seen = (
-            "every node has done its part" if snapshot.status and snapshot.status.ended else "its nodes were not seen"
+            "every node has done its part"
+            if snapshot.status and snapshot.status.ended
+            else "its nodes were not seen"
         )
         return _failure({"message": f"the task has failed, though {seen}: its log says why"}, None)
     return None

@@ -16,7 +16,9 @@ from airflow_provider_ocidist.triggers.storage import CheckpointLook, Checkpoint
 class CheckpointWait(SensorWait):
     """The wait for a checkpoint with a step above `after_step`."""
 
-    def __init__(self, uri: str, conn_id: str, after_step: int, *, poke_interval: float, log: TaskLog) -> None:
+    def __init__(
+        self, uri: str, conn_id: str, after_step: int, *, poke_interval: float, log: TaskLog
+    ) -> None:
         self._place = (uri, conn_id, after_step)
         self._poke_interval = poke_interval
         self._log = log

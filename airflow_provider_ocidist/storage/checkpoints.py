@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.checkpoint_names import published_folder, place
+from airflow_provider_ocidist.storage.checkpoint_names import place, published_folder
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of
 from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent import store_retries
-from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,
@@ -143,7 +143,7 @@ REFUSED = [{"status": 401}, {"status": 403}, {"status": 404, "code": "BucketNotF
 def test_a_refusal_may_be_wrong_and_is_asked_again(
     oci_emulator: OciEmulator, access: OciAccess, tmp_path: Path, fault: dict[str, object], times: int
 ) -> None:
-    """Also while a checkpoint, the code and what earlier attempts have used are looked for: `NodeContext.with_retries`."""
+    """Also while a checkpoint, the code and what earlier attempts used are read: `NodeContext.with_retries`."""
     names = (oci_emulator.access.namespace, oci_emulator.access.bucket)
     oci_emulator.client("object_storage").put_object(*names, "refused/1.bin", b"data")
     oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)

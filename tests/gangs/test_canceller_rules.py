@@ -1,4 +1,4 @@
-"""Ending gangs: cancelled again until every node has ended, or named; and left alone where a later try waits for them."""
+"""Ending gangs: cancelled again until every node has ended, and left alone where a later try waits."""
 
 from __future__ import annotations
 

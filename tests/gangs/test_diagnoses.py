@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.earlier_tries import _begun
 from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, Fail, decide, node_of
+from airflow_provider_ocidist.gangs.earlier_tries import _begun
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.homes import WORDS
 from airflow_provider_ocidist.model.report import Phase

@@ -18,7 +18,15 @@ from airflow_provider_ocidist.gangs.drills import (
 )
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.drill import FaultKind, Fault, DrillJournal, StepSeen, InjectedFault, When, why_impossible
+from airflow_provider_ocidist.model.drill import (
+    DrillJournal,
+    Fault,
+    FaultKind,
+    InjectedFault,
+    StepSeen,
+    When,
+    why_impossible,
+)
 from tests.training_jobs import PROGRAMS
 
 SEED = int(os.environ.get("TEST_SEED", "20261123"))
@@ -52,7 +60,9 @@ def test_a_recovery_is_the_time_to_the_first_step_of_the_next_launch_and_what_it
     each, away = chance.uniform(0.01, 1.0), chance.uniform(0.5, 300)
     before = steps(0, range(stride, reached + 1, stride), 1000.0, each)
     struck_at = before[-1].at + chance.uniform(0.0, each / 2)
-    injected = InjectedFault(kind=FaultKind.KILL_RANK, node=1, step=reached, launch=0, at=struck_at, message="m")
+    injected = InjectedFault(
+        kind=FaultKind.KILL_RANK, node=1, step=reached, launch=0, at=struck_at, message="m"
+    )
     in_same_try = chance.random() < 0.5
     after = steps(
         1 if in_same_try else 0,
@@ -109,7 +119,9 @@ def test_the_kill_before_a_restore_is_not_the_fault_of_the_restore(number: int) 
     for launch in range(1 + happens):
         wanted = due(fault, attempt=1, launch=launch, struck=struck, restarts=True)
         assert wanted is not None
-        struck.append(InjectedFault(kind=wanted.kind, node=fault.node, step=1, launch=launch, at=1.0, message="m"))
+        struck.append(
+            InjectedFault(kind=wanted.kind, node=fault.node, step=1, launch=launch, at=1.0, message="m")
+        )
     before, after = steps(0, range(1, 5), 0.0, 1.0), steps(1, range(3, 9), 10.0, 1.0)
     tries = [a_try(DrillJournal(injected=tuple(struck), steps=(*before, *after)))]
     assert recovery_of(tries) is not None
@@ -211,7 +223,9 @@ def test_however_a_training_goes_on_its_fault_happens_once(number: int) -> None:
                 if wanted is None:
                     continue
                 done.append((attempt, launch, wanted))
-                struck.append(InjectedFault(kind=wanted.kind, node=0, step=1, launch=launch, at=0.0, message="m"))
+                struck.append(
+                    InjectedFault(kind=wanted.kind, node=0, step=1, launch=launch, at=0.0, message="m")
+                )
     if fault.when is not When.RESTORING:
         assert done == [(1, 0, fault)]
         return

@@ -43,7 +43,9 @@ def impatient(fields: dict[str, Any]) -> OciDataScience:
 
 def left_by(backend: OciDataScience, key: RunKey, number: int, how: str) -> Attempt:
     """Leave what an earlier try has left; return what Airflow has noted of it."""
-    plan = replace(backend.plan(a_job(nodes=2), key), tries=Tries(try_number=number, max_tries=key.generation))
+    plan = replace(
+        backend.plan(a_job(nodes=2), key), tries=Tries(try_number=number, max_tries=key.generation)
+    )
     if how == "begun":
         attempt = Attempt.of(plan)
     else:

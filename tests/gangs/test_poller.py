@@ -21,7 +21,6 @@ from airflow_provider_ocidist.gangs.watch import Watch, look_together
 from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
 
-
 # when gangs are looked at (virtual clock)
 
 

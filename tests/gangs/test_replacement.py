@@ -20,8 +20,8 @@ from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
-from tests.walks.test_capacity import Ti, context, defers
 from tests.training_jobs import BACKEND, PROGRAMS
+from tests.walks.test_capacity import Ti, context, defers
 
 LOSES_A_MACHINE = {DRILL_VARIABLE: "kill-node@training:node=1,step=2"}
 """In its first attempt."""
@@ -98,7 +98,10 @@ PREEMPTED = replace(LOST, cause=Cause.PREEMPTED)
 
 @pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.NODE, Cause.PREEMPTED}))
 def test_only_the_loss_of_a_machine_is_made_up_for(cause: Cause) -> None:
-    assert replacement.why_no_gang(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause)) is not None
+    assert (
+        replacement.why_no_gang(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause))
+        is not None
+    )
 
 
 def test_each_lost_machine_costs_one_of_the_budget() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.gangs import canceller
 from airflow_provider_ocidist.gangs.attempt_notes import NOTE
 from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -263,7 +264,7 @@ def test_a_try_that_still_creates_a_gang_that_was_cleared_finds_no_job_for_its_n
 def test_a_cancel_that_had_no_effect_is_repeated_before_the_next_gang_is_made(
     backend: OciDataScience, emulator: Access, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang_module, "CANCEL_AGAIN_AFTER", 1.0)
+    monkeypatch.setattr(canceller, "CANCEL_AGAIN_AFTER", 1.0)
     key, job = a_key(), a_job(nodes=1, seconds=60)
     old = ends(submit(backend, job, key))
     rule = {"path": f".*/{old.main_run_id}/actions/cancelJobRun", "status": 409, "times": 1}

@@ -8,14 +8,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken, StillAlive
+from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
 from airflow_provider_ocidist.gangs import attempt_notes
 from airflow_provider_ocidist.gangs.attempt_notes import LONGEST_NOTE, NOTE
 from airflow_provider_ocidist.gangs.canceller import Canceller
@@ -23,7 +23,7 @@ from airflow_provider_ocidist.gangs.submission import LEFT_OVER, GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus, Tries
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, Tries
 from tests.service_in_memory import DONE, FAILED, LIVE, Model
 from tests.training_jobs import a_job, a_key
 

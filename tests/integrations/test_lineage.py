@@ -9,9 +9,9 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.integrations.lineage import (
+    dataset_name,
     lineage_of_copy,
     lineage_of_training,
-    dataset_name,
     normalized_uri,
 )
 from airflow_provider_ocidist.job_file import parsing

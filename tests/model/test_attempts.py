@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, merged_records, newest_attempt
+from airflow_provider_ocidist.model.attempts import (
+    Attempt,
+    End,
+    Place,
+    generation_of,
+    merged_records,
+    newest_attempt,
+)
 from airflow_provider_ocidist.model.run import RunKey, RunRef, Tries
 
 SEED = random.randrange(1_000_000)
@@ -92,7 +99,11 @@ def test_a_clear_after_a_success_or_a_failure_for_good_trains_again_whatever_ret
 
 
 def test_a_try_that_failed_after_its_training_had_succeeded_goes_on_with_that_success() -> None:
-    known = [an_attempt(2, end=End(succeeded=True, try_number=1), tries=Tries(try_number=1, max_tries=2, retries=2))]
+    known = [
+        an_attempt(
+            2, end=End(succeeded=True, try_number=1), tries=Tries(try_number=1, max_tries=2, retries=2)
+        )
+    ]
     assert generation_of(Tries(try_number=2, max_tries=2, retries=2), known) == 2
 
 
@@ -100,7 +111,11 @@ def test_a_try_that_failed_after_its_training_had_succeeded_goes_on_with_that_su
 def test_editing_retries_amid_a_training_that_has_not_succeeded_begins_nothing_anew(retries: int) -> None:
     known = [an_attempt(3, tries=Tries(try_number=1, max_tries=3, retries=3))]
     assert generation_of(Tries(try_number=2, max_tries=3, retries=retries), known) == 3
-    known = [an_attempt(3, end=End(succeeded=False, try_number=1), tries=Tries(try_number=1, max_tries=3, retries=3))]
+    known = [
+        an_attempt(
+            3, end=End(succeeded=False, try_number=1), tries=Tries(try_number=1, max_tries=3, retries=3)
+        )
+    ]
     assert generation_of(Tries(try_number=2, max_tries=3, retries=retries), known) == 3
 
 
@@ -110,7 +125,11 @@ def test_a_clear_that_lowers_max_tries_still_makes_the_generation_grow() -> None
 
 
 def test_a_dag_run_that_was_made_again_trains_again() -> None:
-    known = [an_attempt(1, end=End(succeeded=True, try_number=1), tries=Tries(try_number=1, max_tries=1, retries=1))]
+    known = [
+        an_attempt(
+            1, end=End(succeeded=True, try_number=1), tries=Tries(try_number=1, max_tries=1, retries=1)
+        )
+    ]
     assert generation_of(Tries(try_number=1, max_tries=1, retries=1), known) == 2
 
 

@@ -10,7 +10,13 @@ import time
 
 import pytest
 
-from airflow_provider_ocidist.model.masking import is_secret_name, masked, masked_text, secrets_in, without_secrets
+from airflow_provider_ocidist.model.masking import (
+    is_secret_name,
+    masked,
+    masked_text,
+    secrets_in,
+    without_secrets,
+)
 from tests.canaries import Canaries, arguments, environment, every_text
 
 
@@ -360,7 +366,9 @@ def test_each_line_of_a_key_is_masked_where_a_log_has_it_line_by_line():
 
 
 def test_a_secret_is_masked_as_a_url_writes_it_too():
-    assert without_secrets("https://me:p%40ss%2Fword@host p@ss/word", {"p@ss/word"}) == "https://me:***@host ***"
+    assert (
+        without_secrets("https://me:p%40ss%2Fword@host p@ss/word", {"p@ss/word"}) == "https://me:***@host ***"
+    )
     assert "p@ss/word" in secrets_in({"URL": "https://me:p%40ss%2Fword@host"})
 
 

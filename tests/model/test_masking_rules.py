@@ -12,9 +12,9 @@ import pytest
 from airflow_provider_ocidist.model.masking import (
     is_secret_name,
     masked,
+    masked_messages,
     masked_text,
     secrets_in,
-    masked_messages,
     without_secrets,
 )
 from airflow_provider_ocidist.model.masking.names import Weight, weight_of

@@ -8,8 +8,8 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Recovery, Restart, Usage
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.checkpoint_list import Checkpoint, FoundCheckpoints
-from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 
 START = 1_790_000_000.0
 NOW = START + 900

@@ -10,8 +10,8 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import Recovery, Restart, Slow
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus, TrainingResult
-from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.records import TaskId, ref_in
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.view import run_row, starts_gangs, task_view
 from tests.plugin.gangs import HOSTILE, NOW, START, TASK, failed, node, record, ref, running
 

@@ -169,7 +169,9 @@ def test_an_attempt_that_is_overtaken_while_it_sends_writes_no_manifest(
 ):
     store = open_store(bucket, access)
     path = write(tmp_path, "step-1.pt")
-    overtake = Fault(method="PUT", path="step-1.pt", meanwhile=lambda: fences.claim_place(store, Fence(attempt=2)))
+    overtake = Fault(
+        method="PUT", path="step-1.pt", meanwhile=lambda: fences.claim_place(store, Fence(attempt=2))
+    )
     proxy.faults = [overtake]
     with pytest.raises(Fenced):
         publish(path, bucket, step=1, fence=Fence(attempt=1), access=unruly)

@@ -53,7 +53,6 @@ def test_lines_reach_the_log_of_their_task_from_any_thread() -> None:
     assert written == [("a", "[node 1] x"), ("b", "[node 1] x")]
 
 
-
 @pytest.fixture(scope="module")
 def idle(emulator: Access) -> Iterator[IdleGangs]:
     with idle_gangs(emulator, GANGS, NODES) as gangs:

@@ -38,8 +38,8 @@ from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.training import show_plan
 from airflow_provider_ocidist.plugin import view
-from airflow_provider_ocidist.plugin.status_cache import StatusCache
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.status_cache import StatusCache
 from scripts.emulator_process import Access
 from tests.canaries import Canaries, arguments, environment
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until

@@ -23,8 +23,8 @@ import yaml
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, decide
 from airflow_provider_ocidist.gangs.attempt_notes import NOTE
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, decide
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.model import codec
@@ -35,8 +35,8 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, Ru
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.plugin import view
-from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord, ref_in
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.triggers import training
 from tests.recorded import record as ours
 from tests.training_jobs import a_job, a_key

@@ -6,8 +6,8 @@ import logging
 import os
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,

@@ -19,7 +19,9 @@ MOST_NAMES = 16
 
 def written_entries(folder: Path) -> tuple[str, ...]:
     """Return the names of the entries of a folder to which a process of this node's training could still write."""
-    names = {name.split("/")[1] for name in open_files_in(folder, open_for_writing(mapped=False)) if "/" in name}
+    names = {
+        name.split("/")[1] for name in open_files_in(folder, open_for_writing(mapped=False)) if "/" in name
+    }
     return tuple(sorted(names)[:MOST_NAMES])
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
 from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns
-from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult, read_file
+from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
+from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading, read_file
 from airflow_provider_ocidist.agent.save.layouts import (
     LATEST,
     LATEST_UNIVERSAL,
@@ -20,10 +20,10 @@ from airflow_provider_ocidist.agent.save.layouts import (
     none_elsewhere,
     read_folder,
 )
-from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
 from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.save.renames import Renames
+from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 
 ALONE = ""
 """The name of a file that is a checkpoint by itself, among those of a checkpoint's files."""
@@ -118,9 +118,7 @@ class Judge:
         renamed: frozenset[str],
     ) -> Verdict:
         self._begins(str(item.path))
-        return Verdict(
-            item, self._found(moment, item, found, written, renamed), self._order.of(item.path)
-        )
+        return Verdict(item, self._found(moment, item, found, written, renamed), self._order.of(item.path))
 
     def _found(
         self,
@@ -167,7 +165,11 @@ class Judge:
         is_one_name = item.placed.number is None and item.path.is_dir()
         again = [name for name in was.files if item.files.get(name) != before.files[name]]
         # Settings may be written twice in one save.
-        if is_one_name and was.says is not FormatResult.BROKEN and any(not name.endswith(".json") for name in again):
+        if (
+            is_one_name
+            and was.says is not FormatResult.BROKEN
+            and any(not name.endswith(".json") for name in again)
+        ):
             self._models.setdefault(item.placed.series, Model(before))
 
     def _reading(self, item: Candidate) -> Reading:

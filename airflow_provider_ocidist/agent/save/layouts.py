@@ -15,8 +15,8 @@ from airflow_provider_ocidist.agent.save.entries import Files
 from airflow_provider_ocidist.agent.save.formats import (
     NOTHING,
     WHOLE,
-    Reading,
     FormatResult,
+    Reading,
     broken,
     is_unfinished,
     read_file,

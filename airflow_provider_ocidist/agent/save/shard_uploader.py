@@ -200,9 +200,15 @@ class ShardUploader:
             return f"{written[0]} is still open for writing"
         for name in self._wanted(path, request):
             reading = read_file(path / name)
-            if reading.says is FormatResult.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
+            if reading.says is FormatResult.BROKEN and not (
+                reading.is_doubtful and self._moment is Moment.EXITED
+            ):
                 return f"its processes have not written all of {name}: {reading.why}"
-            if reading.says is FormatResult.NOTHING and self._moment is Moment.CUT_OFF and not request.written:
+            if (
+                reading.says is FormatResult.NOTHING
+                and self._moment is Moment.CUT_OFF
+                and not request.written
+            ):
                 return f"its processes were ended, and nothing shows that they had written all of {name}"
         return None
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
+from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
-from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,

@@ -8,10 +8,15 @@ from typing import Union
 
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.checkpoints import (
+    checkpoint_folder,
+    resume,
+    resume_after_clear,
+    start_from,
+)
+from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, stamps_of
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
-from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, stamps_of
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState

@@ -12,9 +12,9 @@ from typing import TypeVar
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
-from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.agent.train.activity import Activity
 from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError

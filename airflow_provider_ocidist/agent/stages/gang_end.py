@@ -11,7 +11,7 @@ from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones
-from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words, stop_for
+from airflow_provider_ocidist.agent.join.heartbeat import stop_for, stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
     PeerLiveness,
     furthest_step,

@@ -7,8 +7,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER
 from airflow_provider_ocidist.agent.diagnose.hang_evidence import HangEvidence
+from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
 from airflow_provider_ocidist.agent.monitor.watches import Watches

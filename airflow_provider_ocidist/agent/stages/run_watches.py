@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
-from airflow_provider_ocidist.agent.monitor.recovery import RecoveryClock
 from airflow_provider_ocidist.agent.monitor.node_hours import BudgetWatch, spent_before
+from airflow_provider_ocidist.agent.monitor.recovery import RecoveryClock
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop

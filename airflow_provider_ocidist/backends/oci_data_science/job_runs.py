@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import cause_in_details, state_of, timestamp_of
+from airflow_provider_ocidist.backends.oci_data_science.answers import (
+    cause_in_details,
+    state_of,
+    timestamp_of,
+)
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import cause_in_details, state_of, timestamp_of
+from airflow_provider_ocidist.backends.oci_data_science.answers import (
+    cause_in_details,
+    state_of,
+    timestamp_of,
+)
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef

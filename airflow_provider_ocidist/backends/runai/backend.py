@@ -218,7 +218,9 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
     def secrets_of(self, ref: RunRef) -> set[str]:
         doing = f"reading the variables of {ref.key.name}"
         with suppress(RunNotFound):
-            return secrets_of_nodes([self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))])
+            return secrets_of_nodes(
+                [self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))]
+            )
         return set()
 
     def _environment_of(self, workload: Mapping[str, Any]) -> Mapping[str, str]:

@@ -12,7 +12,13 @@ from typing import Any
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
 from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM
 from airflow_provider_ocidist.backends.kubernetes.pods import labels_and_others, literal
-from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE, expectations, in_json, key_text, node_config
+from airflow_provider_ocidist.backends.node_config import (
+    KEY_VARIABLE,
+    expectations,
+    in_json,
+    key_text,
+    node_config,
+)
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.backends.runai.names import (
     START_VARIABLE,

@@ -13,9 +13,9 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.data_science import lifecycle
 from airflow_provider_ocidist.emulator.data_science.layout import Layout, NodeGroup
 from airflow_provider_ocidist.emulator.data_science.lifecycle import Ending, GroupState
+from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, NodeLife, NodePlan
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
-from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.nodes.nodes_file import NodesFile
 
 logger = logging.getLogger(__name__)

@@ -35,10 +35,10 @@ from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
 from airflow_provider_ocidist.emulator.logs.service import Logs
+from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, OutputSink
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.nodes.processes import can_mount
-from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 

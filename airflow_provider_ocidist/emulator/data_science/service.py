@@ -42,7 +42,9 @@ class DataScience:
         self.jobs = Jobs(context, identity, logs, self.projects, retries)
         self._artifacts = Artifacts(context, self.jobs, retries)
         capacity = Capacity(rules, pool)
-        self.job_runs = JobRuns(context, identity, self.jobs, self._artifacts, logs, retries, capacity, mounts)
+        self.job_runs = JobRuns(
+            context, identity, self.jobs, self._artifacts, logs, retries, capacity, mounts
+        )
         self._requests = WorkRequests(context, identity)
         self._deletions = Deletions(self.projects, self.jobs, self._artifacts, self.job_runs, self._requests)
         self._shapes = Shapes(identity)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 
 READERS = ("get", "list", "watch")
 WRITERS = (*READERS, "create", "update", "patch", "delete", "deletecollection")

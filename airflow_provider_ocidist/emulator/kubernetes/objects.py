@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Literal
 
 from airflow_provider_ocidist.emulator.kubernetes import selectors, statuses
 from airflow_provider_ocidist.emulator.kubernetes.changes import (

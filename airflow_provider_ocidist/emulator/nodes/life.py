@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.emulator.nodes import machine, processes
+from airflow_provider_ocidist.emulator.nodes.capacity import Capacity, happens
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError, NodeSpec
 from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
-from airflow_provider_ocidist.emulator.nodes.capacity import Capacity, happens
 from airflow_provider_ocidist.emulator.nodes.rules import NO_RULE, NodeKind
 
 PROBE_PERIOD_S, PROBE_ATTEMPTS = 10, 3

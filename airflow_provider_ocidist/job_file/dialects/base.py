@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, value_shown, unknown_key
+from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, unknown_key, value_shown
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 
@@ -205,5 +205,7 @@ class Draft:
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return int(value)
-        self.complain(section.at(key), f"must be a whole number of at least {least}, not {value_shown(value)}")
+        self.complain(
+            section.at(key), f"must be a whole number of at least {least}, not {value_shown(value)}"
+        )
         return default

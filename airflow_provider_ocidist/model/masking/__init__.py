@@ -14,7 +14,16 @@ from airflow_provider_ocidist.model.masking.patterns import lazily
 from airflow_provider_ocidist.model.masking.texts import flags_of_programs, query_of, spans_in
 from airflow_provider_ocidist.model.masking.values import MASK, is_ordinary, is_secret, is_secret_of
 
-__all__ = ["MASK", "SHORTEST", "is_secret_name", "masked", "masked_text", "secrets_in", "masked_messages", "without_secrets"]
+__all__ = [
+    "MASK",
+    "SHORTEST",
+    "is_secret_name",
+    "masked",
+    "masked_text",
+    "secrets_in",
+    "masked_messages",
+    "without_secrets",
+]
 
 SHORTEST = 5
 """Characters; a shorter value is masked under its own name, but not wherever else it occurs. As Airflow does it."""
@@ -41,7 +50,10 @@ def masked_text(text: str, secrets: Collection[str] = ()) -> str:
 def masked_messages(value: Any, secrets: Collection[str] = ()) -> Any:
     """Return a tree whose texts are messages and lines of logs as it may be shown: as `masked_text` does with each."""
     if isinstance(value, Mapping):
-        return {name: MASK if is_secret(name, item) else masked_messages(item, secrets) for name, item in value.items()}
+        return {
+            name: MASK if is_secret(name, item) else masked_messages(item, secrets)
+            for name, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [masked_messages(item, secrets) for item in value]
     if isinstance(value, str):

@@ -362,7 +362,9 @@ def test_nobody_is_named_where_all_stand_alike_or_nothing_is_known() -> None:
     assert odd_ones([]) is None
     assert odd_ones([StackPosition(rank=rank, at=WAITS) for rank in range(4)]) is None
     assert odd_ones([StackPosition(rank=rank, at=(f"f{rank} (a.py:1)",)) for rank in range(4)]) is None
-    unlike = [StackPosition(rank=rank, at=("read (a.py:1)",)) for rank in range(3)] + [StackPosition(rank=3, at=())]
+    unlike = [StackPosition(rank=rank, at=("read (a.py:1)",)) for rank in range(3)] + [
+        StackPosition(rank=3, at=())
+    ]
     assert odd_ones(unlike) == "rank 3 does not answer, while 3 of 4 ranks stand in read (a.py:1)"
 
 

@@ -12,7 +12,12 @@ import pytest
 from airflow_provider_ocidist.agent.monitor.metrics import OutputReader, read_record, read_scalars
 from airflow_provider_ocidist.agent.monitor.progress import CURVE_POINTS, ProgressMeter
 from airflow_provider_ocidist.agent.monitor.steps import LATE, Unplaced
-from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, event_files_in, read_records, scalars_of
+from airflow_provider_ocidist.agent.monitor.tensorboard import (
+    EventFiles,
+    event_files_in,
+    read_records,
+    scalars_of,
+)
 from tests.agent.gangs import until
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save import formats, pickles
-from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult, is_unfinished, read_file
+from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading, is_unfinished, read_file
 
 WHOLE, BROKEN, NOTHING = FormatResult.WHOLE, FormatResult.BROKEN, FormatResult.NOTHING
 

@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save.entries import scan
-from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult
-from airflow_provider_ocidist.agent.save.layouts import has_all_parts, none_elsewhere, read_folder, read_layout
+from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading
+from airflow_provider_ocidist.agent.save.layouts import (
+    has_all_parts,
+    none_elsewhere,
+    read_folder,
+    read_layout,
+)
 
 WHOLE, BROKEN, NOTHING = FormatResult.WHOLE, FormatResult.BROKEN, FormatResult.NOTHING
 BEGIN = 1_500_000_000 * 10**9

@@ -63,7 +63,9 @@ def test_a_save_that_was_cut_off_anywhere_is_never_whole_by_its_format(kind: str
 def test_formats_prove_what_is_there_to_its_end(kind: str, tmp_path: Path) -> None:
     save = KINDS[kind](300, random.Random(kind))
     write(tmp_path, list(save.files))
-    assert read(tmp_path, save.name) is (FormatResult.WHOLE if kind in PROVED_BY_FORMAT else FormatResult.NOTHING)
+    assert read(tmp_path, save.name) is (
+        FormatResult.WHOLE if kind in PROVED_BY_FORMAT else FormatResult.NOTHING
+    )
 
 
 @pytest.mark.parametrize("left", [None, 0, 1, 8])

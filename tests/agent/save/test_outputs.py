@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.outputs import with_variables, fixed_part, planned_copies
+from airflow_provider_ocidist.agent.save.outputs import fixed_part, planned_copies, with_variables
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Output
 from tests.agent.gangs import Gang

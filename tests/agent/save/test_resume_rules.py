@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.checkpoints import (
+    checkpoint_folder,
+    resume,
+    resume_after_clear,
+    start_from,
+)
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointError, StoreUnavailable
 from airflow_provider_ocidist.job import Checkpoints, Program

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, Stamp
+from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 from airflow_provider_ocidist.storage.checkpoint_names import place
 
 ONE_NAME = ("best.pt", "last.ckpt", "snapshot.pt")

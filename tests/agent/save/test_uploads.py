@@ -20,7 +20,7 @@ import pytest
 from airflow_provider_ocidist.agent.save import judging, saving, uploads
 from airflow_provider_ocidist.agent.save.entries import candidates, is_unplaced
 from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns, nearest_to_none
-from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult
+from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading
 from airflow_provider_ocidist.agent.save.judging import Judge
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline

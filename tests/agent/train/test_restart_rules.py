@@ -74,7 +74,9 @@ def test_where_no_step_is_known_a_checkpoint_between_two_failures_shows_progress
     assert why_no_launch(allowed, [first], saved) is None
     assert why_no_launch(allowed, [first, saved], saved) is not None
     assert why_no_launch(allowed, [first, saved], known) is None
-    assert "at step 4" in (why_no_launch(allowed, [known], Restart(cause=Cause.OOM, message="m", step=4)) or "")
+    assert "at step 4" in (
+        why_no_launch(allowed, [known], Restart(cause=Cause.OOM, message="m", step=4)) or ""
+    )
 
 
 @pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.ABANDONED, Cause.CANCELED, Cause.SERVICE])

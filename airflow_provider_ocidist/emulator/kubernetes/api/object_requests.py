@@ -12,7 +12,13 @@ from starlette.responses import Response, StreamingResponse
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.kubernetes import fields, patches, statuses, tables, watching
-from airflow_provider_ocidist.emulator.kubernetes.api.answers import as_json, bare, fits_in, object_answer, place_of
+from airflow_provider_ocidist.emulator.kubernetes.api.answers import (
+    as_json,
+    bare,
+    fits_in,
+    object_answer,
+    place_of,
+)
 from airflow_provider_ocidist.emulator.kubernetes.api.calls import Call, OpenStreams
 from airflow_provider_ocidist.emulator.kubernetes.api.paths import Target
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj

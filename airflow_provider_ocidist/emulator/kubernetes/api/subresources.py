@@ -16,8 +16,8 @@ from airflow_provider_ocidist.emulator.kubernetes.api.paths import Target
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
 from airflow_provider_ocidist.emulator.kubernetes.log_reading import LogQuery, follow
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now, stamp
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 from airflow_provider_ocidist.emulator.kubernetes.users import User, Users
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 from airflow_provider_ocidist.emulator.kubernetes import events
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import KeysOf, itself
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Key
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Key
 from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 
 COMPONENT = "default-scheduler"

@@ -16,8 +16,8 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet import images, pod_status
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.kubelet import Kubelet
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pods import EVICTED, OOM_KILLED, PodLife
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
 LOW_ON_MEMORY = (

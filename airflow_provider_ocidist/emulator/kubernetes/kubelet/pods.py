@@ -22,8 +22,8 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.containers import (
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.hosts import Hosts, hostname
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import TOKEN_PLACE, MountError, Volumes
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 
@@ -195,9 +195,7 @@ class PodLife:
         )
 
     def _say(self, reason: str, message: str, warning: bool) -> None:
-        events.record(
-            self._machines.cluster, self.pod, reason, message, component="kubelet", warning=warning
-        )
+        events.record(self._machines.cluster, self.pod, reason, message, component="kubelet", warning=warning)
 
     def _report(self, *, is_over: bool = False) -> None:
         """Write the pod's status, unless the pod is gone or nobody can hear of it."""

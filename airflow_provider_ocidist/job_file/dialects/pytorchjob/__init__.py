@@ -75,4 +75,6 @@ def _metadata(draft: Draft, mapping: Mapping[str, Any], *, at_home: bool) -> Non
             # Tags of OCI have no dots in their keys, and labels of Kubernetes begin with host names.
             draft.put_entry("tags", str(name).replace(".", "-"), metadata.at(f"labels.{name}"), value)
     elif labels is not None:
-        draft.complain(metadata.at("labels"), f"must be a section of names and values, not {value_shown(labels)}")
+        draft.complain(
+            metadata.at("labels"), f"must be a section of names and values, not {value_shown(labels)}"
+        )
