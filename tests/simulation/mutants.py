@@ -208,7 +208,9 @@ MUTANTS = (
         "only the own place is looked at",
         "5",
         "backends/recorded_gangs.py",
-        "        return merged(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))",
+        "        return merged_records(\n"
+        "            noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items())\n"
+        "        )",
         "        return []",
         "two gangs",
     ),
