@@ -1,7 +1,7 @@
-"""Train the same model on one node and on three, and put steps, time and accuracy side by side, with a plot.
+"""Train the same model on one node and on three, and compare steps, time and accuracy in a table and a plot.
 
-Use it before you pay for more nodes: each process of N takes about 1/N of the steps, while the accuracy should stay;
-the time shrinks only as far as the nodes do not wait for each other. Rows and plot are in the work directory.
+Use it before you pay for more nodes. With N nodes each process trains about 1/N of the steps, and the accuracy should
+be the same. The time shrinks less, because nodes wait for each other. Table and plot are in the work directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MEASURES = {"steps of each process": "#4878a8", "seconds": "#d08030", "accuracy"
 
 
 def plot(rows: list[dict]) -> str:
-    """Return bars as SVG: a group for each measure, and in it a bar for each number of nodes."""
+    """Return bars as SVG: for each measure a group with one bar for each number of nodes."""
     drawn = []
     for group, (measure, colour) in enumerate(MEASURES.items()):
         left, highest = 20 + group * 80 * len(rows), max(row[measure] for row in rows) or 1
@@ -50,7 +50,7 @@ with DAG(
 
     @task
     def candidates(params: dict, run_id: str) -> list[dict]:
-        """Return what differs: the nodes, and where the model goes."""
+        """Return what differs between the trainings: the nodes, and the place of the model."""
         return [
             {
                 "nodes": nodes,

@@ -1,8 +1,8 @@
-"""Break a training on purpose, in several ways at once, and compare what came of it with a training left in peace.
+"""Inject faults into a training, and compare the models with that of an undisturbed training.
 
-Use it before a training that takes days: put your own job in the place of `jobs/drill.yaml`, and see what its
-retries, restarts and checkpoints are worth. Each fault is one mapped task with nodes of its own; OCIDIST_DRILL in the
-environment makes a node inflict the fault on itself, and on nothing else.
+Use it to test the retries, restarts and checkpoints of a job before a training that takes days: replace
+`jobs/drill.yaml` by your own job. Each fault is one mapped task with nodes of its own. The variable OCIDIST_DRILL makes
+a node inflict the fault on itself only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ with DAG(
 
     @task
     def drills(params: dict) -> list[dict[str, str]]:
-        """Return the environment of each training; the first is left in peace."""
+        """Return the environment of each training; the first has no fault."""
         return [{}, *({"OCIDIST_DRILL": fault} for fault in params["faults"])]
 
     @task

@@ -1,8 +1,8 @@
-"""Train on the cluster that you have; where it has no room or lets the gang down, go on in the cloud.
+"""Train on your own cluster; if it has no capacity or loses the gang, continue in the cloud.
 
-Use it where machines of your own are cheap and not always free. Only what another home can mend moves: a program that
-raises fails the run at once. The second home goes on from the newest checkpoint of the first, so `work_dir` of both
-connections is the same bucket.
+Use it if your own machines are cheap but not always available. The training moves only after a failure that another
+home can avoid; an error of the program fails the run at once. The second home resumes from the newest checkpoint of the
+first, so both connections have the same bucket as `work_dir`.
 """
 
 from __future__ import annotations

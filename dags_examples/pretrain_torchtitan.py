@@ -1,7 +1,7 @@
-"""Pretrain with torchtitan on Run:ai, in either of its generations: a TOML file, or a module and a configuration.
+"""Pretrain with torchtitan on Run:ai, configured by a TOML file, or by a module and the name of a configuration.
 
-Use it with an image that holds torchtitan. A retry goes on from the newest checkpoint in the dump folder; a run
-of another name in the form begins anew. On another home change the section `backend` of the jobs, and the connection.
+Use it with an image that contains torchtitan. A retry resumes from the newest checkpoint in the dump folder. A new
+name in the form starts a new training. For another home change the section `backend` of the jobs, and the connection.
 """
 
 from __future__ import annotations

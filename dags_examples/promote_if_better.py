@@ -1,9 +1,9 @@
-"""Prepare data, train, examine the new model beside the one in production, ask a person, promote.
+"""Prepare data, train, compare the new model with the one in production, ask a person, promote.
 
-Use it for a model in production. Both models are examined by the nodes, which have torch, on the same hours, which
-neither has seen. The asset `demand_in_production` records which model is in production, and its event starts whatever
-DAG is scheduled by it. A model that is no better, or that is rejected, ends the run as a success with nothing promoted;
-no answer within three days fails it.
+Use it for a model in production. The nodes, which have torch, evaluate both models on the same hours, on which neither
+was trained. The asset `demand_in_production` records which model is in production; its event starts the DAGs that are
+scheduled by it. If the model is not better, or the person rejects it, the run succeeds and promotes nothing. Without an
+answer within three days the run fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ with DAG(
 
     @task
     def transform(run_id: str) -> dict[str, str]:
-        """Leave out hours without a reading, and put the last two days aside for the examination."""
+        """Leave out hours without a reading, and keep the last two days for the evaluation."""
         readings = OciHook().store(f"raw/{run_id}").read("demand.csv").decode()
         header, *hours = [line for line in readings.splitlines() if all(line.split(","))]
         store = OciHook().store(f"demand/{run_id}")
@@ -49,7 +49,7 @@ with DAG(
 
     @task(inlets=[in_production])
     def contenders(candidate: str, test: str, *, inlet_events) -> list[dict[str, str]]:
-        """Return what to examine: the new model, then the one in production if there is one."""
+        """Return the models to evaluate: the new one, then the one in production if there is one."""
         events = inlet_events[in_production]
         models = [candidate, events[-1].extra["uri"]] if events else [candidate]
         return [{"inputs.0.source": test, "inputs.1.source": f"{model}/"} for model in models]
@@ -62,7 +62,7 @@ with DAG(
 
     @task(outlets=[in_production])
     def announce(uri: str, *, outlet_events) -> None:
-        """Record what is in production now."""
+        """Record which model is in production now."""
         outlet_events[in_production].extra = {"uri": uri}
 
     data = transform()

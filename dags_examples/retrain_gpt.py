@@ -12,7 +12,7 @@ from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.transfers import CopyOutputsOperator, StageDataOperator
 
 WORK_DIR = "{{ conn.oci_default.extra_dejson.work_dir }}"
-"""The folder that the connection names for everything that runs leave behind."""
+"""The connection's folder for all files of runs."""
 
 with DAG(
     dag_id="retrain_gpt",

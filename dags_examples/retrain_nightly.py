@@ -1,8 +1,8 @@
-"""Retrain every night on the day that has passed, and go on from the last model instead of beginning anew.
+"""Retrain every night on the data of the day before, starting from the last model.
 
-Use it when data arrive daily and the model has to follow. Each success is an event of the asset `nightly_demand`,
-and the next run starts from the checkpoint that the newest event names. A night that failed is no event, so the next
-one goes on from the last good model; a retry goes on from what its own task has written.
+Use it when data arrive daily. Each success sends an event of the asset `nightly_demand`, and the next run starts from
+the checkpoint in the newest event. A failed night sends no event, so the next one starts from the last good model. A
+retry resumes from the checkpoints of its own task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ with DAG(
 
     @task
     def extract(data_interval_start: datetime, data_interval_end: datetime) -> str:
-        """Write the hours of this run's day; a real one queries the database of the meters."""
+        """Write the hours of this run's day; a real DAG queries the database of the meters."""
         lines, hour = ["hour,temperature,demand"], data_interval_start
         while hour < data_interval_end:
             warmth = 8 - 6 * abs(hour.hour - 14) / 12

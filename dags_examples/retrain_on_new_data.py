@@ -1,8 +1,8 @@
-"""Retrain as soon as new data have landed, from any source at any time.
+"""Retrain when new data have arrived in a folder.
 
-Use it for irregular deliveries. The triggerer looks at a folder; when its files have changed and then come to
-rest, one event starts one run, for any number of files. Files that lie there at the first look are not new. The model
-is an asset in turn: `schedule=[Asset("demand_model")]` starts a DAG with each new one.
+Use it for irregular deliveries. The triggerer watches the folder. When files have changed and then stayed the same for
+a while, one event starts one run, whatever the number of files. Files that are there at the first look cause no event.
+The model is an asset too: `schedule=[Asset("demand_model")]` starts a DAG for each new model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ with DAG(
 
     @task
     def delivery(triggering_asset_events) -> str:
-        """Return where the data lie; the event also has their size."""
+        """Return the place of the data; the event also has their size."""
         if not triggering_asset_events[readings]:
             raise ValueError("nothing has landed: this DAG is started by its asset, not by hand")
         facts = triggering_asset_events[readings][-1].extra["payload"]

@@ -1,7 +1,7 @@
-"""Train once for each learning rate, some at a time, and name the best.
+"""Train once for each learning rate, a few at a time, and return the best.
 
-Use it to search for any value of a job: `expand` makes a task, and so a gang of nodes, for each item of a list that
-is known only at run time. `max_active_tis_per_dagrun` keeps the bill and the quota in bounds.
+Use it to search for any value of a job. `expand` makes a task with its own nodes for each item of a list that an
+earlier task returns. `max_active_tis_per_dagrun` limits how many train at once, for costs and quota.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Write a mail when the model of the day is not there in time; the training goes on.
+"""Send a mail if the model of the day is late; the training continues.
 
-Use it when the model has a deadline: it is due two hours after the run's logical date, whether the delay is in
-the queue, the data or a retry. To end a training that takes too long, set `limits.max_runtime` in its job. The mail
-goes out by the connection `smtp_default`. A run without a logical date, as some triggered by hand, is never late.
+Use it when the model has a deadline. Here it is due two hours after the run's logical date, whatever the reason of the
+delay: the queue, the data or a retry. To end a training that takes too long, set `limits.max_runtime` in its job. The
+mail is sent by the connection `smtp_default`. A run without a logical date (some that users start) has no deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ with DAG(
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
         interval=timedelta(hours=2),
-        # It runs in the triggerer, which must be able to import it: a function of this file it could not.
+        # The triggerer imports and calls it; it cannot import a function of this file.
         callback=AsyncCallback(
             SmtpNotifier,
             kwargs={

@@ -1,4 +1,4 @@
-"""Train an image classifier on several nodes: the whole job in Python, its sizes chosen when the run is started."""
+"""Train an image classifier on several nodes: the job is written in Python, and the form asks for its sizes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Train on demand, with values from a form that Airflow makes and checks.
 
-Use it for experiments: "Trigger" in the UI shows the form. A value outside the limits is refused before a run exists,
-there and over the REST API alike.
+Use it for experiments: "Trigger" in the UI shows the form. Airflow refuses a value outside the limits before a run
+exists, in the form and over the REST API.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Make what only the training needs before it, and remove it afterwards, also when the training has failed.
+"""Create a folder of data for one training, and remove it afterwards, also after a failure.
 
-Use it when data are unpacked, joined or decrypted for one run: a setup makes the folder, teardowns end what still runs
-and remove the folder, and the training alone decides whether the run is a success. Clearing `train` makes the
-folder anew.
+Use it when data are unpacked, joined or decrypted for one run. A setup makes the folder. Teardowns end nodes that still
+run and remove the folder; they do not change whether the run is a success. Clearing `train` makes the folder again.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ with DAG(
 
     @setup
     def make_scratch(run_id: str, params: dict) -> str:
-        """Copy the data to a folder of this run; a real one would unpack or join them on the way."""
+        """Copy the data to a folder of this run; a real DAG would unpack or join them here."""
         from airflow_provider_ocidist.storage.transfer import copy
 
         hook = OciHook()

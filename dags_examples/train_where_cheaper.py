@@ -1,7 +1,7 @@
-"""Train on the cheaper of two homes, by prices and durations that the form holds, and say what it has cost.
+"""Train on the cheaper of two homes, by the prices and durations in the form, and return the cost.
 
-Use it where the same job can run in several places. The price is that of a node for an hour; how long a home takes is
-known from the last run, or from `compare_nodes`. Prices are yours: put in what your contract or your cluster costs.
+Use it if the same job can run in several places. A price is that of a node for an hour: enter those of your contract or
+your cluster. Take the durations from the last run, or from `compare_nodes`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 EXIT_CODES = """\
 exit codes:
   0    all is well; watch and run --wait: the training has succeeded
-  1    a job file is wrong, a check has failed, or there is a difference
+  1    a job file is wrong, a check or a drill has failed, or there is a difference
   2    the command could not be carried out
   3    the training has failed, or was cancelled
   129  SIGHUP, to `run --wait` or `drill`, as when the terminal is lost: the nodes were ended

@@ -1,4 +1,4 @@
-"""A forecast of the hourly demand for electricity, by weather and hour; what most of the example DAGs train.
+"""A forecast of the hourly demand for electricity, by weather and hour. Most example DAGs train it.
 
     python demand.py --data readings/                                one process
     torchrun --nproc-per-node=2 demand.py --data readings/           two; gloo on processors, nccl on GPUs
@@ -37,7 +37,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def read_hours(folder: Path) -> tuple[Tensor, Tensor]:
-    """Return what is known of each hour, and its demand in GW; hours without a reading are left out."""
+    """Return the features of each hour, and its demand in GW; hours without a reading are left out."""
     known, demand = [], []
     for path in sorted(folder.rglob("*.csv")):
         with path.open(newline="") as file:
@@ -61,7 +61,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def save_checkpoint(epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write under another name, then rename: under its own name a checkpoint is always whole."""
+    """Write under another name, then rename, so that the file under its own name is always complete."""
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     path = CHECKPOINTS / f"epoch-{epoch:06d}.pt"
     partial = path.with_suffix(".tmp")

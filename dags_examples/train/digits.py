@@ -1,9 +1,9 @@
-"""An image classifier, trained on several machines: the tutorial's `train.py` with handwritten digits for CIFAR-10.
+"""An image classifier, trained on several machines: Oracle's PyTorch tutorial, with handwritten digits for CIFAR-10.
 
     python digits.py                                           one process
     torchrun --nproc-per-node=2 digits.py --epochs 3           two; gloo on processors, nccl on GPUs
 
-Its network and arguments are those of Oracle's PyTorch example; its data come with scikit-learn: nothing is downloaded.
+Its network and arguments are the tutorial's. Its data come with scikit-learn, so it downloads nothing.
 It continues from the newest file in `$OCIDIST_CHECKPOINT_DIR` (else `checkpoints/`).
 """
 
@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load_images(data_dir: str | None, count: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return images to learn from and to be examined on: 8x8 greys made 32x32 colours, as CIFAR-10 has them."""
+    """Return images to train and to test on: 8x8 grey images, converted to 32x32 in colour as in CIFAR-10."""
     if data_dir:
         import numpy as np
 
@@ -91,7 +91,7 @@ class Net(nn.Module):
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """Return the share of images that the model names right."""
+    """Return the share of images that the model classifies correctly."""
     model.eval()
     right = sum(
         (model(images.to(device)).argmax(1) == labels.to(device)).sum().item()
@@ -109,7 +109,7 @@ def newest_checkpoint() -> Path | None:
 
 
 def save_checkpoint(step: int, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write under another name, then rename: under its own name a checkpoint is always whole."""
+    """Write under another name, then rename, so that the file under its own name is always complete."""
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     path = CHECKPOINTS / f"step-{step:06d}.pt"
     partial = path.with_suffix(".tmp")

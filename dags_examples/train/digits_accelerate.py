@@ -1,4 +1,4 @@
-"""The classifier of digits.py, written for Hugging Face Accelerate, which knows by itself where it runs.
+"""The classifier of digits.py, written for Hugging Face Accelerate, which finds its processes and devices itself.
 
     accelerate launch digits_accelerate.py --epochs 3
 
@@ -32,7 +32,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def save_checkpoint(accelerator: Accelerator, step: int) -> None:
-    """Write under another name, then rename: under its own name a checkpoint is always whole."""
+    """Write under another name, then rename, so that the file under its own name is always complete."""
     path = CHECKPOINTS / f"step-{step:06d}"
     partial = path.with_suffix(".tmp")
     accelerator.save_state(str(partial))

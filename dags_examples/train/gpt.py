@@ -1,10 +1,10 @@
-"""A small GPT that learns to write, letter by letter, like the text it is given.
+"""A small GPT that learns to continue a text, letter by letter.
 
     python gpt.py --data book.txt                              one process
     torchrun --nproc-per-node=2 gpt.py --data book.txt         two; gloo on processors, nccl on GPUs
 
-Reads top to bottom: text, model, training. It continues from the newest file in `$OCIDIST_CHECKPOINT_DIR`
-(else `checkpoints/`), and leaves `metrics.jsonl`, `sample.txt` and `summary.json` in `outputs/`.
+It continues from the newest file in `$OCIDIST_CHECKPOINT_DIR` (else `checkpoints/`), and writes `metrics.jsonl`,
+`sample.txt` and `summary.json` into `outputs/`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Text:
-    """Letters as numbers: nine tenths to learn from, one tenth to be examined on."""
+    """Letters as numbers: nine tenths to train on, one tenth to test on."""
 
     def __init__(self, path: str) -> None:
         text = read_text(path)
@@ -83,7 +83,7 @@ def random_batch(numbers: Tensor, size: int, block: int, generator: torch.Genera
 
 
 class Block(nn.Module):
-    """Look back at earlier letters, then think about them."""
+    """One transformer block: attention to earlier letters, then a feed-forward network."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Letters in, the odds of each next letter out."""
+    """The whole model: takes letters, returns the logits of each next letter."""
 
     def __init__(self, letters: int, block_size: int, layers: int, heads: int, width: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def newest_checkpoint() -> Path | None:
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write under another name, then rename: under its own name a checkpoint is always whole."""
+    """Write under another name, then rename, so that the file under its own name is always complete."""
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     path = CHECKPOINTS / f"step-{step:06d}.pt"
     partial = path.with_suffix(".tmp")

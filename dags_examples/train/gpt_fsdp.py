@@ -3,7 +3,7 @@
     torchrun --nproc-per-node=2 gpt_fsdp.py --data book.txt
 
 It continues from the newest folder in `$OCIDIST_CHECKPOINT_DIR` (else `checkpoints/`), with as many processes as there
-are now. Nodes need not share that folder: ocidist brings together what each of them writes.
+are now. Nodes need not share that folder: ocidist collects the parts of all nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def sharded(model: GPT) -> GPT:
-    """Spread each block, then what is left, over all processes."""
+    """Shard each block, then the rest of the model, over all processes."""
     for block in model.blocks:
         fully_shard(block)
     return fully_shard(model)
@@ -53,7 +53,7 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, ob
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Every process writes its part; `.metadata`, written last, shows that all are there."""
+    """Every process writes its part. `.metadata` is written last, when all parts are there."""
     dcp.save(state_of(model, optimizer), checkpoint_id=CHECKPOINTS / f"step-{step:06d}")
 
 
@@ -70,7 +70,7 @@ def resume(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def drop_halves() -> None:
-    """Remove what a run that was killed left unfinished on this node; its parts must not mix with ours."""
+    """Remove unfinished checkpoints of a killed run on this node; their parts must not mix with ours."""
     for path in CHECKPOINTS.glob("step-*"):
         if not (path / ".metadata").exists():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""A training that can be ended at any moment and goes on where it was: few lines, each with its reason.
+"""A training that can be ended at any moment and resumes exactly: a short script with a comment on each step.
 
     python resumable.py --steps 300                              one process
     torchrun --nproc-per-node=2 resumable.py --steps 300         two; gloo on processors, nccl on GPUs
 
-The model learns a sine; put your own model and data in the places of `model` and `batch`.
+The model learns a sine; replace `model` and `batch` by your own model and data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def report(**values: Any) -> None:
 def batch(step: int, rank: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the data of one step on one process.
 
-    It depends on step and rank only: a training that goes on sees what one that was never ended would have seen.
+    It depends on step and rank only, so a resumed training gets the same data as an undisturbed one.
     """
     chance = torch.Generator().manual_seed(step * 10_000 + rank)
     x = torch.rand(32, 1, generator=chance) * 6
@@ -43,21 +43,21 @@ def batch(step: int, rank: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def save(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write under another name, then rename: under its own name a checkpoint is always whole.
+    """Write under another name, then rename, so that the file under its own name is always complete.
 
-    A file that ends in .tmp is no checkpoint to ocidist. The step in the name orders them for `newest`.
+    ocidist does not take a file that ends in .tmp for a checkpoint. `newest` finds the highest step by the names.
     """
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     path = CHECKPOINTS / f"step-{step:09d}.pt"
     draft = path.with_suffix(".tmp")
-    # All that the next step depends on: an optimizer without its momentum would not go on, but begin anew.
+    # All that the next step depends on. Without the optimizer's momentum, the weights would differ after a resume.
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, draft)
     draft.replace(path)
     report(checkpoint=path.name, step=step)
 
 
 def newest() -> Path | None:
-    """Return the checkpoint to go on from: ocidist has fetched it before the start, on every node."""
+    """Return the checkpoint to resume from; ocidist has fetched it to every node before the start."""
     return max(CHECKPOINTS.glob("step-*.pt"), default=None)
 
 
@@ -69,7 +69,7 @@ class StopFlag:
         signal.signal(signal.SIGTERM, lambda *_: self.asked.fill_(1))
 
     def is_set(self) -> bool:
-        """Ask all processes: the signal reaches them in different steps, and all have to leave after the same one."""
+        """Ask all processes: the signal reaches them in different steps, and all have to stop after the same one."""
         anywhere = self.asked.clone()
         dist.all_reduce(anywhere, op=dist.ReduceOp.MAX)
         return bool(anywhere.item())
