@@ -141,10 +141,10 @@ mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one
 	@$(BIN)/python -m scripts.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
 
 simulate: $(READY) ## thousands of trainings in which everything goes wrong, each from a seed: SEEDS=10000 SEED=7
-	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --seed $(or $(SEED),1)
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --seed $(or $(SEED),1) $(if $(PROCESSES),--processes $(PROCESSES))
 
 simulate-mutants: $(READY) ## put each known defect back, and see the simulation find it; ONLY="is newest" names some
-	@$(BIN)/python -m tests.simulation --mutants --seeds $(or $(SEEDS),2000) --seed $(or $(SEED),1) $(if $(ONLY),--only "$(ONLY)")
+	@$(BIN)/python -m tests.simulation --mutants --seeds $(or $(SEEDS),2000) --seed $(or $(SEED),1) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(ONLY),--only "$(ONLY)")
 
 image: ## build a node's image with podman, buildah or docker; DEVICE=gpu, BASE=packages, NAME=... (docs/containers.md)
 	@$(PYTHON) -m scripts.image $(if $(DEVICE),--device $(DEVICE)) $(if $(BASE),--base $(BASE)) $(if $(NAME),--name $(NAME))

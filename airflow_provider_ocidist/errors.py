@@ -33,7 +33,7 @@ from airflow_provider_ocidist.backports import StrEnum
 
 
 class Cause(StrEnum):
-    """Why a run did not succeed; decides what a retry may hope for."""
+    """Why a run did not succeed; decides whether and when Airflow retries."""
 
     USER = "USER"
     """The training program failed, or did less than its job promises."""
@@ -118,7 +118,7 @@ class BackendError(OcidistError):
 
 
 class RunNotFound(BackendError):
-    """What a reference points at is gone, or hidden from these credentials."""
+    """The run that a reference points at is deleted, or hidden from these credentials."""
 
 
 class GaveUp(BackendError):
@@ -135,7 +135,7 @@ class StillAlive(BackendError):
 
 
 class LeftRuns(BackendError):
-    """A submission has failed, and job runs that it had created have not ended yet: the next try ends them first."""
+    """A submission has failed, and nodes that it has created have not ended yet: the next try ends them first."""
 
 
 class Overtaken(BackendError):
@@ -184,7 +184,7 @@ class CopyInterrupted(StorageError):
 
 
 class DamagedFence(StorageError):
-    """What says which attempt saves to a place is damaged: until somebody deletes it, none saves there."""
+    """The fence of a place of checkpoints is damaged: no attempt saves there until somebody deletes it."""
 
 
 class CheckpointError(StorageError):
@@ -241,7 +241,7 @@ class StoreRefused(AgentError):
 
 
 def refusal_in(error: BaseException) -> str | None:
-    """Return as which refusal an error counts, None where it is an outage: no answer, or one that asks to wait.
+    """Return the kind of refusal that an error is; None for an outage: no answer, or one that asks to wait.
 
     Every wait follows this one rule: an outage is waited out for a day, refusals of one kind are believed within the
     hour (`evidence`).

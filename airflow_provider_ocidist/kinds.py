@@ -12,8 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGE = __package__
+DEFAULT_BACKEND = "oci_data_science"
+"""Kind of a job that names none, and of a run that is named by its id alone."""
 DECLARATION = re.compile(r"^(?:BACKEND|LAUNCHER|DIALECT) = ", re.MULTILINE)
-"""What makes a module of a family a kind; the other modules are shared by its kinds."""
+"""Line that makes a module of a family a kind; the other modules are shared by its kinds."""
 
 
 def names(family: str) -> list[str]:

@@ -8,7 +8,7 @@ from airflow_provider_ocidist import __version__
 
 PACKAGE = "airflow_provider_ocidist"
 DEFAULT_CONN_ID = "oci_default"
-"""What operators, triggers and commands connect by where nothing else is said."""
+"""Connection id of operators, triggers and commands that name no other."""
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -112,13 +112,13 @@ def _field(title: str, description: str, **schema: Any) -> dict[str, Any]:
 CONNECTION_FIELDS = {
     "auth": _field(
         "Credentials",
-        "Where they come from",
+        "Source of the credentials",
         enum=["config_file", "api_key", "session_token", "instance_principal", "resource_principal"],
         default="config_file",
     ),
     "config_file": _field("Config file", "Path on the workers; empty: ~/.oci/config"),
     "profile": _field("Profile", "Section of the config file; empty: DEFAULT"),
-    "region": _field("Region", "As us-ashburn-1; empty: the config file's"),
+    "region": _field("Region", "Name such as us-ashburn-1; empty: the config file's"),
     "tenancy": _field("Tenancy OCID", "For api_key"),
     "user": _field("User OCID", "For api_key"),
     "fingerprint": _field("Key fingerprint", "For api_key"),
@@ -127,10 +127,10 @@ CONNECTION_FIELDS = {
     "passphrase": _field("Pass phrase of the key", "For api_key", format="password"),
     "security_token_file": _field(
         "Token file",
-        "For session_token: path of the token on the workers; with the key file, instead of a config file",
+        "Path of the token on the workers, for session_token; with the key file, instead of a config file",
     ),
     "endpoint": _field(
-        "Endpoint", "Replaces every service endpoint, as http://127.0.0.1:8080 of the emulator"
+        "Endpoint", "Address in place of every service endpoint, as http://127.0.0.1:8080 of the emulator"
     ),
     "compartment_id": _field("Compartment OCID", "Default of jobs that name none"),
     "project_id": _field("Project OCID", "Default of jobs that name none"),
@@ -139,35 +139,37 @@ CONNECTION_FIELDS = {
     "log_id": _field("Log OCID", "Empty: the service makes one for each job run"),
     "shape": _field("Shape", "Default of jobs that name none, as VM.GPU.A10.1"),
     "work_dir": _field(
-        "Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"
+        "Work directory", "URI where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"
     ),
     "conda_region": _field(
         "Conda region", "Region of published conda environments; by default that of the connection"
     ),
     "require_training": _field(
         "Require training",
-        "true: a run that shows no step, loss, checkpoint or output fails; default of jobs that do not say it",
+        "Default of jobs that do not set it; true: a run that shows no step, loss, checkpoint or output fails",
         enum=["true", "false"],
         default="false",
     ),
     "prices": _field(
-        "Prices", 'Of a node for an hour, by shape, as JSON: {"VM.GPU.A10.1": 2.0}; jobs may name their own'
+        "Prices",
+        'Prices of a node for an hour, by shape, as JSON: {"VM.GPU.A10.1": 2.0}; jobs may name their own',
     ),
 }
 
 RUNAI_FIELDS = {
     "project": _field("Project", "Name or id; default of jobs that name none"),
     "cluster_id": _field("Cluster", "UUID; empty: that of the project"),
-    "work_dir": _field("Work directory", "Where nodes meet and checkpoints go, as s3://bucket/ocidist"),
+    "work_dir": _field("Work directory", "URI where nodes meet and checkpoints go, as s3://bucket/ocidist"),
     "verify": _field(
         "Certificate", "false, or path of a bundle of authorities on the workers; empty: verified"
     ),
     "kube_config_path": _field(
         "Kube config", "Path on the workers, to read the logs of pods; empty: last lines only"
     ),
-    "cluster_context": _field("Context", "Of the kube config; empty: its current one"),
+    "cluster_context": _field("Context", "Context of the kube config; empty: its current one"),
     "require_training": CONNECTION_FIELDS["require_training"],
     "prices": _field(
-        "Prices", "Of a node for an hour, by node type or first node pool, as JSON; jobs may name their own"
+        "Prices",
+        "Prices of a node for an hour, by node type or first node pool, as JSON; jobs may name their own",
     ),
 }

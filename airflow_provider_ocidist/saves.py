@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 DEFAULT_FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d+)")
 METADATA = ".metadata"
-"""torch.distributed.checkpoint writes it last: a folder that has it is whole."""
+"""File that torch.distributed.checkpoint writes last: a folder that has it is whole."""
 LONG_WAIT = 1.0
-"""Seconds of waiting for the save before, from which on it is logged."""
+"""Seconds of waiting for the save before, from which on the wait is logged."""
 
 
 class Saves:
@@ -72,7 +72,7 @@ class Saves:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="saves")
         self._under_way: tuple[int, Future[None]] | None = None
         self._written: list[int] = []
-        """The steps of this process that lie in the folder, the last one last."""
+        """Steps of this process that lie in the folder, the last one last."""
 
     def restore(self) -> int:
         """Load the newest whole checkpoint that all processes have; return its step, 0 where there is none."""
@@ -261,7 +261,7 @@ def _is_first_on_node() -> bool:
 
 
 def _announce(name: str, step: int) -> None:
-    """Let ocidist know by the program's own word that a checkpoint is whole."""
+    """Report to ocidist that a checkpoint is whole."""
     file = os.environ.get("OCIDIST_PROGRESS_FILE")
     if file:
         with Path(file).open("a") as opened:

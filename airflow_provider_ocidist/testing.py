@@ -26,7 +26,7 @@ class OciEmulator:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        """The initial resources: identifiers, bucket, config file, addresses."""
+        """Addresses and initial resources: identifiers, bucket, config file."""
 
     @property
     def url(self) -> str:

@@ -199,6 +199,14 @@ def requests(results: Results) -> str:
     return _table_of_some(titles, lines)
 
 
+def processor(results: Results) -> str:
+    """Return what waiting for a thousand gangs on Kubernetes takes of a processor."""
+    row = results.get("P5k", {})
+    names = {"ours": "ours", "peer": row.get("peer_name", "")}
+    lines = [[names[side], between(each, " s")] for side, each in row.get("cpu_s_a_minute", {}).items()]
+    return _table_of_some(("triggerer", "of its processor in a minute"), lines)
+
+
 TABLES: Mapping[str, Callable[[Results], str]] = {
     "rows": all_rows,
     "unmeasured": unmeasured,
@@ -207,6 +215,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
     "copies": copies,
     "components": components,
     "requests": requests,
+    "processor": processor,
 }
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks.nodes import require_clients
 from scripts.emulator_process import EmulatorProcess
-from scripts.idle_gangs import IdleGangs, idle_gangs
+from scripts.idle_gangs import IdleGangs, IdleNodes, idle_gangs
+from scripts.idle_pods import IdlePods, idle_pods
 
 GANGS = 1000
 NODES = 2
@@ -49,8 +50,21 @@ def waiting_gangs(count: int = GANGS) -> Iterator[IdleGangs]:
 
 
 @contextmanager
+def waiting_pods(count: int = GANGS) -> Iterator[IdlePods]:
+    """Make gangs on Kubernetes, as tasks of Airflow have them."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmulatorProcess(Path(folder), options=("--no-signatures", "--kubernetes")) as emulator,
+        idle_pods(emulator, count, NODES) as gangs,
+    ):
+        gangs.report(gangs.records)
+        records = [replace(record, lease=LEASE_S) for record in gangs.records]
+        yield replace(gangs, records=records)
+
+
+@contextmanager
 def waiting_program(
-    gangs: IdleGangs,
+    gangs: IdleNodes,
     mode: str,
     *,
     count: int | None = None,
@@ -65,7 +79,8 @@ def waiting_program(
         settings = {
             "mode": mode,
             "records": [record.to_json() for record in gangs.records[:count]],
-            "fields": gangs.emulator.connection_fields(),
+            "connections": gangs.connections,
+            "emulator": gangs.emulator.url,
             "interval": INTERVAL_S,
             "seconds": seconds,
             "reports": reports,
@@ -98,10 +113,15 @@ def waiting_program(
 
 
 def drive(
-    gangs: IdleGangs, mode: str, *, count: int | None = None, seconds: float = MEASURED_S
+    gangs: IdleNodes,
+    mode: str,
+    *,
+    count: int | None = None,
+    seconds: float = MEASURED_S,
+    reports: bool = True,
 ) -> dict[str, Any]:
     """Let a driver wait, and measure once."""
-    with waiting_program(gangs, mode, count=count, seconds=seconds) as measure:
+    with waiting_program(gangs, mode, count=count, seconds=seconds, reports=reports) as measure:
         return measure()
 
 

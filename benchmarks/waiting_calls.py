@@ -24,7 +24,7 @@ from benchmarks.waiting import (
     waiting_gangs,
     waiting_program,
 )
-from scripts.idle_gangs import IdleGangs
+from scripts.idle_gangs import IdleGangs, IdleNodes
 
 TARGET = 100.0
 ADS_S = 30.0
@@ -80,7 +80,7 @@ class WaitingCalls(Comparison):
 
 
 @contextmanager
-def beating(gangs: IdleGangs) -> Iterator[None]:
+def beating(gangs: IdleNodes) -> Iterator[None]:
     """Let the first node of every gang write its report between two looks, in requests that name a host of their own.
 
     A thousand nodes that write every two seconds, as they do, were more than the emulator could take. To who looks it
@@ -112,7 +112,7 @@ def beating(gangs: IdleGangs) -> Iterator[None]:
             beats.result()
 
 
-def _request(gangs: IdleGangs, name: str, text: bytes) -> bytes:
+def _request(gangs: IdleNodes, name: str, text: bytes) -> bytes:
     emulator = gangs.emulator
     _, _, prefix = gangs.store.uri.partition(f"{emulator.namespace}/")
     path = f"/n/{emulator.namespace}/b/{emulator.bucket}/o/{quote(f'{prefix}/{name}', safe='')}"

@@ -8,9 +8,12 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import Watch
@@ -23,12 +26,13 @@ Waiting = tuple[int, Callable[[], Iterable[bool]]]
 
 
 def main() -> None:
-    """`sys.argv[1]`: a JSON file with `mode`, `records`, `fields`, `interval`, `seconds` and `reports`.
+    """`sys.argv[1]`: a JSON file with `mode`, `records`, `connections`, `emulator`, `interval`, `seconds`, `reports`.
 
     Prints a line of JSON once it waits, and one for each line that it reads from then on.
     """
     settings = json.loads(Path(sys.argv[1]).read_text())
-    os.environ["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": settings["fields"]})
+    for conn_id, connection in settings["connections"].items():
+        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
     asyncio.run(wait(settings))
 
 
@@ -36,9 +40,18 @@ async def wait(settings: dict[str, Any]) -> None:
     before, is_alive = await MODES[settings["mode"]](settings)
     report(event="settled")
     while await asyncio.to_thread(sys.stdin.readline):
+        busy = time.process_time()
         waiting = await lags(settings["seconds"])
+        busy = time.process_time() - busy
         alive = sum(is_alive())
-        report(event="measured", waiting=waiting, before_kb=before, all_kb=resident_kb(), alive=alive)
+        report(
+            event="measured",
+            waiting=waiting,
+            before_kb=before,
+            all_kb=resident_kb(),
+            alive=alive,
+            busy_s=busy,
+        )
     os._exit(0)
 
 
@@ -62,39 +75,47 @@ async def lags(seconds: float) -> list[float]:
 
 async def triggerer(settings: dict[str, Any]) -> Waiting:
     """Wait for all gangs as a triggerer does."""
+    conn_id = next(iter(settings["connections"]))
+    waiting = await _running(
+        "airflow_provider_ocidist.triggers.DistributedTrainingTrigger",
+        [
+            {
+                "conn_id": conn_id,
+                "record": record,
+                "owner": {name: record["ref"]["key"][name] for name in OWNER} | {"try_number": 1},
+                "poll_interval": settings["interval"],
+            }
+            for record in settings["records"]
+        ],
+    )
+    await _until_all_are_known(conn_id, settings["records"], reports=settings["reports"])
+    return waiting
+
+
+async def _running(classpath: str, each: Sequence[dict[str, Any]]) -> Waiting:
+    """Run a trigger for each of these arguments."""
     from airflow.executors.workloads.trigger import RunTrigger
     from airflow.jobs.triggerer_job_runner import TriggerRunner
     from airflow.models.trigger import Trigger
 
     runner = TriggerRunner()
     before = resident_kb()
-    for number, record in enumerate(settings["records"]):
-        arguments = {
-            "conn_id": "oci_default",
-            "record": record,
-            "owner": {name: record["ref"]["key"][name] for name in OWNER} | {"try_number": 1},
-            "poll_interval": settings["interval"],
-        }
+    for number, arguments in enumerate(each):
+        kwargs = Trigger.encrypt_kwargs(arguments)
         runner.to_create.append(
-            RunTrigger(
-                id=number + 1,
-                classpath="airflow_provider_ocidist.triggers.DistributedTrainingTrigger",
-                encrypted_kwargs=Trigger.encrypt_kwargs(arguments),
-                ti=None,
-            )
+            RunTrigger(id=number + 1, classpath=classpath, encrypted_kwargs=kwargs, ti=None)
         )
     await runner.create_triggers()
-    await _until_all_are_known(settings["records"], reports=settings["reports"])
-    return before, lambda: (not each["task"].done() for each in runner.triggers.values())
+    return before, lambda: (not one["task"].done() for one in runner.triggers.values())
 
 
-async def _until_all_are_known(records: Sequence[Mapping[str, Any]], *, reports: bool) -> None:
+async def _until_all_are_known(conn_id: str, records: Sequence[Mapping[str, Any]], *, reports: bool) -> None:
     """Wait until the states of all gangs are known, or the reports of all nodes: then memory and calls stay alike."""
     from airflow_provider_ocidist.triggers.connections import location_of, shared_connection
 
     ref = records[0]["ref"]
-    place = location_of(ref["job_id"], ref.get("compartment_id"))
-    poller = await shared_connection("oci_default", "oci_data_science", place).open()
+    place = location_of(ref["backend"], ref["job_id"], ref.get("compartment_id"))
+    poller = await shared_connection(conn_id, ref["backend"], place).open()
     known = 0
     while known < len(records):
         await asyncio.sleep(1.0)
@@ -108,6 +129,46 @@ def _is_known(watch: Watch, *, reports: bool) -> bool:
     return not reports or all(node.report is not None for node in watch.status.nodes)
 
 
+async def pod_triggers(settings: dict[str, Any]) -> Waiting:
+    """Wait as the triggers of the official KubernetesPodOperator do: one for each pod, which asks for it and no more.
+
+    They look as often as ours, read no events and no logs, and need not look their connection up.
+    """
+    extra = settings["connections"]["kubernetes_default"]["extra"]
+    pods = [name for record in settings["records"] for name in record["ref"]["run_ids"]]
+    waiting = await _running(
+        "airflow.providers.cncf.kubernetes.triggers.pod.KubernetesPodTrigger",
+        [
+            {
+                "pod_name": name,
+                "pod_namespace": extra["namespace"],
+                "trigger_start_time": datetime.now(timezone.utc),
+                "base_container_name": "pytorch",
+                "kubernetes_conn_id": "kubernetes_default",
+                "connection_extras": {"kube_config_path": extra["kube_config_path"]},
+                "poll_interval": settings["interval"],
+                "get_logs": False,
+                "log_events_on_startup": False,
+                "on_finish_action": "keep_pod",
+                "on_kill_action": "keep_pod",
+            }
+            for name in pods
+        ],
+    )
+    calls = f"{settings['emulator']}/_emulator/kubernetes/calls?path=.*/pods/[^/]%2B"
+    await asyncio.to_thread(_wait_until_each_asked, calls, len(pods))
+    return waiting
+
+
+def _wait_until_each_asked(calls: str, pods: int) -> None:
+    """Wait until each trigger has asked for its pod three times: that much it does before it only waits."""
+    asked: Counter[str] = Counter()
+    while sum(times >= 3 for times in asked.values()) < pods:
+        time.sleep(2.0)
+        with urlopen(calls) as answer:
+            asked = Counter(call["path"] for call in json.load(answer))
+
+
 async def sdk_in_the_loop(settings: dict[str, Any]) -> Waiting:
     """Wait as triggers do of which each makes a client for itself and calls it in the loop."""
     before = resident_kb()
@@ -118,7 +179,7 @@ async def sdk_in_the_loop(settings: dict[str, Any]) -> Waiting:
 async def _sdk_trigger(settings: dict[str, Any], record: dict[str, Any]) -> None:
     import oci
 
-    fields = settings["fields"]
+    fields = settings["connections"]["oci_default"]["extra"]
     config = oci.config.from_file(fields["config_file"], fields["profile"])
     client = oci.data_science.DataScienceClient(config, service_endpoint=fields["endpoint"])
     while True:
@@ -135,6 +196,7 @@ async def nothing(settings: dict[str, Any]) -> Waiting:
 
 MODES: dict[str, Callable[[dict[str, Any]], Awaitable[Waiting]]] = {
     "triggerer": triggerer,
+    "pod_triggers": pod_triggers,
     "sdk_in_the_loop": sdk_in_the_loop,
     "nothing": nothing,
 }

@@ -1,4 +1,4 @@
-"""Whether this node lives, for the image's HEALTHCHECK: its report in the run directory is fresh, or it is done."""
+"""The image's HEALTHCHECK: a node is healthy if its report in the run directory is fresh, or says that it is done."""
 
 from __future__ import annotations
 

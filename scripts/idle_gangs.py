@@ -28,14 +28,18 @@ NAME = "idle"
 
 
 @dataclass(frozen=True)
-class IdleGangs:
-    """Gangs of one job, each with runs and a run directory of its own."""
+class IdleNodes:
+    """Gangs that run without a process on any node, each with a run directory of its own."""
 
     emulator: Access
-    backend: OciDataScience
     records: Sequence[RunRecord]
     store: Store
     """Of their run directories."""
+
+    @property
+    def connections(self) -> dict[str, Any]:
+        """Airflow's connections to where they run, as JSON has them, by id; the first is that of the gangs."""
+        return {"oci_default": {"conn_type": "oci", "extra": self.emulator.connection_fields()}}
 
     def report(self, records: Sequence[RunRecord], step: int = 1) -> None:
         """Report every node as training."""
@@ -46,7 +50,7 @@ class IdleGangs:
         """Yield the report by which every node shows that it trains: a name in `store`, and its content."""
         now = time.time()
         for record in records:
-            folder = record.ref.run_dir.rpartition("/")[2]
+            folder = record.ref.run_dir.removeprefix(f"{self.store.uri}/")
             for rank in range(record.ref.nodes):
                 report = NodeReport(
                     rank=rank,
@@ -57,6 +61,25 @@ class IdleGangs:
                     progress=Progress(step=step, steps=1000, loss=1.5, updated_at=now),
                 )
                 yield f"{folder}/{NODES_FOLDER}/{rank}.json", report.to_json()
+
+    def calls(self, path: str = ".*", **filters: str) -> list[dict[str, object]]:
+        """Return the requests that the emulator has answered, but for those for the emulator itself.
+
+        Patterns of the path, the method and the host choose among them.
+        """
+        wanted = {"path": path, **filters}
+        answer = httpx.get(f"{self.emulator.url}/_emulator/calls", params=wanted).raise_for_status()
+        return [call for call in answer.json() if not call["path"].startswith("/_emulator")]
+
+    def forget_calls(self) -> None:
+        httpx.delete(f"{self.emulator.url}/_emulator/calls").raise_for_status()
+
+
+@dataclass(frozen=True)
+class IdleGangs(IdleNodes):
+    """Gangs of one job of OCI Data Science, each with runs of its own."""
+
+    backend: OciDataScience
 
     def say(self, record: RunRecord, rank: int, lines: Sequence[str]) -> None:
         """Write lines to a node's log, as from the run itself."""
@@ -73,18 +96,6 @@ class IdleGangs:
             entries=entries, source=record.ref.run_ids[rank], type="stdout", defaultlogentrytime=now
         )
         ingestion.put_logs(record.ref.log_id, PutLogsDetails(specversion="1.0", log_entry_batches=[batch]))
-
-    def calls(self, path: str = ".*", **filters: str) -> list[dict[str, object]]:
-        """Return the requests that the emulator has answered, but for those for the emulator itself.
-
-        Patterns of the path, the method and the host choose among them.
-        """
-        wanted = {"path": path, **filters}
-        answer = httpx.get(f"{self.emulator.url}/_emulator/calls", params=wanted).raise_for_status()
-        return [call for call in answer.json() if not call["path"].startswith("/_emulator")]
-
-    def forget_calls(self) -> None:
-        httpx.delete(f"{self.emulator.url}/_emulator/calls").raise_for_status()
 
 
 def _oci_time() -> str:
@@ -109,7 +120,7 @@ def idle_gangs(emulator: Access, count: int, nodes: int = 1) -> Iterator[IdleGan
         for number in range(count)
     ]
     store = open_store(f"{emulator.work_dir}/{batch}", backend.access)
-    gangs = IdleGangs(emulator, backend, records, store)
+    gangs = IdleGangs(emulator, records, store, backend)
     try:
         yield gangs
     finally:

@@ -1,4 +1,4 @@
-"""Drill: on its own node, inflicts the fault that the job asks for, and records when, and which steps follow."""
+"""Drill: injects the fault that the job asks for into its own node, and records when, and which steps follow."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 logger = logging.getLogger("ocidist")
 
 LOOK_INTERVAL = 0.02
-"""Seconds; the moment of a save may be short."""
+"""Seconds between two looks, as a save may last milliseconds."""
 OTHERS_INTERVAL = 0.5
 """Seconds between two readings of the other nodes' steps."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
 PRELUDE = Fault(kind=FaultKind.KILL_RANK)
-"""What happens before a fault while restoring."""
+"""Fault that is injected first, so that there is a restore to disturb."""
 
 
 def due(
@@ -76,12 +76,12 @@ class Drill:
         self.access = access
         self.rank = heartbeat.report.rank
         self.folder: Path | None = None
-        """Of the checkpoints, once the program is launched."""
+        """Folder of the checkpoints, once the program is launched."""
         self._known: frozenset[str] | None = None
-        """What lay in it when the training had reached the fault's step."""
+        """Names in that folder when the training reached the fault's step."""
         self._journal = self._earlier()
         self._checkpoints: set[str] = set()
-        """Those that this node has published or started from."""
+        """Checkpoints that this node has published or started from."""
         self._unwritten = False
         self._written_at = 0.0
         self._others: tuple[float, int | None] = (0.0, None)
@@ -210,7 +210,7 @@ class Drill:
 
     def freeze_node(self, fault: Fault) -> tuple[Callable[[], None], str]:
         def freeze() -> None:
-            # Itself last.
+            # This process freezes itself last.
             _freeze([*guard.descendants(os.getpid()), os.getpid()], fault.seconds)
 
         return freeze, f"freezing all processes of node {self.rank}{_for(fault)}"
@@ -305,7 +305,7 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
 
 def _kill_all() -> None:
     own = os.getpid()
-    # First stopped: a dying process must not be seen, reported or cleaned up after by the next.
+    # All are stopped first, so that none can react to another's death.
     others = guard.descendants(own)
     _signal(others, signal.SIGSTOP)
     _signal([*others, own], signal.SIGKILL)
@@ -326,7 +326,7 @@ def _limit_files(seconds: float | None) -> None:
     before = {pid: _set_file_limit(pid, 0) for pid in guard.descendants(os.getpid())}
     if seconds is not None:
         timer = threading.Timer(seconds, _restore_file_limits, (before,))
-        # A training that has failed of it meanwhile must not be waited for.
+        # The process does not wait for this timer: a training that the fault has ended needs no restored limits.
         timer.daemon = True
         timer.start()
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE = 1.0
-"""Seconds in which the command's remaining processes, such as a log uploader, may exit."""
+"""Seconds for the command's remaining processes, such as a log uploader, to exit."""
 KILL_INTERVAL = 0.02
 
 

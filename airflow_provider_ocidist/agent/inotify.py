@@ -1,4 +1,4 @@
-"""Inotify: what happens in a folder, by the kernel's word."""
+"""Inotify: the kernel's events of a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOVED_FROM, MOVED_TO = 0x40, 0x80
 DELETE = 0x200
 OVERFLOW, IGNORED = 0x4000, 0x8000
 _EVENT = struct.Struct("iIII")
-"""Watch, mask, cookie, and how long the name is that follows."""
+"""Head of an event: watch, mask, cookie, and the length of the name that follows."""
 _CHUNK = 1 << 16
 
 

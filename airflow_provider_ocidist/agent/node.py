@@ -16,6 +16,7 @@ from airflow_provider_ocidist.agent.join.topology import (
     await_others_end,
     await_others_saved,
 )
+from airflow_provider_ocidist.agent.monitor.node_hours import counted_in
 from airflow_provider_ocidist.agent.prepare.code import require_same
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.mounts import check_mounts
@@ -41,7 +42,7 @@ from airflow_provider_ocidist.model.report import Phase
 logger = logging.getLogger("ocidist")
 
 SEEN_LATE = 2.0
-"""Seconds until a platform has seen that a process has ended: a pod that it takes to run is deleted with its log."""
+"""Seconds before the exit in which Kubernetes records a container's end; a pod without that is deleted with its log."""
 
 
 class Node:
@@ -57,7 +58,7 @@ class Node:
         self.checkpoints = CheckpointFolder(self.context)
         self.results = Results(self.context, self.checkpoints)
         self.launch: ProgramLaunch | None = None
-        """The last one; None before the first."""
+        """Launch that runs, or ran last; None before the first."""
         self.drill: Drill | None = None
 
     def run(self) -> int:
@@ -115,7 +116,7 @@ class Node:
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Join the other nodes, train with them, and save; return how that ended."""
         reports = meet_others(self.context, launcher)
-        self.run_watches.note_spent(reports[0].spent_before)
+        self.run_watches.note_spent(counted_in(reports[0], self.config.price))
         placement = take_place(self.context, launcher, reports)
         self.checkpoints.compare(workspace)
         if self.context.rank != 0:
@@ -197,7 +198,7 @@ class Node:
         return ended.code
 
     def _await_others_end(self, code: int) -> None:
-        """Wait where this node's exit would be the end of nodes that are still saving."""
+        """Wait if this node's exit would end nodes that are still saving."""
         config, signalled = self.config, self.switch.signalled
         first = config.ends_others and self.context.rank == 0
         if first or (code and (config.one_run or config.ends_others)):

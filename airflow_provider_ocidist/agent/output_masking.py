@@ -9,7 +9,7 @@ from collections.abc import Collection
 from airflow_provider_ocidist.model.masking import MASK, masked_text
 
 LONGEST_HELD = 4096
-"""Bytes of output, at most, that are held back as a possible start of a secret."""
+"""Most bytes of output that are held back as a possible start of a secret."""
 
 
 class OutputMask:

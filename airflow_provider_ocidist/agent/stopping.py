@@ -19,13 +19,13 @@ class Stop:
 
     message: str
     cause: Cause | None = None
-    """Set when this node itself found the fault; None when it was asked to stop."""
+    """Cause of the fault that this node itself found; None if it was asked to stop."""
     stacks: bool = False
     """Whether the processes are to print their stacks before they end."""
     hurried: bool = True
     """Whether a node that was asked to stop is awaited by others."""
     restarts: tuple[Restart, ...] = ()
-    """Where the training is launched again: all so far, the new one last. Empty: the run ends."""
+    """Restarts so far with the new one last, if the training is launched again; empty: the run ends."""
 
 
 class Stopped(Exception):
@@ -43,7 +43,7 @@ class StopSwitch:
         self.stop: Stop | None = None
         self.event = threading.Event()
         self.signalled = threading.Event()
-        """Set by every signal, also by one that comes after another reason."""
+        """Event that every signal sets, also one that comes after another reason."""
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], object]] = []
         self._launch = 0

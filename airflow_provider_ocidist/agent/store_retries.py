@@ -21,9 +21,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
-"""Seconds before the next try; doubled each time."""
+"""First and longest seconds before the next try; they double each time."""
 REFUSED_FOR = 60.0
-"""Seconds after the first refusal for which it is asked again: new resource principals are refused for a moment."""
+"""Seconds after the first refusal in which the request is repeated: new resource principals are refused for a
+moment."""
 REFUSALS = (401, 403, 404)
 
 
@@ -53,7 +54,7 @@ def with_retries(work: Callable[[], T], limit: float, ended: threading.Event) ->
             now = time.monotonic()
             bound, named = limit, f"limits.join_timeout is {limit:.0f} s"
             if isinstance(error, StoreRefused):
-                bound, named = min(limit, REFUSED_FOR), f"a refusal is asked again for {REFUSED_FOR:.0f} s"
+                bound, named = min(limit, REFUSED_FOR), f"a refusal is retried for {REFUSED_FOR:.0f} s"
             for_now = now - since.setdefault(type(error), now)
             left = bound - for_now
             if left <= 0:

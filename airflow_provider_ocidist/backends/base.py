@@ -20,7 +20,7 @@ class LogLine:
     """One line that a node wrote."""
 
     id: str
-    """Unique at the service; the same line read twice has the same id."""
+    """Id of the line, unique at the service and the same at each reading."""
     time: float
     """Unix time, in seconds."""
     rank: int
@@ -28,7 +28,7 @@ class LogLine:
 
 
 LOG_LINES = 20_000
-"""Lines that one look reads of all gangs, beyond the first thousand of each search: some tens of MB."""
+"""Most lines that one look reads of all gangs, beyond the first thousand of each search: some tens of MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class LogPart:
     """What was read of a gang's log."""
 
     lines: Sequence[LogLine] = ()
-    """In order of time."""
+    """Lines in order of time."""
     unread_from: Mapping[int, float] = field(default_factory=dict)
-    """By rank, where one read did not return all lines: the Unix time of the first unread line."""
+    """Unix time of the first unread line, by rank; of ranks only of which one read did not return all lines."""
 
 
 class Backend(ABC):
@@ -49,13 +49,13 @@ class Backend(ABC):
     """
 
     kind: ClassVar[str]
-    """The name of its module, by which a job names it."""
+    """Name of the backend's module, by which a job names it."""
     needs_connection: ClassVar[bool] = True
-    """Whether nothing can be done without the fields of an Airflow connection."""
+    """Whether the fields of an Airflow connection are needed for everything."""
     gangs: RecordedGangs
-    """Finds the gangs of a task, by what is recorded of its attempts."""
+    """Finder of a task's gangs, by what is recorded of its attempts."""
     directories: RunDirectories
-    """What its gangs' run directories hold for nodes, other tries, and the process that waits next."""
+    """Access to the gangs' run directories, for nodes, other tries, and the process that waits next."""
 
     @classmethod
     @abstractmethod
@@ -94,7 +94,7 @@ class Backend(ABC):
         """Drop the cached state of a gang that is no longer polled."""
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
-        """Return the lines of all nodes, in order of time: of each rank since its Unix time, none since infinity."""
+        """Return the lines of all nodes, in order of time. `since`: a Unix time for each rank; infinity skips it."""
         (part,) = self.logs_of([(ref, since)])
         return [*part.lines]
 

@@ -26,9 +26,9 @@ AGENT_PARTS = (
     "launchers",
     "storage",
 )
-"""What a node needs of this package: standard library at import, no Airflow; Python as `OLDEST_PYTHON` has it."""
+"""Parts of this package that a node needs: standard library at import, no Airflow; Python as `OLDEST_PYTHON` has it."""
 OLDEST_PYTHON = (3, 9)
-"""Of a node. What that excludes is in docs/nodes.md."""
+"""Oldest Python of a node. docs/nodes.md names what that excludes."""
 ROOT = "ocidist"
 ENTRYPOINT = f"{ROOT}/node.py"
 BOOT_VARIABLE = "OCIDIST_BOOT"

@@ -13,14 +13,14 @@ from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
-from airflow_provider_ocidist.model.run import Request, RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.model.run import Plan, Request, RunKey, RunRecord, RunRef
 
 
 class Capability(ABC):
     """Something that a backend can do if its class is also one of these."""
 
     cannot: ClassVar[str]
-    """What a backend without it cannot do, for an error message: `cannot list its gangs`."""
+    """Text for an error message about a backend without it: `cannot list its gangs`."""
 
     @classmethod
     def of(cls, backend: Backend) -> Self:
@@ -56,7 +56,7 @@ class ListsGangs(Capability):
 
 
 class ListsLiveGangs(Capability):
-    """Finds live gangs of a task that nothing recorded leads to."""
+    """Finds running gangs of a task that the work directory does not record."""
 
     cannot = "cannot list the gangs of a task"
 
@@ -76,6 +76,17 @@ class ShowsWhatItCreated(Capability):
     @abstractmethod
     def created(self, ref: RunRef) -> tuple[Request, ...]:
         """Return the requests that would create a gang as the service has it now, for comparison with a plan's."""
+
+
+class HasCommandLine(Capability):
+    """Has a platform whose own command line can create the same gang."""
+
+    cannot = "has no command line of its platform"
+
+    @staticmethod
+    @abstractmethod
+    def equivalents(plan: Plan) -> dict[str, str]:
+        """Return the command lines that say the same as a plan, by their generation; none where one cannot say it."""
 
 
 class SpansRegions(Capability):
@@ -184,7 +195,7 @@ class Mark(StrEnum):
 
     PASS = "PASS"  # noqa: S105 - a mark, no word
     WARN = "WARN"
-    """It may work; a person should check."""
+    """The job may work; a person should check."""
     FAIL = "FAIL"
 
 
@@ -193,11 +204,11 @@ class Finding:
     """What one check of the target has found."""
 
     subject: str
-    """What was looked at, in a word or two: `subnet`."""
+    """Subject of the check in a word or two: `subnet`."""
     mark: Mark
     message: str
     fix: str | None = None
-    """What to do about it; every finding that is no PASS has one."""
+    """Remedy; every finding that is no PASS has one."""
 
     @classmethod
     def passed(cls, subject: str, message: str) -> Self:

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.oci_client import credentials
 SECRETS = ("client_secret",)
 """Fields that no log may show, besides those of OCI."""
 OLD_PREFIX = "extra__kubernetes__"
-"""Of the fields of type `kubernetes` in connections from before Airflow 2.3; its own hook reads them too."""
+"""Prefix of the fields of type `kubernetes` in connections from before Airflow 2.3; its own hook reads them too."""
 
 
 def fields_of(

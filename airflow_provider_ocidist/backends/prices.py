@@ -10,7 +10,7 @@ from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.job import TrainingJob
 
 ANY = "*"
-"""The shape that stands for every other."""
+"""Shape that stands for every other."""
 
 
 def price_of(job: TrainingJob, shape: str | None, of_connection: Any) -> float | None:

@@ -66,7 +66,7 @@ class RecordedGangs:
         )
 
     def at(self, place: Place) -> RecordedGangs:
-        """Return the one that reaches a place: itself, where there is one region only."""
+        """Return the finder for a place: itself, or at OCI that of another region."""
         del place
         return self
 
@@ -104,17 +104,6 @@ class RecordedGangs:
         """Return the gangs that attempts have led to, of any place, oldest first."""
         refs = in_parallel(self._look, known)
         return by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
-
-    def of(self, keys: Sequence[RunKey], run_dir: str | None = None) -> list[RunRef]:
-        """Return the gangs of these tasks that may live, and the newest of each, as far as they are recorded.
-
-        `run_dir` is that of any of these gangs; None: they are looked for in the connection's work directory.
-        """
-        work_dir = work_dir_of(run_dir) if run_dir else self._work_dir()
-        if work_dir is None:
-            return []
-        index = self.index(work_dir)
-        return by_age(ref for key in keys for ref in self.found(key, index.read(key)))
 
     # begin
 
@@ -205,12 +194,12 @@ class RecordedGangs:
         return late
 
     def stop_unseen(self, attempt: Attempt) -> None:
-        """Write a stop request for what nobody sees of an attempt. Raises BackendError: without it nodes may go on."""
+        """Write a stop request for nodes that no list shows. Raises BackendError: without it they may go on."""
         place = attempt.place
         if not self.at(place).leave_stop_request(place.run_dir, attempt.key):
             raise BackendError(
-                f"{attempt.key.name}, an earlier attempt of this task, may live, and no stop request could be written "
-                f"to {place.run_dir}; a retry tries again",
+                f"{attempt.key.name}, an earlier attempt of this task, may still be running, and no stop request could "
+                f"be written to {place.run_dir}; a retry tries again",
                 retryable=True,
             )
 

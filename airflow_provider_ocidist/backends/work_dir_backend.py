@@ -25,7 +25,7 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
 Seen = TypeVar("Seen")
-"""What one look at the service has shown of several gangs."""
+"""Type of what one look at the service returns of several gangs."""
 
 
 class WorkDirBackend(Backend, Generic[Seen]):

@@ -26,32 +26,38 @@ from airflow_provider_ocidist.cli.terminal import (
 from airflow_provider_ocidist.errors import OcidistError
 
 GROUPS = {
-    "describe": {
-        "init": ("init", "write a job, a training script and a Dockerfile to start from"),
+    "describe a job": {
+        "init": (
+            "init",
+            "write a job file, a training script, a Dockerfile and a compose file to start from",
+        ),
         "check": ("check", "report all errors in job files; sends nothing"),
         "schema": ("schema", "print the JSON Schema of job files, for editors"),
     },
-    "look ahead": {
+    "before a run": {
         "plan": ("plan", "print what a job file would create; creates nothing, sends nothing"),
-        "diff": ("diff", "print the differences between two job files, or between a file and a run"),
+        "diff": ("diff", "print the differences between two job files, or between a job file and a run"),
         "preflight": ("preflight", "ask the service what would stop a job, and print how to fix it"),
     },
     "run": {
-        "run": ("run", "start a job; the run is saved in a file"),
+        "run": ("run", "start a job, and write the ids of the run to a file"),
         "watch": ("watch", "follow the logs of all nodes to the end; Ctrl-C does not end the run"),
         "cancel": ("cancel", "end all nodes of a run, and wait until they have ended"),
-        "suspend": ("suspend", "end the nodes of a run that stays, on Kubernetes and Run:ai"),
-        "resume": ("suspend", "let a suspended run begin"),
+        "suspend": ("suspend", "end the nodes of a run, and keep the run; on Kubernetes and Run:ai"),
+        "resume": ("suspend", "start the nodes of a suspended run; on Kubernetes and Run:ai"),
         "drill": (
             "drill",
-            "train a job again and again with faults on purpose, and report how it recovers",
+            "train a job several times, each with an injected fault, and report how it recovers",
         ),
     },
-    "look": {
-        "list": ("status", "list the gangs of the connection's compartment, newest first"),
+    "inspect runs": {
+        "list": (
+            "status",
+            "list the runs in the connection's compartment, namespace or project, newest first",
+        ),
         "status": ("status", "print the state of a run"),
         "logs": ("status", "print the output of the nodes of a run"),
-        "show-config": ("status", "print what was created, from the note of a run"),
+        "show-config": ("status", "print the ids of what a run has created"),
     },
     "more": {
         "checkpoints": ("checkpoints", "list, verify, prune, fetch or export stored checkpoints"),
@@ -59,20 +65,20 @@ GROUPS = {
             "copy",
             "copy a file or a tree between local folders, oci://, http(s):// and any fsspec URI",
         ),
-        "emulator": ("emulator", "run a local OCI that runs the nodes"),
+        "emulator": ("emulator", "run an emulator of OCI on this machine"),
     },
 }
-"""The commands for the help: module in this package, one line. The module has a function `add_<command>`."""
+"""Commands for the help: module in this package, one line. The module has a function `add_<command>`."""
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 EXIT_CODES = """\
 exit codes:
-  0    all is well; watch and run --wait: the training has succeeded
-  1    a job file is wrong, a check or a drill has failed, or there is a difference
+  0    success; for watch and run --wait: the training has succeeded
+  1    a job file is wrong, a check or a drill has failed, or diff has found a difference
   2    the command could not be carried out
   3    the training has failed, or was cancelled
-  129  SIGHUP, to `run --wait` or `drill`, as when the terminal is lost: the nodes were ended
+  129  `run --wait` or `drill` got SIGHUP (the terminal was closed), and has ended the nodes
   130  Ctrl-C
-  143  SIGTERM, to `run --wait` or `drill`: the nodes were ended
+  143  `run --wait` or `drill` got SIGTERM, and has ended the nodes
 """
 
 
@@ -121,7 +127,8 @@ class _Main(argparse.ArgumentParser):
 
 def _parser(wanted: str | None) -> argparse.ArgumentParser:
     """Return the parser; only the wanted command has its arguments and its module loaded."""
-    parser = _Main(prog="ocidist", description="Multi-node PyTorch training on OCI, from a terminal.")
+    description = "Multi-node PyTorch training from a terminal: on OCI, Kubernetes, Run:ai, or this machine."
+    parser = _Main(prog="ocidist", description=description)
     parser.add_argument("--version", action="version", version=f"ocidist {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=argparse.ArgumentParser)
     for name, (module, text) in COMMANDS.items():

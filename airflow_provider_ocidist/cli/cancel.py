@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunRecord
 
 PATIENCE = 60.0
-"""Seconds that the nodes have to end."""
+"""Seconds to wait for the end of the nodes."""
 
 
 def add_cancel(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from airflow_provider_ocidist.errors import Problem
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
-    files = parser.add_argument("files", nargs="+", metavar="FILE", help="job file, YAML: a path, or any URI")
+    files = parser.add_argument("files", nargs="+", metavar="FILE", help="path or URI of a job file")
     complete_with(files, yaml_files)
     add_overrides(parser)
     add_connection(parser)

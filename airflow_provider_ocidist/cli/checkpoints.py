@@ -35,11 +35,11 @@ LAYOUTS = ("folder", "safetensors", "huggingface")
 
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="action", required=True)
-    _add_list(actions.add_parser("list", help="what lies there: step, loss, size, age, attempt, proof"))
+    _add_list(actions.add_parser("list", help="print step, loss, size, age, attempt and proof of each"))
     _add_verify(actions.add_parser("verify", help="read every file again and compare it with its manifest"))
     _add_prune(actions.add_parser("prune", help="print what the rules would delete; --yes deletes it"))
-    _add_fetch(actions.add_parser("fetch", help="copy one to this machine, verified"))
-    _add_export(actions.add_parser("export", help="write one in another layout"))
+    _add_fetch(actions.add_parser("fetch", help="copy one checkpoint to this machine, and verify it"))
+    _add_export(actions.add_parser("export", help="write one checkpoint in another layout"))
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,8 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=note.INFO,
         metavar="PLACE",
-        help="folder of checkpoints or of several such, path or URI; or the note of a run (default: %(default)s)",
+        help="path or URI of a folder with checkpoints, or of a folder above several such; or the file that "
+        "`ocidist run` wrote (default: %(default)s)",
     )
     add_connection(parser)
 
@@ -61,7 +62,9 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     _add_place(parser)
-    parser.add_argument("--step", type=int, metavar="N", help="only the newest one of this step")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="verify only the newest checkpoint of this step"
+    )
     add_json(parser)
     parser.set_defaults(run=_verify)
 
@@ -69,19 +72,23 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _add_prune(parser: argparse.ArgumentParser) -> None:
     _add_place(parser)
     parser.add_argument(
-        "--keep", type=int, default=3, metavar="N", help="the last N stay (default: %(default)s)"
+        "--keep", type=int, default=3, metavar="N", help="keep the newest N (default: %(default)s)"
     )
-    parser.add_argument("--keep-every", type=int, metavar="N", help="multiples of this step stay too")
+    parser.add_argument(
+        "--keep-every", type=int, metavar="N", help="also keep those whose step is a multiple of N"
+    )
     parser.add_argument(
         "--keep-best",
         metavar="METRIC",
-        help="the one with the least METRIC stays; METRIC:max for the greatest",
+        help="also keep the one with the smallest METRIC; METRIC:max for the largest",
     )
     parser.add_argument(
-        "--older-than", default="0", metavar="AGE", help="only what was saved before this time: 12h, 30d"
+        "--older-than", default="0", metavar="AGE", help="delete only those saved longer ago: 12h, 30d"
     )
     parser.add_argument(
-        "--remains", action="store_true", help="damaged, unfinished and unproved ones too, from an hour on"
+        "--remains",
+        action="store_true",
+        help="also delete damaged, unfinished and unproved ones that are older than an hour",
     )
     parser.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
     add_json(parser)
@@ -99,20 +106,23 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         "--to", choices=LAYOUTS, default="folder", help="layout of the target (default: %(default)s)"
     )
     parser.add_argument(
-        "--file", metavar="NAME", help="which file of the checkpoint holds the model's weights"
+        "--file", metavar="NAME", help="file of the checkpoint that contains the model's weights"
     )
     parser.add_argument(
-        "--key", metavar="NAME", help="which entry of that file holds them, as model.state_dict"
+        "--key", metavar="NAME", help="entry of that file that contains the weights, such as model.state_dict"
     )
     parser.set_defaults(run=_export)
 
 
 def _add_one(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "place", metavar="SOURCE", help="one checkpoint, or a folder of them: then its newest whole one"
+        "place",
+        metavar="SOURCE",
+        help="path or URI of one checkpoint, or of a folder with checkpoints, of which the newest whole one is used; "
+        "or the file that `ocidist run` wrote",
     )
-    parser.add_argument("target", metavar="TARGET", type=Path, help="folder on this machine")
-    parser.add_argument("--step", type=int, metavar="N", help="the newest one of this step")
+    parser.add_argument("target", metavar="TARGET", type=Path, help="path on this machine")
+    parser.add_argument("--step", type=int, metavar="N", help="use the newest checkpoint of this step")
     add_connection(parser)
     add_json(parser)
 
@@ -340,7 +350,7 @@ def _one(options: argparse.Namespace) -> str:
     ]
     wanted = [each for each in whole if options.step in (None, each["step"])]
     if not wanted:
-        raise Unusable(f"{uri}: there is no whole checkpoint" + _of_step(options))
+        raise Unusable(f"{uri}: no whole checkpoint{_of_step(options)} found")
     if len({each["uri"].rpartition("/")[0] for each in wanted}) > 1:
         raise Unusable(
             f"{uri}: several trainings have saved below it; name one of `ocidist checkpoints list`"

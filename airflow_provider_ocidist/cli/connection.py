@@ -25,7 +25,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "--conn-id",
         default=DEFAULT_CONN_ID,
         metavar="ID",
-        help="read the connection from AIRFLOW_CONN_<ID>, JSON or URI (default: %(default)s)",
+        help="read the connection from the variable AIRFLOW_CONN_<ID>, as JSON or URI (default: %(default)s)",
     )
     complete_with(conn_id, connection_ids)
     parser.add_argument(
@@ -33,7 +33,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a field of the connection, as compartment_id=ocid1...; may be repeated",
+        help="set a field of the connection, such as compartment_id=ocid1...; may be repeated",
     )
 
 

@@ -9,21 +9,25 @@ from airflow_provider_ocidist.cli.terminal import FINE, add_json, counted, print
 
 
 def add_copy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="file or folder; one that ends in / is a folder")
-    parser.add_argument("target", metavar="TARGET", help="appears whole or not at all")
-    for name in ("include", "exclude"):
+    parser.add_argument(
+        "source", metavar="SOURCE", help="file or folder: path or URI; a URI that ends in / is a folder"
+    )
+    parser.add_argument(
+        "target", metavar="TARGET", help="path or URI; a file appears there only when it is complete"
+    )
+    for name, what in (("include", "copy only"), ("exclude", "do not copy")):
         parser.add_argument(
             f"--{name}",
             action="append",
             default=[],
             metavar="PATTERN",
-            help="shell pattern of relative names; may be repeated",
+            help=f"{what} files whose relative name matches this shell pattern; may be repeated",
         )
     parser.add_argument(
         "--mode",
         choices=["all", "changed"],
         default="all",
-        help="changed: skip files that are there already, unchanged (default: %(default)s)",
+        help="changed: skip files that the target already has unchanged (default: %(default)s)",
     )
     parser.add_argument(
         "--verify", action="store_true", help="compare all files with their source again at the end"
@@ -34,7 +38,9 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
         help="delete files at the target that the source folder does not have",
     )
     parser.add_argument(
-        "--no-resume", action="store_true", help="start over where an earlier copy was cut off"
+        "--no-resume",
+        action="store_true",
+        help="copy from the start, even if an earlier copy was interrupted",
     )
     add_connection(parser)
     add_json(parser)

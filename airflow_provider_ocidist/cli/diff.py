@@ -36,7 +36,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
         side = parser.add_argument(
             name,
             metavar=name.upper(),
-            help="job file (path or URI), note of a run (info.yaml), or OCID of a job or job run",
+            help="job file (path or URI), file that `ocidist run` wrote (info.yaml), or id of a run",
         )
         complete_with(side, yaml_files)
     add_connection(parser)

@@ -1,4 +1,4 @@
-"""`ocidist drill`: train a job with faults on purpose, and report what each has cost."""
+"""`ocidist drill`: train a job with faults on purpose, and report the cost of each."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.job import TrainingJob
 
 LEASE = 600.0
-"""Seconds that nodes run on after the process that drills, or its machine, has died."""
+"""Seconds that nodes go on after the process that drills, or its machine, has died."""
 TRIES = 3
 PLANNED = 100
-"""Steps that a dry run takes the training to have, which has not run."""
+"""Number of steps that a dry run assumes, since it trains nothing."""
 
 
 def add_drill(parser: argparse.ArgumentParser) -> None:
@@ -44,16 +44,19 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FAULT",
-        help="kill-node@training:node=1,step=30 and the like; may be repeated (default: a dozen of all kinds)",
+        help="fault to inject, such as kill-node@training:node=1,step=30; may be repeated (default: about a dozen, "
+        "of all kinds)",
     )
-    parser.add_argument("--campaign", type=int, metavar="N", help="N faults by chance")
-    parser.add_argument("--seed", type=int, default=1, help="of that chance (default: %(default)s)")
+    parser.add_argument("--campaign", type=int, metavar="N", help="inject N random faults")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the random faults (default: %(default)s)"
+    )
     parser.add_argument(
         "--tries",
         type=int,
         default=TRIES,
         metavar="N",
-        help="of one training, as Airflow's retries + 1 (default: %(default)s)",
+        help="tries of each training, like Airflow's retries + 1 (default: %(default)s)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the faults; train nothing")
     add_connection(parser)
@@ -80,11 +83,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refuse_counts(options: argparse.Namespace) -> None:
-    """Raise Unusable for what would drill nothing and still be called well."""
+    """Raise Unusable for options with which the drill would inject no fault and report success."""
     if options.tries < 1:
-        raise Unusable(f"--tries {options.tries}: a training has one at least; write 1 or more")
+        raise Unusable(f"--tries {options.tries}: must be at least 1")
     if options.campaign is not None and options.campaign < 1:
-        raise Unusable(f"--campaign {options.campaign}: that draws no fault; write 1 or more")
+        raise Unusable(f"--campaign {options.campaign}: must be at least 1")
     if options.campaign is not None and options.fault:
         raise Unusable("--campaign draws faults, and --fault names them: use one of them")
 

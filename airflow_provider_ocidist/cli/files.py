@@ -34,20 +34,20 @@ class WrongFile(Exception):
 
 def add_file(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for a job file and replacements of its values."""
-    file = parser.add_argument("file", metavar="FILE", help="job file, YAML: a path, or any URI")
+    file = parser.add_argument("file", metavar="FILE", help="path or URI of a job file")
     complete_with(file, yaml_files)
     add_overrides(parser)
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, metavar="N", help="replaces the number of nodes in the file")
-    parser.add_argument("--topology", choices=TOPOLOGIES, help="replaces backend.topology in the file")
+    parser.add_argument("--nodes", type=int, metavar="N", help="replace the number of nodes in the file")
+    parser.add_argument("--topology", choices=TOPOLOGIES, help="replace backend.topology in the file")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="replaces any value in the file, as limits.max_runtime=2h, lists and sections as JSON: "
+        help="replace any value in the file, such as limits.max_runtime=2h; lists and sections as JSON, such as "
         'program.args=\'["200", "0.5"]\'; may be repeated',
     )
 

@@ -26,12 +26,19 @@ WORKER = """\
 
 def add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="default: this folder"
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder to write to (default: this folder)",
     )
-    parser.add_argument("--name", help="of the job; default: the folder's")
-    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: %(default)s")
+    parser.add_argument("--name", help="name of the job (default: that of the folder)")
+    parser.add_argument(
+        "--nodes", type=int, default=2, metavar="N", help="number of nodes (default: %(default)s)"
+    )
     launcher = parser.add_argument(
-        "--launcher", default="torchrun", metavar="KIND", help="default: %(default)s"
+        "--launcher", default="torchrun", metavar="KIND", help="launcher of the job (default: %(default)s)"
     )
     complete_with(launcher, kinds_of("launchers"))
     parser.add_argument("--force", action="store_true", help="overwrite existing files")

@@ -24,7 +24,7 @@ BESIDE_WEIGHTS = (
     "chat_template",
     "preprocessor_config",
 )
-"""How the names of the files begin that Hugging Face's libraries read beside the weights."""
+"""Beginnings of the names of files that Hugging Face's libraries read beside the weights."""
 WEIGHTS = "model.safetensors"
 
 

@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.cli.completion import complete_with, kinds_of, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection, backend_of
 from airflow_provider_ocidist.cli.terminal import Unusable, add_json, hide, say
 from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model.homes import words_of
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -18,9 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
 
 INFO = "info.yaml"
-OCID, OCI = "ocid1.", "oci_data_science"
 SUFFIXES = (".yaml", ".yml")
-"""Of notes."""
+"""Ends of the names of notes."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +31,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=INFO,
         metavar="RUN",
-        help="note of `ocidist run`, OCID of a job or of any of its runs, or with --backend what `ocidist list` "
-        "prints (default: %(default)s)",
+        help="file that `ocidist run` wrote; OCID of a job or of one of its job runs; or, with --backend, the id that "
+        "`ocidist list` prints (default: %(default)s)",
     )
     complete_with(target, _offered)
     add_connection(parser)
@@ -43,9 +44,9 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the backend of runs without a note."""
     backend = parser.add_argument(
         "--backend",
-        default=OCI,
+        default=kinds.DEFAULT_BACKEND,
         metavar="KIND",
-        help="whose id RUN is (default: %(default)s)",
+        help="backend to ask, unless a file that `ocidist run` wrote names it (default: %(default)s)",
     )
     complete_with(backend, kinds_of("backends"))
 
@@ -64,10 +65,11 @@ def is_note(path: Path) -> bool:
         return False
 
 
-def is_id(target: str, backend: str = OCI) -> bool:
-    """Return whether a target is an id of its platform: an OCID, or, at other backends, what is no file."""
-    if target.startswith(OCID) or backend == OCI:
-        return target.startswith(OCID)
+def is_id(target: str, backend: str = kinds.DEFAULT_BACKEND) -> bool:
+    """Return whether a target is an id of its home: by the form of those; where they have none, what is no file is."""
+    begins = words_of(backend).id_begins
+    if begins:
+        return target.startswith(begins)
     return not target.endswith(SUFFIXES) and not Path(target).expanduser().exists()
 
 
@@ -171,10 +173,7 @@ def _load(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text())
     except OSError as error:
-        remedy = (
-            "name the file that `ocidist run` has written, the OCID of a job or a job run, or, with --backend, the id "
-            "that another platform gives it"
-        )
+        remedy = "name the file that `ocidist run` has written, or an id that `ocidist list` prints, with its --backend"
         raise Unusable(f"{path}: {error.strerror}; {remedy}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise Unusable(f"{path}: is no note of `ocidist run`") from error

@@ -6,13 +6,14 @@ import argparse
 import logging
 import shlex
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, add_json, print_json, print_yaml, say
+from airflow_provider_ocidist.cli.terminal import FINE, add_json, counted, print_json, print_yaml, say
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.model.masking import masked
@@ -20,29 +21,56 @@ from airflow_provider_ocidist.model.masking import masked
 if TYPE_CHECKING:
     from airflow_provider_ocidist.launchers.base import Placement
     from airflow_provider_ocidist.model.job import TrainingJob
-    from airflow_provider_ocidist.model.run import Plan
+    from airflow_provider_ocidist.model.run import Plan, RunStatus
 
 EXAMPLE_NETWORK = "10.0.0."
 SHOWN_NODES = 4
-"""Nodes whose environment is printed; the others differ only by their rank."""
+"""Most nodes whose environment is printed; the others differ only by their rank."""
 OWN_START = "the image's own start"
 LATER = "<known when Airflow has rendered launcher.kind>"
 LONGEST_TEXT = 400
-"""Characters of a text that are shown to a person."""
+"""Most characters of a text that are shown to a person."""
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
+    parser.add_argument(
+        "--like",
+        metavar="RUN",
+        help="an earlier run, by its note or its id: foretell from its pace what this one will use",
+    )
     add_connection(parser)
     add_json(parser)
     parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """An earlier run, which another may go like."""
+
+    name: str
+    nodes: int
+    status: RunStatus
+
+    def forecast(self, nodes: int, price: float | None) -> str:
+        """Return what a run of so many nodes will use, for people. `price`: of a node for an hour."""
+        from airflow_provider_ocidist.gangs.spending import foretold
+
+        at = time.time() if self.status.at is None else self.status.at
+        used = foretold(self.status, at, nodes, price)
+        if used is None:
+            return f"{self.name} shows neither its end nor a pace"
+        other = "" if nodes == self.nodes else f", which had {counted(self.nodes, 'node')}"
+        return f"about {used} if it goes as {self.name} did{other}"
 
 
 def run(options: argparse.Namespace) -> int:
     job = load(options.file, options, templates=True)
     with problems_of(options.file):
         plan, *others = plans_of(job, connection_of(options))
-    report = masked({**_plan_report(job, plan), "candidates": [_candidate(job, other) for other in others]})
+    earlier = _earlier(options, job) if options.like else None
+    candidates = [_candidate(job, other, earlier) for other in others]
+    report = masked({**_plan_report(job, plan, earlier), "candidates": candidates})
     if options.json:
         print_json(report)
     else:
@@ -79,26 +107,36 @@ def plans_of(job: TrainingJob, connection: dict[str, Any]) -> list[Plan]:
         return Candidates(backend.connect({**connection, **filled}), job, log).plans(key)
 
 
-def _candidate(job: TrainingJob, plan: Plan) -> dict[str, Any]:
+def _earlier(options: argparse.Namespace, job: TrainingJob) -> Earlier:
+    from airflow_provider_ocidist.cli import note
+
+    named = {"target": options.like, "backend": job.backend.kind}
+    backend, record = note.known(argparse.Namespace(**{**vars(options), **named}))
+    (status,) = backend.status([record.ref])
+    return Earlier(record.ref.key.name, record.ref.nodes, status)
+
+
+def _candidate(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> dict[str, Any]:
     return {
         "candidate": plan.candidate,
         "reason": plan.reason,
         "machine": dict(plan.machine),
-        "cost": _bounds(job, plan),
+        "cost": _cost(job, plan, earlier),
         "requests": [
             {"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests
         ],
     }
 
 
-def _bounds(job: TrainingJob, plan: Plan) -> str:
-    """Return what the job can use at most, as far as its limits say that."""
+def _cost(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> str:
+    """Return what the job can use at most, as far as its limits say that, and what it will, as an earlier run did."""
     from airflow_provider_ocidist.gangs.spending import bound
 
-    return bound(job, plan.price)
+    most = bound(job, plan.price)
+    return most if earlier is None else f"{earlier.forecast(job.nodes, plan.price)}; {most}"
 
 
-def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
+def _plan_report(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> dict[str, Any]:
     from airflow_provider_ocidist.gangs.plan_view import naming
 
     return {
@@ -116,17 +154,17 @@ def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
         "environment": [_node_environment(job, plan, rank) for rank in range(job.nodes)],
         "example_launch": _example_launch(job),
         "equivalents": _equivalents(plan),
-        "cost": _bounds(job, plan),
+        "cost": _cost(job, plan, earlier),
     }
 
 
 def _equivalents(plan: Plan) -> dict[str, str]:
     """Return the command lines of the platform's own tools that say the same; none where it has none for it."""
-    if plan.backend != "runai":
-        return {}
-    from airflow_provider_ocidist.backends.runai.command_lines import equivalents
+    from airflow_provider_ocidist import kinds
+    from airflow_provider_ocidist.backends.capabilities import HasCommandLine
 
-    return equivalents(plan)
+    backend = kinds.load("backends", plan.backend).BACKEND
+    return backend.equivalents(plan) if issubclass(backend, HasCommandLine) else {}
 
 
 def _topology(job: TrainingJob, rank: int) -> Placement:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.job import TrainingJob
 
 GIT_PATIENCE = 20.0
-"""Seconds that the Git server has to answer."""
+"""Seconds within which the Git server must answer."""
 STYLES = {Mark.PASS: "green", Mark.WARN: "yellow", Mark.FAIL: "red"}
 
 

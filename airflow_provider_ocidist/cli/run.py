@@ -26,7 +26,7 @@ from airflow_provider_ocidist.cli.terminal import (
 from airflow_provider_ocidist.errors import BackendError
 
 LEASE = 7200.0
-"""Seconds that nodes run on after the waiting process, or its machine, has died."""
+"""Seconds that nodes go on after the waiting process, or its machine, has died."""
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -37,14 +37,20 @@ if TYPE_CHECKING:
 def add_run(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
-        "--info", type=Path, default=Path(note.INFO), metavar="FILE", help="default: %(default)s"
+        "--info",
+        type=Path,
+        default=Path(note.INFO),
+        metavar="FILE",
+        help="file for the ids of the run (default: %(default)s)",
     )
     parser.add_argument(
-        "--wait", action="store_true", help="follow it to its end; Ctrl-C, SIGTERM and SIGHUP end the run too"
+        "--wait",
+        action="store_true",
+        help="follow the run to its end; Ctrl-C, SIGTERM and SIGHUP end the run too",
     )
     add_connection(parser)
     watch.add_interval(parser)
-    add_json(parser, "print JSON; with --wait, one object a line")
+    add_json(parser, "print JSON; with --wait, one object in each line")
     parser.set_defaults(run=run)
 
 

@@ -12,7 +12,7 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--path",
         action="store_true",
-        help="print where the schema lies on this machine, for an editor's settings",
+        help="print the path of the schema on this machine, for the settings of an editor",
     )
     add_json(parser, "print JSON, also for --path")
     parser.set_defaults(run=run)

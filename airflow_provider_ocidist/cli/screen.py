@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 SAME_WARNING_AFTER = 30.0
 """Seconds after which the same warning is shown again."""
 SHOWN_NODES = 16
-"""Nodes that the summary shows individually."""
+"""Most nodes that the summary shows individually."""
 REFRESHES = 4
-"""Of the summary, a second."""
+"""Refreshes of the summary per second."""
 
 
 def screen_for(record: RunRecord, *, as_json: bool) -> Screen:

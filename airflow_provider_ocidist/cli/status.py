@@ -24,13 +24,14 @@ from airflow_provider_ocidist.cli.terminal import (
     state_text,
 )
 from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model.homes import words_of
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.model.run import NodeStatus, RunRecord, RunRef, RunStatus
 
 AT_A_TIME = 8
-"""Gangs whose state is requested in parallel."""
+"""Number of gangs whose state is requested in parallel."""
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 STATE_COLOURS = {"SUCCEEDED": "green", "RUNNING": "cyan", "PENDING": "yellow", "ENDING": "yellow"}
 
@@ -52,9 +53,11 @@ def add_show_config(parser: argparse.ArgumentParser) -> None:
 
 def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", default="", metavar="NAME", help="only those whose name holds this text"
+        "name", nargs="?", default="", metavar="NAME", help="list only runs whose name contains this text"
     )
-    parser.add_argument("--limit", type=int, default=10, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--limit", type=int, default=10, metavar="N", help="list at most N runs (default: %(default)s)"
+    )
     note.add_backend(parser)
     add_connection(parser)
     add_json(parser)
@@ -91,10 +94,8 @@ def status_json(record: RunRecord, status: RunStatus) -> dict[str, Any]:
 def _logs(options: argparse.Namespace) -> int:
     backend, record = note.known(options)
     if not record.ref.has_log:
-        raise Unusable(
-            f"{record.ref.key.name} has no log group, so its nodes' output is not kept: name one in the "
-            "connection or the job (backend.log_group_id) for the next run"
-        )
+        remedy = words_of(record.ref.backend).keep_log
+        raise Unusable(f"{record.ref.key.name}: its nodes' output is not kept; for the next run {remedy}")
     note.hide_secrets_of(backend, record.ref)
     for line in backend.logs(record.ref, record.logs_since):
         if options.json:
@@ -128,7 +129,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print_json(found)
     elif not found:
-        say("no gang of ocidist is there" + (f" whose name holds {options.name!r}" if options.name else ""))
+        say("there is no gang of ocidist" + (f" whose name holds {options.name!r}" if options.name else ""))
     else:
         _print_gangs(found)
     return FINE

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import NodeStatus
 
 FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes: all is well; what was looked at is not as it should be (a wrong job file, a failed check, a difference);
-the command could not be carried out; the training failed; Ctrl-C. Other signals: 128 and their number."""
+"""Exit codes: success; a finding (a wrong job file, a failed check, a difference); a command that could not be carried
+out; a failed training; Ctrl-C. After other signals: 128 and their number."""
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 
 

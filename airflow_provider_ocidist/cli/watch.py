@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunRecord
 
 ATTEMPTS = 3
-"""Tries of a request before the command reports that the service does not answer; it then asks again."""
+"""Number of attempts of a request before the command reports that the service does not answer; it then asks again."""
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=2.0,
         metavar="SECONDS",
-        help="between two looks (default: %(default)s)",
+        help="time between two requests for the state (default: %(default)s)",
     )
 
 

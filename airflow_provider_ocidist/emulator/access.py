@@ -20,7 +20,7 @@ class Access:
 
     url: str
     proxy_url: str
-    """With `ca_file`, stands in for the hosts of OCI: see `proxy_environment`."""
+    """Address of the proxy that, with `ca_file`, stands in for the hosts of OCI: see `proxy_environment`."""
     ca_file: str
     config_file: str
     profile: str
@@ -36,10 +36,10 @@ class Access:
     secret_id: str
     secret_value: str
     kubeconfig: str = ""
-    """Of the cluster's administrator; empty where no cluster was started."""
+    """Kubeconfig of the cluster's administrator; empty if no cluster was started."""
     kubernetes_namespace: str = ""
     runai: Mapping[str, str] | None = None
-    """The control plane of Run:ai: `url`, `client_id`, `client_secret`, `project`; None where none was started."""
+    """Control plane of Run:ai: `url`, `client_id`, `client_secret`, `project`; None if none was started."""
 
     @classmethod
     def of(cls, context: Context) -> Self:

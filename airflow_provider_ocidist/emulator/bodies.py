@@ -21,9 +21,9 @@ from starlette.types import Receive, Scope, Send
 from airflow_provider_ocidist.emulator.errors import ApiError
 
 PIECE_BYTES = 1024 * 1024
-"""What is written or sent at once."""
+"""Bytes that are written or sent at a time."""
 INLINE_BYTES = 128 * 1024
-"""Up to here a hop to another thread costs more than the write."""
+"""Bytes up to which a write takes less time than a hop to another thread."""
 
 
 class Digest(Protocol):
@@ -49,7 +49,7 @@ class Received:
     path: Path
     size: int
     md5: str
-    """Base64, as the service writes checksums."""
+    """MD5 of the body in Base64, as the service writes checksums."""
     digests: Mapping[str, str]
 
 

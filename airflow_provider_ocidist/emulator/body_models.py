@@ -13,10 +13,10 @@ from typing import Any
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid
 
 FILE = Path(__file__).with_name("body_models.json")
-"""Written by `python -m scripts.emulator_models`."""
+"""File that `python -m scripts.emulator_models` writes."""
 MAX_INTEGER = 2**63 - 1
 MAX_NESTING = 100
-"""Of lists and objects in one another; JSON that is nested deeper could be read, but not written again."""
+"""Most lists and objects in one another; JSON that is nested deeper could be read, but not written again."""
 LIST = re.compile(r"list\[(.+)\]")
 MAP = re.compile(r"dict\(str, (.+)\)")
 PARAMETER = re.compile(r"\{[^}]*\}")

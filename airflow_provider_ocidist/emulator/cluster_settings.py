@@ -11,28 +11,29 @@ class ClusterSettings:
     """How a cluster behaves."""
 
     namespace: str = "training"
-    """Made at the start, beside `default`; the kubeconfig's context has it."""
+    """Namespace that exists from the start, beside `default`; the kubeconfig's context names it."""
     nodes: int = 4
     node_capacity: Mapping[str, str] = field(
         default_factory=lambda: {"cpu": "64", "memory": "512Gi", "pods": "250", "ephemeral-storage": "1Ti"}
     )
-    """Of each node; with `nvidia.com/gpu`, pods may ask for GPUs, which no program will find."""
+    """Resources of each node; with `nvidia.com/gpu`, pods may ask for GPUs, which no program will find."""
     training_operator: str | None = "1.9.4"
     """Version of Kubeflow's training operator, 1.3 to 1.9.4; None: the cluster has no PyTorchJob."""
     trainer: str | None = "2.3"
     """Version of Kubeflow Trainer, 2.0 to 2.3; None: the cluster has no TrainJob."""
     status_delay_s: float = 0.0
-    """The status of a PyTorchJob stays empty for so long after its creation."""
+    """Seconds after its creation for which the status of a PyTorchJob stays empty."""
     init_tries: int = 100
-    """How often a worker of a PyTorchJob looks for its master, every two seconds, before it fails."""
+    """Number of times that a worker of a PyTorchJob looks for its master, every two seconds, before it fails."""
     backoff_s: float = 10.0
-    """Before a container is restarted for the second time, or an image pulled again; doubles to `backoff_max_s`."""
+    """Seconds before a container is restarted for the second time, or an image pulled again; they double to
+    `backoff_max_s`."""
     backoff_max_s: float = 300.0
     mount_retry_s: float = 0.2
-    """Between attempts to make a pod's volumes."""
+    """Seconds between two attempts to make a pod's volumes."""
     bookmark_s: float = 60.0
-    """Between the bookmarks of a watch."""
+    """Seconds between two bookmarks of a watch."""
     eviction_s: float = 300.0
-    """From the loss of a node to when its pods are deleted (the toleration that all pods have)."""
+    """Seconds from the loss of a node until its pods are deleted (the toleration that all pods have)."""
     pod_environment: Mapping[str, str] = field(default_factory=dict)
-    """What each container gets besides its own: such as how to reach the emulated OCI."""
+    """Variables that each container gets besides its own, such as how to reach the emulated OCI."""

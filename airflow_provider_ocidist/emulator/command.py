@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 
 EXIT_UNUSABLE = 2
-DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose
-nodes run as processes of this machine, Object Storage, Logging, Vault, Identity, Monitoring; over HTTPS through
-a proxy of its own. Serves this machine only."""
+DESCRIPTION = """Run an emulator of OCI on this machine, for the real SDK, CLI and ocifs. It has Data Science jobs,
+whose nodes run as processes of this machine, Object Storage, Logging, Vault, Identity and Monitoring. It serves
+plain HTTP, HTTPS through its own proxy, and this machine only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,50 +32,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default %(default)s)")
     parser.add_argument(
-        "--expose", action="store_true", help="yes, also on an address that other machines can reach"
+        "--expose", action="store_true", help="allow a --host address that other machines can reach"
     )
-    parser.add_argument("--port", type=int, default=0, help="0, the default, picks a free one")
+    parser.add_argument("--port", type=int, default=0, help="port to serve on (default: a free one)")
     parser.add_argument(
-        "--proxy-port", type=int, default=0, help="of the proxy that stands in for OCI's hosts (a free one)"
-    )
-    parser.add_argument(
-        "--proxy-pass-through", action="store_true", help="the proxy connects to all other hosts, too"
-    )
-    parser.add_argument(
-        "--state", type=Path, metavar="DIR", help="keep everything here; default: a temporary folder"
+        "--proxy-port",
+        type=int,
+        default=0,
+        help="port of the proxy for OCI's host names (default: a free one)",
     )
     parser.add_argument(
-        "--ready", type=Path, metavar="FILE", help="write how to reach it to FILE once it serves"
+        "--proxy-pass-through", action="store_true", help="let the proxy connect to all other hosts too"
     )
     parser.add_argument(
-        "--grace", type=_seconds, default=30.0, metavar="S", help="from SIGTERM to SIGKILL (%(default)s)"
+        "--state", type=Path, metavar="DIR", help="folder for all data (default: a temporary folder)"
     )
     parser.add_argument(
-        "--provisioning", type=_seconds, default=0.0, metavar="S", help="before a node starts (0)"
+        "--ready", type=Path, metavar="FILE", help="write addresses and credentials to FILE once it serves"
     )
     parser.add_argument(
-        "--log-lag", type=_seconds, default=0.0, metavar="S", help="until a log line can be searched (0)"
+        "--grace",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds from SIGTERM to SIGKILL of a node (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="of the dice for faults with a probability (a new one)"
+        "--provisioning",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds before a node starts (default: 0)",
+    )
+    parser.add_argument(
+        "--log-lag",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds until a search finds a log line (default: 0)",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed for faults with a probability (default: a new one)"
     )
     parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
     parser.add_argument(
         "--conda",
         **{**_pairs("SLUG=FOLDER"), "type": _environment},
-        help="Python environment of this machine for jobs with this conda environment (the emulator's own)",
+        help="run jobs with this conda environment in this Python environment (default: the emulator's own)",
     )
     parser.add_argument(
         "--image",
         **_pairs("IMAGE=COMMAND"),
-        help="command of this machine that stands for what an image runs",
+        help="run this command for jobs with this container image",
     )
     parser.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME",
-        help="shape that jobs may name besides those that the emulator knows (GET /20190101/jobShapes)",
+        help="further shape that jobs may name (GET /20190101/jobShapes lists the others)",
     )
     parser.add_argument(
         "--file-system",
@@ -83,32 +98,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_export,
         metavar="ADDRESS:PATH",
-        help="export that jobs can mount by address and path (10.0.0.1:/export is always there)",
+        help="further export that jobs can mount (10.0.0.1:/export is always there)",
     )
     parser.add_argument(
-        "--kubernetes", action="store_true", help="a Kubernetes cluster, too, with Kubeflow's operators"
+        "--kubernetes",
+        action="store_true",
+        help="also emulate a Kubernetes cluster with Kubeflow's operators",
     )
     parser.add_argument(
-        "--runai", action="store_true", help="a control plane of Run:ai, too, over such a cluster"
+        "--runai", action="store_true", help="also emulate a control plane of Run:ai, with such a cluster"
     )
     parser.add_argument(
-        "--kubernetes-gpus", type=int, default=0, metavar="N", help="GPUs that each of its 4 nodes offers (0)"
+        "--kubernetes-gpus",
+        type=int,
+        default=0,
+        metavar="N",
+        help="GPUs of each of the cluster's 4 machines (default: 0)",
     )
     parser.add_argument(
         "--kubernetes-training-operator",
         type=_training_operator,
         default="1.9.4",
         metavar="VERSION",
-        help="of Kubeflow's training operator in that cluster, 1.3 to 1.9.4, or none (1.9.4)",
+        help="version of Kubeflow's training operator in the cluster, 1.3 to 1.9.4, or none (default: 1.9.4)",
     )
     parser.add_argument(
         "--kubernetes-trainer",
         type=_trainer,
         default="2.3",
         metavar="VERSION",
-        help="of Kubeflow Trainer in that cluster, 2.0 to 2.3, or none (2.3)",
+        help="version of Kubeflow Trainer in the cluster, 2.0 to 2.3, or none (default: 2.3)",
     )
-    parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
+    parser.add_argument(
+        "--keep-node-files", action="store_true", help="do not delete the folders of ended nodes"
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -266,7 +289,7 @@ def guide(access: Access, seed: int | None) -> str:
   compartment {access.compartment_id}
   project     {access.project_id}
   log         {access.log_id}
-  dice        --seed {seed} rolls them so again, for faults with a probability
+  seed        --seed {seed} repeats this run's faults with a probability
 """
 
 

@@ -16,14 +16,15 @@ from airflow_provider_ocidist.emulator.listening import HEAD_S
 from airflow_provider_ocidist.emulator.wire import encode_json, new_request_id
 
 ABORT = "ocidist.abort"
-"""Where the function that cuts a request's connection is, in the ASGI scope."""
+"""Key in the ASGI scope of the function that cuts a request's connection."""
 KEEP_ALIVE_S = 75
-"""Longer than clients pause between polls: a connection that closes under a request costs them a retry."""
+"""Seconds that an idle connection stays open, longer than clients pause between polls: one that closes under a request
+costs them a retry."""
 SHUTDOWN_S = 1
 MAX_HEAD_BYTES = 256 * 1024
-"""Of anything but a body that a client sends in a row: a request's head, trailers, the lengths of chunks."""
+"""Most bytes in a row, besides bodies, from a client: a request's head, trailers, the lengths of chunks."""
 MAX_JOINED_BYTES = 64 * 1024
-"""Up to here copying is cheaper than another call of the system."""
+"""Bytes up to which copying is cheaper than another system call."""
 
 
 class Corked:

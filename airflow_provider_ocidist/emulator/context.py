@@ -18,27 +18,27 @@ class Options:
 
     verify_signatures: bool = True
     provisioning_s: float = 0.0
-    """From ACCEPTED to the start of a node's program. Minutes at the real service."""
+    """Seconds from ACCEPTED to the start of a node's program. Minutes at the real service."""
     grace_s: float = 30.0
-    """From SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL."""
     minute_s: float = 60.0
-    """Length of a minute of maximumRuntimeInMinutes; tests have shorter ones."""
+    """Seconds of a minute in maximumRuntimeInMinutes; tests have shorter ones."""
     copy_s: float = 0.05
-    """How long an object copy takes after it was accepted."""
+    """Seconds that an object copy takes after it was accepted."""
     deletion_s: float = 0.05
-    """How long a deletion takes that has a work request."""
+    """Seconds that a deletion with a work request takes."""
     token_lifetime_s: float = 900.0
-    """Of a node's resource principal token; its file is written anew when half of it is over."""
+    """Seconds that a node's resource principal token is valid; its file is written anew when half of it is over."""
     log_lag_s: float = 0.0
-    """From when a log entry was written to when searches find it. Seconds to a minute at the real service."""
+    """Seconds from the write of a log entry until searches find it. Up to a minute at the real service."""
     log_jitter_s: float = 0.0
-    """Up to so much more for some entries, the same ones each time: entries then appear out of order."""
+    """Most seconds more for some entries, the same ones each time: entries then appear out of order."""
     keep_node_files: bool = False
-    """Leave the folders of ended nodes for a look; the service destroys them."""
+    """Whether the folders of ended nodes stay for a look; the service destroys them."""
     seed: int | None = None
-    """Of the dice that faults with a probability roll; None: a new one at each start."""
+    """Seed of the random numbers for faults with a probability; None: another at each start."""
     pass_through: bool = False
-    """The proxy connects to hosts that are not OCI's, too."""
+    """Whether the proxy connects to hosts that are not OCI's, too."""
     shapes: tuple[str, ...] = ()
     """Shapes that jobs may name besides those that the service is known to have."""
     file_systems: tuple[str, ...] = ()
@@ -46,9 +46,9 @@ class Options:
     conda: Mapping[str, Path] = field(default_factory=dict)
     """Environments of this machine that stand for conda environments, by slug (or by object name)."""
     kubernetes: ClusterSettings | None = None
-    """Start a Kubernetes cluster, too."""
+    """Settings of a Kubernetes cluster to start, too; None: no cluster."""
     runai: RunaiOptions | None = None
-    """Start a control plane of Run:ai over that cluster, too."""
+    """Options of a control plane of Run:ai to start over that cluster; None: no control plane."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Commands of this machine that stand for what container images run, by image."""
 
@@ -61,9 +61,9 @@ class Context:
     url: str
     proxy_url: str
     ca_file: Path
-    """What a client must trust to use the proxy."""
+    """Certificate that a client must trust to use the proxy."""
     ca_bundle: Path
-    """The same and the public authorities: what a node trusts, for which all hosts are open."""
+    """Certificates of the proxy and of the public authorities, for nodes, which may reach all hosts."""
     installation: Installation
     store: Store
     options: Options

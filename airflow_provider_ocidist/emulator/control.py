@@ -24,17 +24,17 @@ BASE = "/_emulator"
 HEALTH = "/health"
 MAX_CALLS = 20_000
 MAX_PATH_CHARS = 4_096
-"""Of each path and host that is kept of a call."""
+"""Most characters of each path and host that is kept of a call."""
 PAR_PATH = re.compile(r"/p/[^/?\s]+(?=/n/|[?\s]|$)")
 CALL_FILTERS = ("method", "path", "host")
 FILTER_S = 0.3
-"""How much of a processor the filters of one request may take."""
+"""Seconds of a processor that the filters of one request may take."""
 MAX_RULES = 1_000
-"""Of each kind: every request, or every node, is compared with all of them."""
+"""Most rules of each kind: every request, or every node, is compared with all of them."""
 MAX_SHOWN = 200
-"""Of a wrong value in a message, in characters."""
+"""Most characters of a wrong value in a message."""
 MAX_RULE_CHARS = 10_000
-"""Of each text of a rule."""
+"""Most characters of each text of a rule."""
 Rule = TypeVar("Rule")
 RuleT_contra = TypeVar("RuleT_contra", contravariant=True)
 
@@ -47,7 +47,7 @@ class RecordedCall:
     path: str
     status: int
     time: float
-    """Seconds since 1970, at the request's start."""
+    """Unix time at the request's start."""
     duration_s: float
     request_id: str
     host: str

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.emulator import patterns
 
 SEEDS = 2**32
 RULES_S = 0.2
-"""How much of a processor all rules may take to look at one request."""
+"""Seconds of a processor that all rules may take to look at one request."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,27 +29,29 @@ class Fault:
     path: str = ".*"
     """Regular expressions over all of the method and of the path (percent-encoded, without the query)."""
     host: str = ".*"
-    """The same over the host that was asked, without the port. Through the proxy it names the service."""
+    """Regular expression over all of the requested host, without the port. Through the proxy it names the service."""
     probability: float = 1.0
-    """The share of the requests that fit. Shares of rules that end a request add up: 0.05 and 0.02 make 7 %."""
+    """Share of the matching requests that the rule applies to. Shares of rules that end a request add up: 0.05 and 0.02
+    make 7 %."""
     times: int | None = None
-    """How often; None: until reset."""
+    """Number of requests that the rule applies to; None: until reset."""
     latency_s: float = 0.0
-    """Wait first."""
+    """Seconds to wait first."""
     bytes_per_s: float | None = None
-    """How fast the body of each request, and that of its answer, may flow."""
+    """Bytes per second of the body of each request, and of its answer."""
     status: int | None = None
-    """Answer this, do nothing."""
+    """Status to answer with, without any effect of the request."""
     code: str = "InternalServerError"
     message: str = "Injected by the emulator."
     retry_after_s: int | None = None
-    """With `status`: the header Retry-After."""
+    """Value of the header Retry-After, with `status`."""
     drop: Literal["before", "after", "body"] | None = None
-    """Cut the connection: before the request has any effect, after it had, or inside the answer's body."""
+    """Moment at which the connection is cut: before the request has any effect, after it had, or inside the answer's
+    body."""
     body_bytes: int = 0
-    """With `drop: body`: so many bytes of the body are sent."""
+    """Number of bytes of the body that are sent, with `drop: body`."""
     stale_s: float | None = None
-    """Answer a list as it was so long ago, but not before this rule. Object Storage is never stale."""
+    """Seconds ago whose state a list shows, but not before this rule. Object Storage is never stale."""
 
     def __post_init__(self) -> None:
         for pattern in (self.method, self.path, self.host):

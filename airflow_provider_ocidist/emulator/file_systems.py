@@ -10,7 +10,7 @@ from airflow_provider_ocidist.emulator.resource_search import Resource
 from airflow_provider_ocidist.emulator.wire import now
 
 ALWAYS = "10.0.0.1:/export"
-"""The file system of the documents' examples."""
+"""File system of the documents' examples."""
 
 
 class FileSystems:

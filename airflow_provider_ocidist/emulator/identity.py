@@ -40,7 +40,7 @@ REGIONS = {
     "YYZ": "ca-toronto-1",
     "ZRH": "eu-zurich-1",
 }
-"""What the list of all regions shows; the tenancy is subscribed to one."""
+"""Regions that the list of all shows; the tenancy is subscribed to one."""
 FAULT_DOMAINS = ("FAULT-DOMAIN-1", "FAULT-DOMAIN-2", "FAULT-DOMAIN-3")
 NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 ACCESS_LEVELS = ("ANY", "ACCESSIBLE")

@@ -68,7 +68,7 @@ class Identifiers:
     instance_id: str = _ocid("instance")
     vault_id: str = _ocid("vault")
     key_id: str = _ocid("key")
-    """The master key in the vault that encrypts its secrets."""
+    """Id of the master key in the vault that encrypts its secrets."""
     secret_id: str = _ocid("vaultsecret")
     secret_value: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
 
@@ -85,9 +85,9 @@ class Installation:
     ids: Identifiers
     api_key: rsa.RSAPrivateKey = field(repr=False)
     issuer: rsa.RSAPrivateKey = field(repr=False)
-    """Signs the tokens of nodes and sessions."""
+    """Key that signs the tokens of nodes and sessions."""
     session: rsa.RSAPrivateKey = field(repr=False)
-    """The key of all nodes: making one for each of 64 nodes would take seconds, and tokens differ anyway."""
+    """Key of all nodes: making one for each of 64 nodes would take seconds, and tokens differ anyway."""
 
     @classmethod
     def open(cls, folder: Path) -> Installation:

@@ -16,7 +16,8 @@ from airflow_provider_ocidist.emulator.errors import not_authenticated
 
 AUTHORITY_DAYS = 3650
 INSTANCE_HOURS = 24
-"""The service changes instance certificates several times a day; here each start makes a new one."""
+"""Hours that an instance certificate is valid. The service changes it several times a day; here each start makes a new
+one."""
 PREFIXES = ("opc-certtype", "opc-tenant", "opc-compartment", "opc-instance")
 
 

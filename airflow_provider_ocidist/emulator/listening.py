@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.errors import StartupError
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - to recognise it
 HEAD_S = 10.0
-"""Seconds in which a client, from its first byte on, has to send its request."""
+"""Seconds in which a client must send its request, from its first byte on."""
 CONNECTIONS = Path("/proc/net/tcp")
 EXPOSED = (
     "EXPOSED: anyone who can reach %s port %s and has a key of this emulator can run programs on this machine"

@@ -23,7 +23,7 @@ class LoopThread:
         self._ready = threading.Event()
         self._end: Callable[[], object] | None = None
         self.failure: BaseException | None = None
-        """What has prevented or ended the serving."""
+        """Error that has prevented or ended the serving."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:

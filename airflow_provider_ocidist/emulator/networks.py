@@ -16,7 +16,7 @@ from airflow_provider_ocidist.emulator.resource_search import Resource
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
 
 CIDR = "127.0.0.0/16"
-"""The range of the nodes' addresses, so that a node finds its address inside the subnet."""
+"""Range of the nodes' addresses, so that a node finds its address inside the subnet."""
 FILTERS = ("displayName", "lifecycleState", "vcnId")
 PRIVATE_IP_FILTERS = ("ipAddress", "subnetId", "vnicId")
 

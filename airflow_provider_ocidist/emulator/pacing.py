@@ -7,7 +7,7 @@ import asyncio
 from starlette.types import Message, Receive, Send
 
 SLICES_PER_S = 100
-"""Fine enough to look steady, and no finer than the event loop's clock."""
+"""Slices per second: enough to look steady, and no finer than the event loop's clock."""
 
 
 class Dropped(Exception):

@@ -10,9 +10,9 @@ from typing import Any
 import re2
 
 MAX_CHARS = 1_000
-"""Of one expression."""
+"""Most characters of one expression."""
 MAX_BYTES = 1 << 17
-"""Of what one expression becomes; it bounds how long one text takes."""
+"""Most bytes of a compiled expression; it bounds how long one text takes."""
 
 
 class PatternError(Exception):

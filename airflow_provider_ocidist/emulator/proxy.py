@@ -15,17 +15,17 @@ from airflow_provider_ocidist.emulator.certificates import Authority
 from airflow_provider_ocidist.emulator.listening import HEAD_S
 
 DOMAINS = ("oraclecloud.com", "customer-oci.com")
-"""Hosts of the services, below these: objectstorage.us-ashburn-1.oraclecloud.com, auth.us-ashburn-1..., and so on."""
+"""Domains of the services' hosts: objectstorage.us-ashburn-1.oraclecloud.com, auth.us-ashburn-1..., and so on."""
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HOST, MAX_LABEL = 253, 63
-"""Characters in a name, and between two of its dots."""
+"""Most characters of a name, and between two of its dots."""
 RETRY_S = 0.1
 GOODBYE: dict[str, Any] = {"ssl_shutdown_timeout": 0.2} if sys.version_info >= (3, 11) else {}
 """Seconds that a client has to confirm the end of TLS. An idle one never does."""
 CHUNK_BYTES = 256 * 1024
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 NODE = "node"
-"""User name by which a program on a node is known: to it, as on a real one, all hosts are open."""
+"""User name of programs on nodes: to them, as on a real one, all hosts are open."""
 NODE_HEADER = b"\r\nproxy-authorization: basic " + b64encode(f"{NODE}:".encode())
 REFUSED_HOST = "The emulator stands in for OCI only; start it with --proxy-pass-through to reach {host}"
 REFUSED_METHOD = "This proxy is for https only; set HTTPS_PROXY and not HTTP_PROXY"

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.emulator.wire import Call, Route, answer, page
 
 BASE = "/20180409"
 MAX_CHARS = 10_000
-"""Of a text or a query."""
+"""Most characters of a text or a query."""
 TOKEN = re.compile(r"\s*('[^']*'|&&|=~|!=|=|,|[\w.-]+)")
 FIELDS = {
     "identifier": "identifier",
@@ -25,7 +25,7 @@ FIELDS = {
     "resourcetype": "resourceType",
     "timecreated": "timeCreated",
 }
-"""What a query may ask for; their names match in any case."""
+"""Fields that a query may name, in any case."""
 COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
     "=": lambda found, wanted: found == wanted,
     "!=": lambda found, wanted: found != wanted,
@@ -38,7 +38,7 @@ class Resource:
     """What a search finds of one thing."""
 
     kind: str
-    """As the service names it: `DataScienceJob`."""
+    """Kind of the resource at the service: `DataScienceJob`."""
     id: str
     compartment_id: str
     name: str

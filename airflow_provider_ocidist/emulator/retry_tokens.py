@@ -33,7 +33,7 @@ class RetryTokens:
         self._answered: Table[Answered] = Table(store, "retry_token", Answered)
         by_age = sorted(self._answered.items(), key=lambda each: each[1].time)
         self._keys = deque(key for key, _ in by_age)
-        """The oldest first."""
+        """Keys, the oldest first."""
 
     def find(self, call: Call, details: Mapping[str, Any]) -> str | None:
         """Return what an earlier request with this token created. Raises 409 if it had another payload."""

@@ -20,11 +20,11 @@ class RunaiOptions:
     """How the stand-in behaves."""
 
     token_versions: tuple[str, ...] = ("v2", "v1")
-    """An older control plane has only `v1`."""
+    """Versions of the token endpoint. An older control plane has only `v1`."""
     token_lifetime_s: float = 3600.0
     lag_s: float = 1.0
-    """How late the endpoints marked as experimental are: those for one workload by its kind."""
+    """Seconds by which the endpoints marked as experimental are late: those for one workload by its kind."""
     exists_status: int = 409
-    """What a name that is taken is answered with: the description promises 400, some versions answer 409."""
+    """Status for a name that is taken: the description promises 400, some versions answer 409."""
     accounts: tuple[Account, ...] = field(default_factory=tuple)
-    """Besides the one that `Access` names."""
+    """Accounts besides the one that `Access` names."""

@@ -74,7 +74,7 @@ class Emulator:
         self._context: Context | None = None
         self._runai: RunaiServer | None = None
         self.kubernetes: Kubernetes | None = None
-        """The cluster, if there is one; for tests that look inside."""
+        """Cluster, if there is one; for tests that look inside."""
 
     def __enter__(self) -> Self:
         self.start()

@@ -16,11 +16,12 @@ from typing import Any, Generic, TypeVar
 from airflow_provider_ocidist.emulator.errors import StartupError
 
 VERSION = 1
-"""Of the format of the whole state folder: to be raised when what is stored there no longer fits the records."""
+"""Version of the format of the whole state folder: to be raised when what is stored there no longer fits the
+records."""
 Record = TypeVar("Record")
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 AS_OF: ContextVar[float | None] = ContextVar("AS_OF", default=None)
-"""Set for a request that sees lists as of this time (seconds since 1970)."""
+"""Unix time of the state that a request sees in lists; None: the present."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,5 +35,5 @@ def rfc3339(time_ms: int) -> str:
 
 @lru_cache
 def _seconds(seconds: int) -> str:
-    """Of a page of log entries, many are of the same second."""
+    """Return the time as a text; many log entries of a page have the same second."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")

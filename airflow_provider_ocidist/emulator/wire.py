@@ -25,7 +25,7 @@ from airflow_provider_ocidist.emulator.errors import ApiError, etag_mismatch, in
 MAX_DIGITS = 18
 MAX_JSON_BYTES = 16 * 1024 * 1024
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a pair; alone it is no text."""
+"""Escape of half a surrogate pair; alone it is no text."""
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,255}")
 Item = TypeVar("Item")
 
@@ -71,14 +71,14 @@ class Call:
 
     request: Request
     raw_path: str
-    """The path as on the wire: still percent-encoded, so that `%2F` in a name is not a separator."""
+    """Path as on the wire: still percent-encoded, so that `%2F` in a name is not a separator."""
     request_id: str = ""
     principal: Principal | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
-    """Of its body, as `body_models` knows it."""
+    """Model of its body, as `body_models` knows it."""
     check_chunks: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] | None = None
-    """Compares a streamed body with its signed hash; None when the hash was not signed."""
+    """Function that compares a streamed body with its signed hash; None when the hash was not signed."""
     _body: bytes | None = None
 
     @property
@@ -163,10 +163,10 @@ class Route:
     template: str
     handler: Handler
     streams: bool = False
-    """Its body may be large, and clients do not sign it."""
+    """Whether its body may be large, and clients do not sign it."""
     signed: bool = True
     anonymous: bool = False
-    """Its handler also takes unsigned requests, and then decides."""
+    """Whether its handler also takes unsigned requests, and then decides."""
 
 
 class Router:

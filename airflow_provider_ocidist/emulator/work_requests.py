@@ -96,9 +96,9 @@ class Work:
     """What the work requests of one operation do to what they are about."""
 
     do: Callable[[Any], object]
-    """May raise ApiError or OSError: the work request has then failed."""
+    """Function that does the work; if it raises ApiError or OSError, the work request has failed."""
     undo: Callable[[Any], object] = lambda _: None
-    """Restores it, because the work was canceled or has failed."""
+    """Function that restores the resource after the work was canceled or has failed."""
 
 
 class DeferredWork(AcceptedWork[Request]):

@@ -13,13 +13,13 @@ from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.run import Plan, RunKey
 
 NOTE = "ocidist_run"
-"""Key in the task state store of the attempt begun last."""
+"""Key of the newest attempt in Airflow's task state store."""
 LONGEST_NOTE = 60_000
-"""Characters; Airflow's task state store is made for values of up to 64 KB."""
+"""Most characters of a note; Airflow's task state store is made for values of up to 64 KB."""
 
 
 def note(notes: TaskStateStore | None, attempts: Sequence[Attempt]) -> None:
-    """Save where to find the gangs of this task: the newest, and those to be ended first."""
+    """Save where the gangs of this task are: the newest, and those to end first."""
     if notes is None:
         return
     value = {"attempts": [attempt.to_json() for attempt in attempts]}
@@ -46,7 +46,7 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
         return [Attempt.from_json(each) for each in noted["attempts"]]
     if draft is None:
         raise ValueError("it is of an earlier version, which has noted no place")
-    # As the version before this one has noted it.
+    # A note of the version before this one.
     key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
     return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
 

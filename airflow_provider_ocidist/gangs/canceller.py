@@ -15,13 +15,16 @@ from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.run import RunRef, RunStatus
 
 END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two looks at a gang that is to end."""
 CLAIM_PATIENCE = 1.5
-"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on because no answer
-comes."""
+"""Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
+ended."""
 
 
 class Canceller:
@@ -32,22 +35,23 @@ class Canceller:
         self._log = log
         self._stop = stop
         self._begun: dict[str, float] = {}
-        """By job: when its end was begun, on the clock `time.monotonic`; an error amid it grants no more time."""
+        """Time at which the end of each job was begun, by `time.monotonic`; an error meanwhile grants no more time."""
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
-        """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
+        """End the gangs that run. Raises BackendError, also when stopped, or if nodes run on after `within` seconds."""
         now = time.monotonic()
         deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise _still_alive(live, within)
             for ref, _ in live:
-                if time.monotonic() - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
+                if now - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
                     self._log.warning("ending %s, %s", ref.key.name, why)
                     if self._cancel(ref):
-                        cancelled_at[ref.job_id] = time.monotonic()
-            self._pause()
+                        cancelled_at[ref.job_id] = now
+            self._pause(now - deadline + within)
         for ref in refs:
             if not ref.complete:
                 self._remove(ref, deadline, within)
@@ -78,8 +82,8 @@ class Canceller:
             return False
         return True
 
-    def _pause(self) -> None:
-        if self._stop.wait(1.0):
+    def _pause(self, waited: float = 0.0) -> None:
+        if self._stop.wait(pause_after(waited, 1.0, LONGEST_PAUSE)):
             raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
 
     def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
@@ -113,7 +117,7 @@ def _not_removed(ref: RunRef, after: float) -> BackendError:
 def end_unless_claimed(backend: Backend, ref: RunRef, try_number: int, log: TaskLog) -> None:
     """End the gang of a killed try, unless a later try waits for it."""
     if (later := _claimed_by(backend, ref)) > try_number:
-        log.info("%s continues: try %d of its task waits for it", ref.key.name, later)
+        log.info("%s is left running: try %d of its task owns it", ref.key.name, later)
         return
     backend.cancel(ref)
     log.info("%s: cancelled because its task was killed", ref.key.name)

@@ -20,12 +20,12 @@ from airflow_provider_ocidist.model.run import Plan, RunKey
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which choice is asked for, and which before it are not."""
+    """The choice to ask for, and the choices before it that are skipped."""
 
     number: int
     skipped: tuple[int, ...] = ()
     is_free: bool = True
-    """Whether it was not refused lately; where all were, it is the one whose refusal is the oldest."""
+    """Whether the choice was not refused lately; where all were, it is the one with the oldest refusal."""
 
 
 def choose(nodes: int, refused: Sequence[Refusal | None], now: float) -> Choice:
@@ -45,7 +45,7 @@ def _at(refusal: Refusal | None) -> float:
 
 def label(change: Mapping[str, Any]) -> str:
     """Return what a candidate changes, for people: `shape VM.GPU.A10.2, ocpus 4`; empty for the section as it is."""
-    # It is logged, in XComs and on the page.
+    # The text is logged, published as XCom and shown on the page.
     return ", ".join(f"{name} {_shown(value)}" for name, value in masked(change).items())
 
 
@@ -54,7 +54,7 @@ def _shown(value: Any) -> str:
 
 
 def labels(job: TrainingJob) -> list[str]:
-    """Return what people read of each choice of a job; none where it has one only."""
+    """Return the text for each choice of a job; none if it has one only."""
     if not job.backend.candidates:
         return []
     return ["as the job says", *map(label, job.backend.candidates)]
@@ -64,20 +64,20 @@ class Candidates:
     """The choices of one job on one backend, and what is known of their refusals."""
 
     def __init__(self, backend: Backend, job: TrainingJob, log: TaskLog, plans: Iterable[Plan] = ()) -> None:
-        """`plans`: those that the backend has made of this job already, in the order of its choices."""
+        """`plans`: plans that the backend has already made of this job, in the order of its choices."""
         self._plans = {(plan.key, number): plan for number, plan in enumerate(plans)}
         self._backend = backend
         self._job = job
         self._log = log
         self._own: dict[int, Refusal] = {}
-        """Of this process: the work directory may not take them."""
+        """Refusals that this process has met, since the work directory may not be writable."""
 
     @property
     def several(self) -> bool:
         return len(self._job.choices) > 1
 
     def number_of(self, text: str) -> int | None:
-        """Return the choice that people read this of; None where the job has no such choice any more."""
+        """Return the choice with this text; None if the job no longer has it."""
         found = [number for number, change in enumerate(self._job.choices) if label(change) == text]
         return found[0] if found else None
 
@@ -104,7 +104,7 @@ class Candidates:
         for number in choice.skipped:
             self._log.info("skipped: %s", self._why(number, refused[number], now))
         if not choice.is_free:
-            self._log.info("every candidate was refused lately; asking for the one refused longest ago")
+            self._log.info("every candidate was refused lately; asking for the one with the oldest refusal")
         if choice.number:
             self._log.info(
                 "asking for candidate %d of %d: %s",
@@ -115,7 +115,7 @@ class Candidates:
         return choice.number
 
     def refuse(self, key: RunKey, candidate: str, cause: Cause, message: str) -> bool:
-        """Remember that a candidate was refused; return whether the job has one that was not."""
+        """Record that a candidate was refused; return whether the job has one that was not."""
         number = self.number_of(candidate)
         if cause not in NO_MACHINE or number is None:
             return False

@@ -10,7 +10,7 @@ from airflow_provider_ocidist.backports import Self
 
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 1800.0
-"""Seconds."""
+"""Longest seconds between two searches for machines."""
 MOST_DOUBLINGS = 10
 
 
@@ -29,12 +29,12 @@ class CapacitySearch:
 
     @classmethod
     def kept(cls, search: Mapping[str, Any], now: float) -> Self:
-        """Return the search that `after` has kept, also on another machine; or one of a version before."""
+        """Return the search that `after` has saved, maybe on another machine or by an older version."""
         left = search.get("left")
         return cls(search["give_up_at"] if left is None else now + left, search["failures"])
 
     def after(self, pause: float, now: float) -> dict[str, Any]:
-        """Return what to keep of it over a pause: how long it goes on, since another machine has another clock."""
+        """Return what to save of it over a pause: the seconds left, as another machine has another clock."""
         return {**asdict(self), "left": max(0.0, self.give_up_at - now - pause)}
 
     def failed(self) -> Self:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations, verdict
-from airflow_provider_ocidist.gangs.spending import node_seconds
+from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase
@@ -35,7 +35,7 @@ UNREADABLE_LIMIT = 1800.0
 HANG_MARGIN = 60.0
 """Seconds that a node has to report its own hang, with stacks, before it is cancelled."""
 BUDGET_MARGIN = 300.0
-"""Seconds by which each machine may be older than its agent, which counts: images take minutes to arrive."""
+"""Seconds of start-up, as of an image's download, that the agents do not count and the service does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Succeed:
     """Every node succeeded, and the promised checkpoint and outputs exist."""
 
     warning: str | None = None
-    """A doubt about the success, for the log."""
+    """Doubt about the success, for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Fail:
 
 
 _CONSEQUENCES = (None, Cause.NODE, Cause.HANG)
-"""What nodes report that have lost another one."""
+"""Causes that nodes report when another one was lost."""
 
 Action = Wait | Cancel | Succeed | Fail
 Finding = tuple[Cause, str]
@@ -98,7 +98,7 @@ def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
         ending = record.ending
         if ending is None and _is_unexplained(record, status) and now < since + REPORT_LIMIT:
             return Wait()
-        # The service may say of a node that it was preempted when the others have missed it already.
+        # The service may report a preemption only after the other nodes have reported the loss.
         explains = failed[0] is Cause.PREEMPTED and ending is not None and ending.cause in _CONSEQUENCES
         return Fail(*failed) if ending is None or explains else Fail(ending.cause, ending.message)
     match verdict.outcome(record, status):
@@ -136,12 +136,12 @@ def _still_alive(record: RunRecord, status: RunStatus, after: float) -> str:
     """Return which nodes have not ended, and how to end them."""
     alive = [node for node in status.nodes if not node.state.terminal]
     nodes = ", ".join(f"node {node.rank} ({node.state}, {node.run_id or 'no id'})" for node in alive)
-    run_id = next((node.run_id for node in alive if node.run_id), "OCID")
+    known_id = next((node.run_id for node in alive if node.run_id), record.ref.job_id)
     words = words_of(record.ref.backend)
     return (
-        f"STILL ALIVE {after:.0f} s after the first cancel, {words.cost}: {nodes}. "
-        f"Cancel again with `ocidist cancel {run_id}` or {words.where}; "
-        f"if the service does not end them, contact {words.helper}"
+        f"NOT ENDED {after:.0f} s after the first cancel, {words.cost}: {nodes}. "
+        f"Cancel again with `ocidist cancel {known_id}` or {words.where}; "
+        f"if that does not end them, contact {words.helper}"
     )
 
 
@@ -149,14 +149,14 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     failed = [node for node in status.nodes if _has_failed(node, record, status)]
     if not failed:
         return None
-    # The one that names the cause may be the last that the service calls ended.
+    # The node that names the cause may be the last one that the service reports as ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
     blamed = min([*failed, *named], key=_blame_order)
     return _waited_in_vain(blamed, status) or _diagnose(blamed, record)
 
 
 def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
-    """Return the finding for a node that gave up waiting for others which have no machine: that is no fault of it."""
+    """Return the finding for a node that gave up waiting for others without a machine: it is not at fault itself."""
     report = node.report
     if report is None or report.cause is not Cause.NODE or report.trained_for is not None:
         return None
@@ -190,9 +190,9 @@ def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | 
 
 
 def _blame_order(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
-    """Order failed nodes, the root cause first: nodes that were only asked to stop name no cause.
+    """Return the order of failed nodes, the root cause first.
 
-    Those that have lost a preempted one say `NODE`, or hang.
+    Nodes that were only asked to stop name no cause; those that have lost a preempted node name `NODE` or `HANG`.
     """
     said = node.report.cause if node.report is not None else None
     return (
@@ -239,9 +239,9 @@ def _diagnose(node: NodeStatus, record: RunRecord) -> Finding:
     if node.state is NodeState.SUCCEEDED:
         return Cause.NODE, f"node {node.rank}: {_contradiction(report)}"
     if node.state is NodeState.MISSING:
-        return Cause.CANCELED, f"node {node.rank}: {its} {node.run_id} was deleted"
+        return Cause.CANCELED, f"node {node.rank}: its {its} {node.run_id} was deleted outside this task"
     if node.state is NodeState.CANCELED:
-        return Cause.CANCELED, f"node {node.rank}: the {its} was cancelled outside this task ({details})"
+        return Cause.CANCELED, f"node {node.rank}: its {its} was cancelled outside this task ({details})"
     if node.cause is not None:
         return node.cause, f"node {node.rank}: {details}"
     if report is not None and report.message is not None:
@@ -256,9 +256,11 @@ def _diagnose(node: NodeStatus, record: RunRecord) -> Finding:
 def _contradiction(report: NodeReport | None) -> str:
     """Return what contradicts the service's state SUCCEEDED of a node."""
     if report is None:
-        return "the service calls it SUCCEEDED, but its agent has never reported: what it did is not known"
+        return (
+            "the service reports SUCCEEDED, but the agent wrote no report, so the result cannot be verified"
+        )
     what = report.message or f"it exited with {report.exit_code}"
-    return f"{what}, though the service calls it SUCCEEDED"
+    return f"{what}, though the service reports SUCCEEDED"
 
 
 def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
@@ -276,7 +278,7 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
     if record.start_deadline is None or not waiting:
         return None
     limit = record.start_deadline - record.ref.submitted_at
-    # One that had begun, and was paused or started again, has that time once more.
+    # A gang that had begun, and was paused or restarted, gets that time once more.
     begun = durations.has_begun(record)
     if durations.seconds(record, durations.WAITING) < limit if begun else now < record.start_deadline:
         return None
@@ -297,10 +299,10 @@ def _over_budget(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     if record.budget is None:
         return None
     late = BUDGET_MARGIN * len(status.nodes) if record.expects.reports else 0.0
-    spent = node_seconds(status, now)
-    if spent - late < record.budget.node_seconds:
+    spent = spent_of(status, now, record.ref.price)
+    if record.budget.left(spent, record.ref.price) + late > 0:
         return None
-    finding = record.budget.finding(spent, record.ref.price)
+    finding = record.budget.finding(spent)
     return None if finding is None else (Cause.BUDGET, finding)
 
 
@@ -316,7 +318,7 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
                 Cause.NODE,
                 f"node {node.rank} has sent no heartbeat for {silent:.0f} s (limits.lost_timeout)",
             )
-        # Cut off from the store, it still holds a finished model, and goes on trying to deliver it.
+        # Without the store, the node still holds a finished model, and goes on trying to save it.
         if silent > record.lost_timeout + record.save_timeout:
             return (
                 Cause.NODE,
@@ -331,7 +333,7 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None: 
     still = durations.seconds(record, durations.PROGRESS)
     reports = [node.report for node in status.nodes if node.report]
     longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
-    # The nodes judge by the same rule, sooner and by more than this.
+    # The nodes apply the same rule, earlier and to more kinds of progress.
     if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + HANG_MARGIN:
         return None
     return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"
@@ -342,7 +344,7 @@ def _never_ends(record: RunRecord, status: RunStatus, now: float) -> Finding | N
     if ending <= record.ending_limit:
         return None
     ranks = ", ".join(str(node.rank) for node in status.nodes if not node.state.terminal)
-    return Cause.SERVICE, f"node {ranks} has been ending for {ending:.0f} s, and has not ended"
+    return Cause.SERVICE, f"node {ranks} began to end {ending:.0f} s ago, and has not ended"
 
 
 _LOOKS: tuple[Callable[[RunRecord, RunStatus, float], Finding | None], ...] = (

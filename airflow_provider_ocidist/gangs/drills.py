@@ -32,7 +32,7 @@ LOOK_INTERVAL = 1.0
 FROZEN = 20.0
 """Seconds that a node is frozen for, in a drill that names no time."""
 DISK_FULL = 5.0
-"""The same for a full disk."""
+"""Seconds that a disk is full for, in a drill that names no time."""
 LONGEST_HANG = 300.0
 """Seconds of `limits.hang_timeout` up to which a frozen process is among the usual faults."""
 
@@ -46,9 +46,9 @@ class Try:
     failure: str | None
     """Cause and message; None for a success."""
     weights: str | None
-    """Digest of the numbers in the newest checkpoint; None where there is none."""
+    """Digest of the numbers in the newest checkpoint; None if there is none."""
     step: int | None
-    """The last one reported."""
+    """Last step that was reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,7 @@ class DrillRecovery:
 
     injected: InjectedFault
     seconds: float | None
-    """From the fault to the first new step; None where there was none."""
+    """Seconds from the fault to the first new step; None if there was none."""
     lost_steps: int | None
     """Steps that were trained again."""
 
@@ -69,13 +69,13 @@ class Drilled:
     fault: Fault | None
     tries: int
     launches: int
-    """In all tries."""
+    """Number of launches in all tries."""
     seconds: float
     failure: str | None
     weights: str | None
     step: int | None
     recovery: DrillRecovery | None
-    """None where the fault did not happen: the training was over before its moment."""
+    """Recovery from the fault; None if it did not happen, because the training was over before its moment."""
 
 
 def carry_out(
@@ -156,7 +156,7 @@ def _journals(backend: Backend, record: RunRecord) -> tuple[DrillJournal, ...]:
 
 
 def has_happened(fault: Fault | None, tries: Sequence[Try]) -> bool:
-    """Whether a fault was inflicted; what only prepares it, as before a restore, is not it."""
+    """Whether a fault was inflicted; the kill that precedes a fault while restoring does not count."""
     return fault is not None and any(
         injected.kind is fault.kind for each in tries for injected in _injected_in(each)
     )
@@ -215,7 +215,7 @@ def _steps(each: Try) -> list[StepSeen]:
 
 
 def usual_faults(job: TrainingJob, steps: int) -> list[Fault]:
-    """Return the faults of a drill that names none; `steps`: how many the undisturbed training has taken."""
+    """Return the faults of a drill that names none; `steps`: number of steps of the undisturbed training."""
     last, half = job.nodes - 1, max(1, steps // 2)
     ranks = sorted({0, last})
     found = [Fault(kind=FaultKind.KILL_RANK, node=rank, step=half) for rank in ranks]
@@ -238,7 +238,7 @@ def usual_faults(job: TrainingJob, steps: int) -> list[Fault]:
 
 
 def drawn_faults(job: TrainingJob, steps: int, count: int, seed: int) -> list[Fault]:
-    """Return so many faults, each of a kind, moment, node and step by chance; the same for the same seed."""
+    """Return so many random faults, each with a kind, moment, node and step; the same for the same seed."""
     chance = random.Random(seed)
     hangs = job.limits.hang_timeout is not None and job.limits.hang_timeout <= LONGEST_HANG
     pairs = [

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus, Unchanged
 
 PROGRESS = "movement"
-"""Of the whole gang: steps, output, checkpoints."""
+"""Progress of the whole gang: steps, output, checkpoints."""
 FAILURE = "failure"
 """A node has failed, and others are alive."""
 ENDING = "ending"
@@ -58,7 +58,7 @@ class _Mark:
     of: str
     text: str
     is_newest: bool = True
-    """Whether the text is current, rather than read some looks ago."""
+    """Whether the text is current, and not read some looks ago."""
 
 
 def _after(before: Unchanged | None, mark: _Mark, elapsed: float) -> Unchanged:

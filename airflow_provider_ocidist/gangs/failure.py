@@ -26,13 +26,13 @@ class Failure:
     rank: int | None = None
     """Rank of the failed node; None if the failure is that of all nodes, or of none."""
     node: str | None = None
-    """The job run of that node."""
+    """Id of that node's run at the service."""
     exit_code: int | None = None
-    """Of the training on that node, negative for a signal; where no agent reports it, of its container."""
+    """Exit code of the training on that node, negative for a signal; without an agent, that of its container."""
     last_lines: tuple[str, ...] = ()
-    """Of that node's output."""
+    """Last lines of that node's output."""
     checkpoint_uri: str | None = None
-    """Where a retry resumes from; after a clear only with `checkpoints.resume_after_clear`."""
+    """URI that a retry resumes from; after a clear only with `checkpoints.resume_after_clear`."""
 
     @classmethod
     def of(cls, cause: Cause, message: str, record: RunRecord, status: RunStatus) -> Failure:

@@ -46,11 +46,11 @@ FIRST_PAUSE = 10.0
 
 
 REFUSALS = (401, 403, 404)
-"""Statuses whose reason may be the credentials, or a passing fault, and not the request itself."""
+"""Statuses that may come from the credentials, or from a passing fault, and not from the request itself."""
 
 
 def may_pass(error: BackendError) -> bool:
-    """Whether an error may pass: it concerns neither the request itself nor nodes that live nor a later try."""
+    """Whether an error may pass: its reason is neither the request itself, nor running nodes, nor a later try."""
     if error.status_code in REFUSALS:
         return True
     return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
@@ -58,12 +58,12 @@ def may_pass(error: BackendError) -> bool:
 
 AMID_QUESTIONS = 4
 AMID_FOR = 120.0
-"""How often, and for how many seconds, a refusal amid a first submission is met before it is believed: by then the
-service had accepted the job, and nothing lives that would be worth waiting longer for."""
+"""Number of questions, and seconds, for which a refusal amid a first submission is not believed. By then the service
+had accepted the job, and no gang runs that would be worth a longer wait."""
 
 
 class Backoff:
-    """Waits out refusals and outages while a gang may live, until the evidence is conclusive."""
+    """Waits out refusals and outages while a gang may be running, until the evidence is conclusive."""
 
     def __init__(self, stop: threading.Event, log: TaskLog) -> None:
         self._stop = stop
@@ -72,7 +72,7 @@ class Backoff:
         self._asked_at = time.monotonic()
 
     def is_worth_another(self, error: BackendError, try_number: int) -> bool:
-        """Whether try `try_number` is to ask again after an error; a first one has no gang yet that may live."""
+        """Whether try `try_number` asks again after an error; a first try has no gang yet that may be running."""
         if not may_pass(error):
             return False
         is_believed = self._evidence.questions >= AMID_QUESTIONS and self._evidence.seconds >= AMID_FOR
@@ -90,9 +90,10 @@ class Backoff:
             what = "refused" if self._evidence.is_refused else "not answered"
             raise GaveUp(f"{what} for {self._evidence.seconds:.0f} s; last error: {error}", last) from error
         pause = self._evidence.pause(FIRST_PAUSE)
-        self._log.warning("%s; a gang of this task may live: asking again in %.0f s", error, pause)
+        self._log.warning("%s; a gang of this task may be running: asking again in %.0f s", error, pause)
         if self._stop.wait(pause):
-            raise BackendError(f"stopped while it was waited out: {error}", cause=Cause.CANCELED) from error
+            why = f"the task was killed while it waited for the service to recover: {error}"
+            raise BackendError(why, cause=Cause.CANCELED) from error
         if _quietly(reconnect, self._log):
             self._evidence = self._evidence.with_new_credentials()
 
@@ -107,7 +108,7 @@ class Killer:
         self._asked, self._over = StopFlag(), StopFlag()
         self._wanted = False
         self.error: Exception | None = None
-        """The error of the last call of `end`; None once it has succeeded."""
+        """Error of the last call of `end`; None once it has succeeded."""
         # A daemon: starting any other thread waits for a lock that the interrupted thread may hold.
         threading.Thread(target=self._run, name="ocidist-killer", daemon=True).start()
 
@@ -156,8 +157,7 @@ def make_ready(backend: Backend, ref: RunRef, log: TaskLog) -> None:
     try:
         backend.ready_to_cancel(ref)
     except (BackendError, StorageError) as error:
-        # The credentials cannot be loaded now; a later cancel tries again.
-        log.warning("a cancel is not possible now: %s", error)
+        log.warning("the credentials cannot be loaded now; a cancel will load them again: %s", error)
 
 
 def end_before_giving_up(
@@ -178,7 +178,7 @@ def end_before_giving_up(
     ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
     if backend.directories.claimed_by(ref) > try_number:
-        log.info("%s continues: a later try of its task waits for it", ref.key.name)
+        log.info("%s is left running: a later try of its task owns it", ref.key.name)
         return None
     log.warning("ending %s because its task gives up: %s", ref.key.name, why)
     while True:

@@ -17,14 +17,14 @@ from airflow_provider_ocidist.model.run import RunRecord
 log = logging.getLogger(__name__)
 
 RENEWALS = 6
-"""Renewals per lease: five may fail before the nodes give up."""
+"""Number of renewals per lease: five may fail before the nodes end."""
 ATTEMPTS = 60
-"""Attempts per lease while the store refuses: more often than renewals, yet no load on a store that is down."""
+"""Number of attempts per lease while the store refuses: more than renewals, yet no load on a store that is down."""
 AT_A_TIME = 6
 PAUSE = 1.0
 """Seconds without a request after the store has refused a whole batch of renewals."""
 LOOK_EVERY = 60.0
-"""Seconds; a gang with no renewal due may be cancelled meanwhile: its lease is then not renewed."""
+"""Seconds between two looks at a gang without a due renewal: it may be cancelled, and is then not renewed."""
 
 
 class Renewals:
@@ -98,7 +98,7 @@ class LeaseKeeper:
 
     @contextlib.contextmanager
     def keeping(self, gang: Leased) -> Iterator[None]:
-        """Renew the gang's lease meanwhile."""
+        """Renew the gang's lease until the block ends."""
         self.keep(gang)
         try:
             yield

@@ -9,17 +9,17 @@ from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 
 MOST_IDS = 2000
-"""Ids of recently logged lines in a saved cursor: 80 KB."""
+"""Most ids of recently logged lines in a saved cursor: 80 KB."""
 
 
 class LogFollower:
     """Yields each log line of a gang once, though lines may arrive late and out of order.
 
-    A look reads the lines since the last one, whether a node writes much or nothing: so gangs that are looked at
-    together ask for the same time, and can share a search. Every 30 s a look reads two minutes again, for the
-    stragglers (Oracle's own reader takes three minutes, every time), and every 300 s, of a silent node, a quarter
-    of an hour: a line that can only be found later than that after it was written is never logged. The lines that
-    do not fit into one look are read at the next.
+    A look reads the lines since the last look, whether a node writes much or nothing: so gangs that are looked at
+    together read from the same time, and can share a search. Every 30 s a look reads the last two minutes again, for
+    late lines (Oracle's own reader reads three minutes again, every time). Every 300 s it reads the last quarter of an
+    hour of a silent node again; a line that can only be found later than that is never logged. Lines that do not fit
+    into one look are read at the next.
     """
 
     OVERLAP = 120.0
@@ -113,7 +113,7 @@ class LogFollower:
         return new
 
     def _begins(self, period: float, now: float) -> bool:
-        """Return whether a period began since the last look: at the same times for all gangs of a process."""
+        """Return whether a period has begun since the last look; all gangs of a process share the periods."""
         return self._looked_at is None or now // period > self._looked_at // period
 
 

@@ -46,7 +46,7 @@ def readable(plan: Plan, room: int, candidates: Sequence[str] = ()) -> str:
 
 def naming(plan: Plan) -> str:
     """Return how to read the names in a plan: the service has not been asked yet which attempts exist."""
-    return f"end in -a{plan.key.attempt} here; which attempt it is, is counted when it is submitted"
+    return f"end in -a{plan.key.attempt} here; the number of the attempt is determined at submission"
 
 
 def _merged(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:

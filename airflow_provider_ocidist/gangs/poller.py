@@ -23,11 +23,11 @@ GATHERING = 0.5
 LONGEST_HOLD = 120.0
 """Longest pause in seconds after repeated throttling by the service."""
 MOST_DOUBLINGS = 20
-"""Doublings of the pause: enough for any interval."""
+"""Most doublings of the pause, enough for any interval."""
 READ_EVERY = 300.0
 """Seconds after which the connection's fields are read again: they may have been edited."""
 FAILURES = 3
-"""Consecutive looks that fail with an unforeseen error before the waiting tasks get it."""
+"""Number of consecutive looks with an unforeseen error after which the waiting tasks get it."""
 IDLE = 60.0
 """Seconds without a gang after which the thread ends."""
 
@@ -35,7 +35,7 @@ ActionOrError = Action | Exception
 
 
 class Source(Protocol):
-    """Where the backend of a connection comes from."""
+    """The source of a connection's backend."""
 
     @property
     def backend(self) -> Backend: ...
@@ -51,7 +51,7 @@ class Turn:
     interval: float
     due: float
     hurried: bool = False
-    """Due before its interval is over, because the gang is near its end."""
+    """Whether the look is due before its interval is over, because the gang is near its end."""
 
 
 AnyTurn = TypeVar("AnyTurn", bound=Turn)
@@ -161,7 +161,7 @@ class Poller:
         try:
             self._look_when_due()
         finally:
-            # However this thread ended: the next gang starts another, which also looks at those left.
+            # Whatever ended this thread, the next gang starts another, which also looks at the gangs that are left.
             with self._changed:
                 if self._thread is threading.current_thread():
                     self._thread = None

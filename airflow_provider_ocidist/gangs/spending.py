@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_ocidist.model.budget import HOUR, budget_of, cost_of, described
+from airflow_provider_ocidist.model.budget import HOUR, Spent, budget_of, cost_of
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import NodeStatus, RunStatus
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
 
 Span = tuple[float | None, float | None]
-"""When a node began and ended, Unix times; None: it has not."""
+"""Unix times at which a node began and ended; None: it has not."""
 
 
 def seconds_of(spans: Iterable[Span], now: float) -> float | None:
@@ -20,9 +20,14 @@ def seconds_of(spans: Iterable[Span], now: float) -> float | None:
     return sum(max(0.0, (now if end is None else end) - start) for start, end in begun) if begun else None
 
 
-def node_seconds(status: RunStatus, now: float) -> float:
-    """Return the time of all nodes up to `now`, the service's, with that of the task's earlier attempts."""
-    return status.spent_before + (seconds_of(spans_of(status), now) or 0.0)
+def spent_of(status: RunStatus, now: float, price: float | None) -> Spent:
+    """Return what all nodes have used up to `now`, the service's, with the task's earlier attempts.
+
+    `price`: of a node of this attempt for an hour, and of those before it where their nodes name none.
+    """
+    before, cost = status.spent_before, status.cost_before
+    known = Spent(node_seconds=before, cost=cost_of(before, price) if cost is None else cost)
+    return known.plus(seconds_of(spans_of(status), now) or 0.0, price)
 
 
 def spans_of(status: RunStatus) -> list[Span]:
@@ -30,7 +35,7 @@ def spans_of(status: RunStatus) -> list[Span]:
 
 
 def _end(node: NodeStatus) -> float | None:
-    """Return when a node ended; where nobody says, its last sign of life, so that what is over costs no more."""
+    """Return when a node ended; if the service gives no time, that of its last heartbeat."""
     if node.finished_at is not None or not node.state.terminal:
         return node.finished_at
     report = node.report
@@ -42,9 +47,11 @@ def bound(job: TrainingJob, price: float | None) -> str:
     budget, limit = budget_of(job.limits, price), job.limits.max_runtime
     said = []
     if budget is not None:
-        said.append(f"at most {described(budget.node_seconds, price)} in all attempts ({budget.limit})")
+        most = Spent().plus(budget.left(Spent(), price), price)
+        said.append(f"at most {most} in all attempts ({budget.limit(price)})")
     if limit is not None:
-        said.append(f"at most {described(limit * job.nodes, price)} an attempt (limits.max_runtime)")
+        most = Spent().plus(limit * job.nodes, price)
+        said.append(f"at most {most} an attempt (limits.max_runtime)")
     if not said:
         said.append("not bounded: set limits.max_node_hours, limits.max_cost or limits.max_runtime")
     if price is None:
@@ -52,13 +59,30 @@ def bound(job: TrainingJob, price: float | None) -> str:
     return "; ".join(said)
 
 
+def foretold(like: RunStatus, now: float, nodes: int, price: float | None) -> Spent | None:
+    """Return what a run of so many nodes uses that takes as long as another; None where that is not known of it.
+
+    `like` may still run, or have failed amid its steps: then the rest is taken at its pace. `now` is its service's.
+    """
+    spans = [(begun, now if end is None else end) for begun, end in spans_of(like) if begun is not None]
+    if not spans:
+        return None
+    took = max(end for _, end in spans) - min(begun for begun, _ in spans)
+    if not all(node.state is NodeState.SUCCEEDED for node in like.nodes):
+        progress = like.progress
+        if progress is None or None in (progress.step, progress.steps, progress.step_time):
+            return None
+        took += max(0, (progress.steps or 0) - (progress.step or 0)) * (progress.step_time or 0.0)
+    return Spent().plus(took * nodes, price)
+
+
 @dataclass(frozen=True, slots=True)
 class Spending:
     """What a task has used since its last clear."""
 
-    node_seconds: float
+    spent: Spent
     price: float | None = None
-    """Of a node for an hour; None: not known."""
+    """Price of a node for an hour from here on; None: not known."""
     ahead: float | None = None
     """Node-seconds that the rest of the training takes at its present pace; None: not known."""
     ended: bool = False
@@ -70,26 +94,24 @@ class Spending:
         """`remaining`: seconds until the last step."""
         alive = sum(not node.state.terminal for node in status.nodes)
         ahead = None if remaining is None or status.ended else remaining * alive
-        return cls(node_seconds(status, now), price, ahead, status.ended)
+        return cls(spent_of(status, now, price), price, ahead, status.ended)
+
+    @property
+    def forecast(self) -> Spent | None:
+        """What the whole run will have used; None: not known."""
+        return None if self.ahead is None else self.spent.plus(self.ahead, self.price)
 
     def to_json(self) -> dict[str, Any]:
         """Return it for XCom and the page; `forecast_...`: of the whole run."""
-        cost = cost_of(self.node_seconds, self.price)
-        known: dict[str, Any] = {"node_hours": round(self.node_seconds / HOUR, 4)}
-        known |= {} if cost is None else {"cost": round(cost, 4)}
-        if self.ahead is None:
-            return known
-        total = self.node_seconds + self.ahead
-        expected = cost_of(total, self.price)
-        known["forecast_node_hours"] = round(total / HOUR, 4)
-        return known if expected is None else {**known, "forecast_cost": round(expected, 4)}
+        return _named(self.spent) | (_named(self.forecast, "forecast_") if self.forecast else {})
 
     def __str__(self) -> str:
-        used = described(self.node_seconds, self.price)
         if self.ended:
-            return f"used: {used}"
-        if self.ahead is None:
-            return f"used so far: {used}"
-        return (
-            f"used so far: {used}, about {described(self.node_seconds + self.ahead, self.price)} at the end"
-        )
+            return f"used: {self.spent}"
+        ahead = f", about {self.forecast} at the end" if self.forecast else ""
+        return f"used so far: {self.spent}{ahead}"
+
+
+def _named(spent: Spent, prefix: str = "") -> dict[str, Any]:
+    known = {f"{prefix}node_hours": round(spent.node_seconds / HOUR, 4)}
+    return known if spent.cost is None else {**known, f"{prefix}cost": round(spent.cost, 4)}

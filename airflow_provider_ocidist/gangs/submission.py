@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
 from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import Fail, decide
-from airflow_provider_ocidist.gangs.earlier_tries import cancel_earlier
+from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
@@ -44,9 +45,9 @@ LEFT_OVER = "left over from before this task was cleared or retried"
 
 
 class GangSubmitter:
-    """Brings about the one gang of a task, whatever happened to those who tried before and whichever settings changed.
+    """Adopts or creates the one gang of a task, whatever earlier tries did and whichever settings have changed.
 
-    The records in the work directory and in Airflow name the gangs that may live; the service says which do.
+    The records in the work directory and in Airflow name the gangs that may be running; the service reports which are.
     """
 
     def __init__(
@@ -58,18 +59,23 @@ class GangSubmitter:
         stop: threading.Event,
         *,
         plans: Iterable[Plan] = (),
+        reach: Reach | None = None,
     ) -> None:
-        """`plans`: those that the backend has made of this job already, in the order of its choices."""
+        """`plans`: those that the backend has made of this job already, in the order of its choices.
+
+        `reach` connects the homes that the job has named before; None: they cannot be reached.
+        """
         self._backend = backend
         self._job = job
         self._log = log
         self._notes = notes
         self._stop = stop
+        self._reach = reach
         self._canceller = Canceller(backend, log, stop)
         self._candidates = Candidates(backend, job, log, plans)
         self._chosen: dict[RunKey, int] = {}
         self._asked: Plan | None = None
-        """What this try has last asked the service for."""
+        """Plan that this try has last asked the service for."""
 
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, try_number: int = 1, retries: int | None = None
@@ -95,7 +101,7 @@ class GangSubmitter:
                 self._log.warning("%s; asking for another candidate", error)
 
     def submit_or_end(self, key: RunKey, try_number: int = 1, retries: int | None = None) -> RunRecord:
-        """Do what `adopt_or_submit` does, for a caller that nobody follows: whatever this raises, no node runs on."""
+        """Do what `adopt_or_submit` does for a caller without a later try: whatever this raises, no node runs on."""
         try:
             return self.adopt_or_submit(key, None, try_number, retries)
         except BaseException as error:
@@ -105,7 +111,7 @@ class GangSubmitter:
             raise
 
     def _has_another(self, error: BackendError) -> bool:
-        """Remember what the service has just refused; return whether the job has another candidate."""
+        """Record what the service has just refused; return whether the job has another candidate."""
         plan = self._asked
         if plan is None or not self._candidates.several or isinstance(error, StillAlive | LeftRuns):
             return False
@@ -115,7 +121,11 @@ class GangSubmitter:
         try:
             self._backend.gangs.write_off(plan)
         except BackendError as problem:
-            self._log.warning("%s: no other candidate: its end is not recorded: %s", plan.key.name, problem)
+            self._log.warning(
+                "%s: no other candidate is asked for, since its end could not be recorded: %s",
+                plan.key.name,
+                problem,
+            )
             return False
         return self._candidates.refuse(plan.key, plan.candidate, error.cause, str(error))
 
@@ -152,7 +162,7 @@ class GangSubmitter:
         return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], try_number)
 
     def _choice(self, key: RunKey, known: Sequence[Attempt]) -> int:
-        """Return which of the job's choices an attempt is of: that which it was begun with, else the one to ask now."""
+        """Return the choice of machines for an attempt: the one that it was begun with, else the one to ask for now."""
         begun = next((each for each in known if each.key == key), None)
         number = self._candidates.number_of(begun.candidate) if begun else None
         if number is not None:
@@ -163,17 +173,24 @@ class GangSubmitter:
 
     def cancel_earlier(self, key: RunKey, try_number: int, why: BaseException) -> list[str]:
         """End gangs that earlier tries may have left: this try gives up, and is the last (`earlier_tries`)."""
-        return self.earlier_canceller(key, try_number, why)()
+        return self._earlier_canceller(key, try_number, why)()
 
     def earlier_canceller(self, key: RunKey, try_number: int, why: BaseException) -> Callable[[], list[str]]:
         """Return what does so later, also while this try waits for an answer; it asks nothing of Airflow."""
+        return self._earlier_canceller(key, try_number, why, prepared=True)
+
+    def _earlier_canceller(
+        self, key: RunKey, try_number: int, why: BaseException, *, prepared: bool = False
+    ) -> Callable[[], list[str]]:
         try:
             draft = self._plan(key, Tries(try_number=try_number, max_tries=key.generation))
         except JobFileError:
             draft = None
         noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
-        place = Place.of(draft) if draft else None
-        return lambda: cancel_earlier(self._backend, key, place, noted, ending, try_number)
+        place, homes = Place.of(draft) if draft else None, Homes(self._backend, self._reach, self._log)
+        if prepared:
+            homes.prepare(each.place.backend for each in noted)
+        return lambda: cancel_earlier(homes, key, place, noted, ending, try_number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -197,7 +214,7 @@ class GangSubmitter:
         return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
 
     def _stop_earlier(self, known: Sequence[Attempt], generation: int, try_number: int) -> None:
-        """Leave stop requests for gangs from before a clear: they end also while the service does not answer."""
+        """Write stop requests for gangs from before a clear: they end also if the service does not answer."""
         for attempt in known:
             is_of_a_later_try = attempt.tries is not None and attempt.tries.try_number > try_number
             if attempt.end is None and attempt.key.generation < generation and not is_of_a_later_try:
@@ -228,12 +245,12 @@ class GangSubmitter:
             raise _given_way(latest, living, try_number)
 
     def _left(self, attempt: Attempt, draft: Plan) -> Attempt:
-        """Stop what may live of an attempt where the job no longer runs: this backend cannot see another's gangs."""
+        """Request a stop of an attempt's gang at another backend, since this backend cannot see it."""
         backend = attempt.place.backend
         if attempt.end is not None or backend == draft.backend:
             return attempt
         self._log.warning(
-            "%s may run on backend %s, and the job now names %s: its nodes are asked to end, at once and on their own",
+            "%s may be running on backend %s, and the job now names %s: its nodes get a stop request",
             attempt.key.name,
             backend,
             draft.backend,
@@ -283,8 +300,7 @@ class GangSubmitter:
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
             seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
-            # Nobody waited for this failure yet. If another gang would fail in the same way, the task fails with
-            # it.
+            # No try has seen this failure yet. If another gang would fail in the same way, the task fails with it.
             if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
                 return False
         elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
@@ -308,15 +324,28 @@ class GangSubmitter:
 
 
 def cancel_noted(
-    backend: Backend,
+    reach: Callable[[str | None], Backend],
     key: RunKey,
     try_number: int,
     why: BaseException,
     notes: TaskStateStore | None,
     log: TaskLog,
 ) -> list[str]:
-    """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts."""
-    return cancel_earlier(backend, key, None, noted_in(notes, None, log), _given_up(why), try_number)
+    """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts.
+
+    `reach` returns the backend of a kind; of None, the usual one.
+    """
+    noted = noted_in(notes, None, log)
+    homes = Homes(_first_of([each.place.backend for each in noted], reach), reach, log)
+    return cancel_earlier(homes, key, None, noted, _given_up(why), try_number)
+
+
+def _first_of(kinds: Iterable[str], reach: Callable[[str | None], Backend]) -> Backend:
+    """Return the first backend of these kinds that can be connected, else the usual one."""
+    for kind in kinds:
+        with contextlib.suppress(Exception):
+            return reach(kind)
+    return reach(None)
 
 
 def _given_up(why: BaseException) -> Ending:
@@ -365,5 +394,5 @@ def _can_complete(ref: RunRef, plan: Plan) -> bool:
 
 
 def _was_called_off(attempt: Attempt, plan: Plan) -> bool:
-    """Return whether a stop request was written before its nodes were found: its creation was never answered."""
+    """Return whether a stop was requested before the gang's nodes were found: its creation was not answered."""
     return attempt.ref is None and not attempt.place.is_that_of(plan)

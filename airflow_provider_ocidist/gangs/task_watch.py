@@ -89,7 +89,7 @@ class LineMoments:
     """
 
     FURTHEST = 1000
-    """Milliseconds by which a line may be shifted after its time; lines that come faster share milliseconds."""
+    """Most milliseconds by which a line is shifted after its time; lines that come faster share milliseconds."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
@@ -97,7 +97,7 @@ class LineMoments:
 
     def of(self, line: LogLine) -> datetime:
         """Return the time under which to log a line: after the earlier lines of its node."""
-        # The nodes take turns, each a millisecond of every round.
+        # Each node has its own millisecond in every round.
         own = int(line.time * 1000) // self._nodes
         newest, last = self._newest[line.rank]
         if line.time < newest:  # found late

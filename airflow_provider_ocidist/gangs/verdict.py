@@ -35,7 +35,7 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import Expectations, NodeState, NodeStatus, RunRecord, RunStatus
 
 SHORT = 60.0
-"""Seconds; a shorter training without visible progress has probably done nothing."""
+"""Seconds of a training that is so short that, without visible progress, it probably did nothing."""
 
 
 class ReportOutcome(Enum):
@@ -54,7 +54,7 @@ class NodeEnd(Enum):
 
     WELL = auto()
     UNSAID = auto()
-    """Exit code 0 at the service, but its last report was lost."""
+    """The node exited with 0 at the service, but its last report is missing."""
     UNREAD = auto()
     FAILED = auto()
 
@@ -98,7 +98,7 @@ _ENDS = {
     ReportOutcome.UNREADABLE: NodeEnd.UNREAD,
     ReportOutcome.NO_AGENT: NodeEnd.WELL,
 }
-"""For nodes that are SUCCEEDED at the service; all others have failed."""
+"""Ends of nodes that are SUCCEEDED at the service, by what they reported; all others have failed."""
 
 
 def report_outcome(node: NodeStatus, expects: Expectations, *, readable: bool) -> ReportOutcome:
@@ -191,7 +191,8 @@ def _without_checkpoint(status: RunStatus, unsaid: list[int]) -> GangFailure:
         ranks = ", ".join(map(str, unsaid))
         return GangFailure(
             Cause.NODE,
-            f"the last report of node {ranks} was lost, and there is no checkpoint of this attempt: run it again",
+            f"the last report of node {ranks} is missing, and this attempt published no checkpoint: success cannot be "
+            "confirmed, so retry",
         )
     if former is None:
         return GangFailure(

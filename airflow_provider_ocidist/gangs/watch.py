@@ -29,6 +29,7 @@ from airflow_provider_ocidist.gangs.status_line import status_line
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -41,12 +42,13 @@ log = logging.getLogger(__name__)
 
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
 NEAR_THE_END_INTERVAL = 1.0
+"""Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 SAME_WARNING_AFTER = 60.0
 """Seconds after which the same warning is logged again."""
 UNFORESEEN = 3
-"""Consecutive looks with an unforeseen error before the caller gets it."""
+"""Number of consecutive looks with an unforeseen error after which the caller gets it."""
 LAST_LINES_AFTER = 2.0
-"""Seconds; the last lines of a run can be found shortly after its end."""
+"""Seconds after the end of a run in which its last lines can be found."""
 LAST_LINES_PATIENCE = 60.0
 """Seconds for which a failing service is asked for the last lines."""
 SPENDING_EVERY = 600.0
@@ -84,8 +86,9 @@ class Watch:
         self.leaves_the_end = leaves_the_end
         self._clock = clock
         self._observed_at: float | None = None
+        self._near_the_end_since: float | None = None
         self.reconnect: Callable[[], object] | None = None
-        """Reads the connection again after a refusal; None: the poller does that for all its watches."""
+        """Function that reads the connection again after a refusal; None: the poller does that for all its watches."""
         self.status: RunStatus | None = None
         self._log = logger
         self.follower = LogFollower(record.logs_since)
@@ -96,15 +99,15 @@ class Watch:
         self._warned = ("", 0.0)
         self._unforeseen = 0
         self.refusal: BackendError | None = None
-        """The refusal that the service returned to the last request, if any."""
+        """Refusal that the service returned to the last request, if any."""
         self._asked_at: float | None = None
-        """When the last unanswered request was made, by `clock`; None: the service has answered since."""
+        """Time of the last unanswered request, by `clock`; None: the service has answered since."""
         self._renewed_at = -RENEW_EVERY
         self._pace = Pace()
         self.spending: Spending | None = None
-        """What the run has used up to the last look."""
+        """Node-hours and cost of the run up to the last look."""
         self.on_spending: Callable[[Spending], object] = lambda _: None
-        """Takes it whenever it is logged."""
+        """Function that takes them whenever they are logged."""
         self._spending_noted_at = clock()
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
@@ -153,6 +156,7 @@ class Watch:
         self._unforeseen = 0
         self._note_answer()
         self.record = observe(self.record, status, self._elapsed())
+        self._note_phases(status)
         at = now if status.at is None else status.at
         self._note_unread(status, at)
         action = decide(self.record, status, at)
@@ -171,6 +175,15 @@ class Watch:
         """Return the seconds since the look before, 0 at the first."""
         before, self._observed_at = self._observed_at, self._clock()
         return 0.0 if before is None else self._observed_at - before
+
+    def _note_phases(self, status: RunStatus) -> None:
+        near_the_end = any(
+            node.report is not None and node.report.phase in NEAR_THE_END for node in status.nodes
+        )
+        if not near_the_end:
+            self._near_the_end_since = None
+        elif self._near_the_end_since is None:
+            self._near_the_end_since = self._clock()
 
     def _note_unread(self, status: RunStatus, now: float) -> None:
         is_unread = status.ended and not (status.reports_readable and status.checkpoint_readable)
@@ -290,22 +303,23 @@ class Watch:
         return True
 
     def end_leftovers(self) -> None:
-        """End what runs on beside nodes that have all ended, where there may be something. Raises nothing."""
+        """End what may still run of a gang whose nodes have all ended. Raises nothing."""
         backend = near(self.backend, self.record.ref)
         if self.status is None or not self.status.ended or not isinstance(backend, EndsLeftovers):
             return
         try:
             backend.end_leftovers(self.record.ref)
         except BackendError as error:
-            self._log.warning("what the nodes have left could not be ended: %s", error)
+            self._log.warning("what still runs of the gang could not be ended: %s", error)
 
     def pause(self, interval: float) -> float:
         """Return the seconds until the next look: fewer when nodes are saving, more without an answer."""
         if self.record.unanswered.questions:
             return self.record.unanswered.pause(interval)
-        nodes = self.status.nodes if self.status is not None else ()
-        saving = any(node.report is not None and node.report.phase in NEAR_THE_END for node in nodes)
-        return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
+        if self._near_the_end_since is None:
+            return interval
+        waited = self._clock() - self._near_the_end_since
+        return pause_after(waited, NEAR_THE_END_INTERVAL, interval)
 
     @property
     def spent(self) -> dict[str, Any]:
@@ -327,7 +341,7 @@ class Watch:
         self.spending = Spending.of(
             status, at, self.record.ref.price, None if status.ended else self._pace.remaining(status)
         )
-        if self.spending.node_seconds <= 0:
+        if self.spending.spent.node_seconds <= 0:
             return
         now = self._clock()
         due_at = self._spending_noted_at + (0.0 if status.ended else SPENDING_EVERY)
@@ -337,7 +351,7 @@ class Watch:
             try:
                 self.on_spending(self.spending)
             except Exception as error:  # noqa: BLE001 - a metric is no reason to end a gang
-                self._log.warning("what the run has used is published in no metric: %s", error)
+                self._log.warning("the metrics of what the run has used could not be published: %s", error)
 
     def write_status(self, status: RunStatus, said: str) -> None:
         """Log that the gang's state has changed; `said` is one line for a person."""
@@ -371,9 +385,9 @@ class PollResult:
     """What a look at several gangs has found."""
 
     outcomes: tuple[Action | Exception, ...]
-    """In the order of the gangs; an exception if asking again cannot help."""
+    """Outcomes in the order of the gangs; an exception if another request cannot help."""
     trouble: BackendError | None = None
-    """Error of the service: a reason to ask less often if it may pass or concerns the states."""
+    """Error of the service; it slows the poller down if it may pass or concerns the states."""
     unanswered: bool = False
     """Whether the service did not return the state of some gangs."""
 

@@ -7,14 +7,16 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink
 
+from airflow_provider_ocidist.model.homes import words_of
+
 if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunRef
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 CONSOLE = "https://cloud.oracle.com"
-"""Of the commercial realm, OC1; every other realm has a console in each of its regions."""
+"""Console of the commercial realm, OC1; every other realm has one in each of its regions."""
 MOST_SOURCES = 8
-"""Runs named in a query to the log explorer; the length of an address is limited."""
+"""Most runs in a query to the log explorer; the length of an address is limited."""
 
 
 class PushedLink(BaseOperatorLink):
@@ -54,7 +56,7 @@ def links_of_run(ref: RunRef, access: OciAccess) -> dict[str, str]:
 
     An emulator's runs are on its own status page, where a job's page has the logs as well.
     """
-    if ref.backend != "oci_data_science":
+    if not words_of(ref.backend).has_console:
         return {}
     if access.endpoint:
         page = f"{access.endpoint.rstrip('/')}/#/jobs/{quote(ref.job_id, safe='')}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_CLUSTER = "kubernetes_default"
-"""Airflow's own hook takes it for the cluster of this machine where nobody has made it."""
+"""Connection id that Airflow's own hook uses for the cluster of this machine, also if nobody has made it."""
 
 
 class OciHook(BaseHook):
@@ -60,7 +60,7 @@ class OciHook(BaseHook):
         for secret in secrets_of(fields):
             mask_secret(secret)
         storage = fields.get("storage_conn_id")
-        # The cluster's connection says where gangs run, the other who may read what they store.
+        # The cluster's connection determines where gangs run, the other one gives the credentials for storage.
         return fields if not storage else {**OciHook(storage).fields, **fields}
 
     def _connection(self) -> Any:
@@ -87,7 +87,7 @@ class OciHook(BaseHook):
 
     def backend(self, kind: str | None = None) -> Backend:
         """Return a backend of a kind, for this connection; no request is sent yet."""
-        self._kind = kind or self._kind or "oci_data_science"
+        self._kind = kind or self._kind or kinds.DEFAULT_BACKEND
         return _backend_class(self._kind).connect(self.fields)
 
     def uri(self, place: str) -> str:

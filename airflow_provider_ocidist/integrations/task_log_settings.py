@@ -13,4 +13,4 @@ from airflow_provider_ocidist.integrations.task_logs import OciTaskLogs
 LOGGING_CONFIG = DEFAULT_LOGGING_CONFIG
 REMOTE_TASK_LOG = OciTaskLogs.from_config()
 DEFAULT_REMOTE_CONN_ID = REMOTE_TASK_LOG.conn_id
-"""Airflow fetches this connection for the process that sends the logs, which cannot ask for one."""
+"""Connection id that Airflow resolves for the process that sends the logs, which cannot ask for one."""

@@ -13,9 +13,9 @@ from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob
 
 PLACE = "backend.candidates"
 THE_SAME_EVERYWHERE = ("kind", "candidates")
-"""What no candidate may change: its gang is watched, ended and read as the others are."""
+"""Keys that no candidate may change: its gang is watched, ended and read as the others are."""
 MOST = 20
-"""Each is planned, and looked up, before a gang is created."""
+"""Most candidates, since each is planned, and looked up, before a gang is created."""
 
 
 def checked(
@@ -80,7 +80,7 @@ def rules_of_each(job: TrainingJob, of_job: Sequence[Problem]) -> list[Problem]:
 
 
 def _of_all(problem: Problem, number: int) -> Problem:
-    """Return a problem that arises where a candidate meets the rest of the job."""
+    """Return a problem that only the candidate and the rest of the job have together."""
     return replace(problem, path=f"{PLACE}.{number}", message=f"with it, {problem.path} {problem.message}")
 
 

@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.job_file.schema import (
-    DEFAULT_BACKEND,
-    hints_of,
-    is_optional,
-    metadata_of,
-    plain_of,
-    required_of,
-)
+from airflow_provider_ocidist.job_file.schema import hints_of, is_optional, metadata_of, plain_of, required_of
 from airflow_provider_ocidist.model.job import Above, AtLeast, Duration, TrainingJob
 
 FILE = Path(__file__).with_name("job.schema.json")
@@ -140,11 +133,11 @@ def _default(item: dataclasses.Field[Any]) -> dict[str, Any]:
 def _backend(definitions: dict[str, Any]) -> dict[str, Any]:
     """Return a choice by kind; the first is the default."""
     choices = []
-    for kind in sorted(kinds.names("backends"), key=lambda name: name != DEFAULT_BACKEND):
+    for kind in sorted(kinds.names("backends"), key=lambda name: name != kinds.DEFAULT_BACKEND):
         options = kinds.load("backends", kind).OPTIONS
         section = _section(options, definitions)
         section["properties"]["kind"] = {"enum": [kind], "description": "Where to run."}
-        section["required"] = [] if kind == DEFAULT_BACKEND else ["kind"]
+        section["required"] = [] if kind == kinds.DEFAULT_BACKEND else ["kind"]
         definitions[options.__name__] = section
         choices.append({"$ref": f"#/definitions/{options.__name__}"})
     definitions.pop("BackendOptions", None)

@@ -226,9 +226,7 @@ def _override(
 
 def _kind_in(mapping: Mapping[str, Any]) -> Any:
     backend = mapping.get("backend")
-    return (
-        backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
-    )
+    return backend.get("kind", kinds.DEFAULT_BACKEND) if isinstance(backend, dict) else kinds.DEFAULT_BACKEND
 
 
 def _kind_after(overrides: Mapping[str, Any], kind: Any) -> Any:
@@ -259,9 +257,7 @@ def _merged(old: Any, new: Any) -> Any:
 def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, list[Problem]]:
     """Return the job and the problems of its fields; the backend's by the class of its kind."""
     backend = mapping.get("backend", {})
-    kind = (
-        backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
-    )
+    kind = backend.get("kind", kinds.DEFAULT_BACKEND) if isinstance(backend, dict) else kinds.DEFAULT_BACKEND
     options, problems = _options_class(kind)
     homes = {**{item.name: "backend" for item in fields(options)}, **schema.section_homes(TrainingJob)}
     # The rules need the real options, which replace this one if they can be found.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, SchemaValidator
 
 T = TypeVar("T")
-DEFAULT_BACKEND = "oci_data_science"
 PLACEHOLDER = "{{ }}"
-"""Replaces invalid text; like every Jinja placeholder it is not checked further."""
+"""Text in place of an invalid one; like every Jinja placeholder it is not checked further."""
 
 _VALIDATORS: dict[type[Any], SchemaValidator] = {}
-"""Creating one takes longer than all checks with it."""
+"""Validators by class; creating one takes longer than all checks with it."""
 
 
 def check(
@@ -82,7 +82,8 @@ def value_shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def section_homes(cls: type[Any]) -> dict[str, str]:
+@functools.cache
+def section_homes(cls: type[Any]) -> Mapping[str, str]:
     """Return the section that each key of a dataclass and of the sections in it belongs to; the top wins."""
     sections = {name: plain_of(hint) for name, hint in hints_of(cls).items()}
     inner = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 MAX_CHARACTERS = 1_000_000
-"""A job file is written by hand; a longer text is some other file."""
+"""Most characters of a job file, which is written by hand; a longer text is some other file."""
 MAX_BYTES = 4 * MAX_CHARACTERS
 _PIECE = 256 << 10
 TOO_LONG = f"is longer than {MAX_CHARACTERS} characters"

@@ -16,7 +16,7 @@ MAX_VALUES = 100_000
 """Most values in one file, aliases expanded; more is a mistake, or an attack."""
 _HEREDOC = re.compile(r"^[ \t]*(?:cat|kubectl|tee)\b.*<<-?\s*['\"]?(?P<word>\w+)", re.MULTILINE)
 _LONGEST_NUMBER = 1000
-"""Digits; Python refuses to parse whole numbers of more than 4300."""
+"""Most digits of a number; Python refuses to parse whole numbers of more than 4300."""
 MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -105,7 +105,7 @@ class Document:
     value: Any
     root: yaml.Node | None = None
     problems: tuple[Problem, ...] = ()
-    """Duplicate keys; `value` holds the last of each."""
+    """Problems of duplicate keys; `value` holds the last of each."""
 
     def line(self, path: str) -> int | None:
         """Return the line, counted from 1, of a dotted path, or of the nearest section around it."""

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.job import LauncherOptions, Program
 KINDS_OF_TRAINING = frozenset({
     "config-file", "cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp", "use-megatron-lm",
 })  # fmt: skip
-"""Flags for what to start; without one, Accelerate silently starts one process, not many."""
+"""Flags of Accelerate that choose what to start; without one it silently starts one process, not many."""
 SINGLE_PROCESS_FAILED = re.compile(
     r"^subprocess\.CalledProcessError: Command '.*' "
     r"(?:returned non-zero exit status (\d+)|died with <Signals\.\w+: (\d+)>)",

@@ -23,25 +23,25 @@ class Placement:
     nodes: int
     processes_per_node: int
     master_address: str
-    """Of the node of rank 0."""
+    """Address of the node of rank 0."""
     master_port: int = MASTER_PORT
     address: str
-    """Where the other nodes reach this one; unique among the nodes."""
+    """Address at which the other nodes reach this one; unique among the nodes."""
     rendezvous_id: str
-    """Unique for each attempt, so that nodes of two attempts never join."""
+    """Id of the rendezvous, unique for each attempt, so that nodes of two attempts never join."""
     join_timeout: float
     addresses: tuple[str, ...] = ()
-    """Of all nodes, by rank."""
+    """Addresses of all nodes, by rank."""
     public_keys: tuple[str, ...] = ()
-    """Of all nodes, by rank, where the launcher logs in from one to another."""
+    """Public keys of all nodes, by rank, where the launcher logs in from one node to another."""
     interface: str | None = None
-    """Network interface of `address`; None where that is not known."""
+    """Network interface of `address`; None if it is not known."""
     cores: int = 1
-    """Processor cores that this node may use."""
+    """Number of processor cores that this node may use."""
     gpus: int | None = None
-    """GPUs that this node sees; None if not counted, as in a plan."""
+    """Number of GPUs that this node sees; None if not counted, as in a plan."""
     folder: str = "/tmp/launcher"  # noqa: S108 - what a plan shows; every node has one of its own
-    """The node's own, empty, for the files of its launcher; deleted with the node."""
+    """Empty folder of this node for the files of its launcher; deleted with the node."""
 
     @property
     def world_size(self) -> int:
@@ -59,11 +59,11 @@ class ProcessFailure:
     """A launcher's report of a failed process."""
 
     rank: int | None
-    """None where the launcher does not name the process."""
+    """Rank of the process; None if the launcher does not name it."""
     exit_code: int
-    """Negative for a signal."""
+    """Exit code; negative for a signal."""
     local_rank: int | None = field(default=None, compare=False)
-    """Among the processes of its node."""
+    """Rank among the processes of its node."""
 
 
 class Launcher(ABC):

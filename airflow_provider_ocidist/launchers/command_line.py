@@ -65,7 +65,7 @@ MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
-"""Launchers as `python -m` calls them."""
+"""Kinds of launchers by the module that `python -m` runs."""
 OLD_LAUNCHER = "torch.distributed.launch"
 SHELL_WORDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
 
@@ -77,7 +77,7 @@ class CommandLine:
     launcher: str
     """Kind of the launcher; `command`: the program is an executable."""
     flags: tuple[str, ...] = ()
-    """Of the launcher."""
+    """Flags of the launcher."""
     script: str
     module: bool = False
     args: tuple[str, ...] = ()

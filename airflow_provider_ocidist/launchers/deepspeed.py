@@ -32,7 +32,7 @@ class DeepSpeed(Launcher):
     requires = ("torch", "deepspeed")
 
     def logs_in(self, options: LauncherOptions, nodes: int) -> bool:
-        """With `--launcher=pdsh`, as in DeepSpeed itself."""
+        """Whether the nodes log in to one another: with `--launcher=pdsh`, as in DeepSpeed itself."""
         return nodes > 1 and given_flags(options.args, SHORT).get("launcher") == "pdsh"
 
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ RANKS = {
     "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
-"""torch's variables, and Open MPI's for each."""
+"""Open MPI's variable for each of torch's."""
 EXITED = re.compile(
     r"The first process to do so was:\s+Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
 )

@@ -23,7 +23,7 @@ from airflow_provider_ocidist.model.job import (
 
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
 RANK_VARIABLE = "OCIDIST_NODE_RANK"
-"""Absent where the service itself numbers the nodes, in NODE_RANK."""
+"""Variable with the node's rank; absent where the service itself numbers the nodes, in NODE_RANK."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,53 +31,55 @@ class AgentConfig:
     """The task of one node; the same for all nodes of a gang, which differ by rank alone."""
 
     run_name: str
-    """Unique for each attempt of each task; also the id of the rendezvous."""
+    """Name of this attempt, unique among all attempts of all tasks; also the id of the rendezvous."""
     nodes: int
     run_dir: str
     """URI of this attempt's meeting point; nothing in it is older than the attempt."""
     program: Program
-    """`source` None: the code lies in `code/` beside the agent, or in the image at an absolute path."""
+    """Program to launch; `source` None: the code lies in `code/` beside the agent, or in the image at an absolute
+    path."""
     launcher: LauncherOptions = field(default_factory=LauncherOptions)
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
-    """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
+    """Checkpoints to publish; their `uri` is complete: they are written to `<uri>/<name>/`."""
     checkpoints_stem: str | None = None
-    """URIs of this task's checkpoints less the generation at their end; None unless it resumes after a clear."""
+    """URI of this task's checkpoints without the generation at its end; None unless the task resumes after a clear."""
     generation: int = 0
-    """This one; those before it have smaller numbers."""
+    """Number of this generation; earlier ones have smaller numbers."""
     attempt: int = 0
-    """Within the generation, from 1."""
+    """Number of this attempt within the generation, from 1."""
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     dependencies: Dependencies | None = None
     main_env: Mapping[str, str] = field(default_factory=dict)
-    """Laid over the node's environment on node 0; empty where the service itself gives each node its own."""
+    """Variables of node 0, which win over `env`; empty where the service itself gives each node its own."""
     worker_env: Mapping[str, str] = field(default_factory=dict)
-    """The same on all other nodes."""
+    """Variables of all other nodes, which win over `env`; empty as `main_env` is."""
     secrets_apart: bool = False
-    """Whether the environment that the service itself gives to single nodes, and is not here, holds secrets."""
+    """Whether variables that the service gives to single nodes, and this configuration lacks, hold secrets."""
     mounts: tuple[str, ...] = ()
     """Folders that the platform mounts, as `job.Mount.path` names them; a node without one fails at once."""
     one_run: bool = False
-    """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
+    """Whether all nodes are one run at the service: they share its log, and the first that fails ends it for all."""
     ends_others: bool = False
     """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: the first to end waits for
     them."""
     starts_again: bool = False
-    """Whether the platform starts a node again by itself, which then does nothing: a gang is retried whole."""
+    """Whether the platform restarts a node's container by itself; the node then does nothing: a gang is retried
+    whole."""
     reports: bool = True
-    """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
+    """Whether an agent certainly reads this configuration; where not, a node's silence means nothing."""
     require_training: bool = False
-    """Whether a run that shows no step, loss, checkpoint or output is a failure; the side that waits judges that."""
+    """Whether a run that shows no step, loss, checkpoint or output is a failure; the waiting process judges that."""
     price: float | None = None
-    """Of a node for an hour; None: not known."""
+    """Price of a node for an hour; None: not known."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
 
     @property
     def fence(self) -> Fence:
-        """Written to its checkpoints: those of a later attempt are newer, whatever their steps."""
+        """The fence of its checkpoints: those of a later attempt are newer, whatever their steps."""
         return Fence(generation=self.generation, attempt=self.attempt)
 
     def to_env(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the gang of an attempt is looked for, also after the settings have changed."""
+    """The place at which the gang of an attempt is looked for, whatever the settings say by then."""
 
     backend: str
     run_dir: str
@@ -33,7 +33,7 @@ class Place:
 
     @property
     def digest(self) -> str:
-        """Names the place in eight hexadecimal digits."""
+        """The name of the place, in eight hexadecimal digits."""
         text = f"{self.backend}\0{self.compartment_id or ''}\0{self.run_dir}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -47,11 +47,11 @@ class End:
 
     succeeded: bool
     try_number: int | None = field(default=None, metadata=codec.key("number"))
-    """The try that saw it."""
+    """Number of the try that saw the end."""
     failure: Restart | None = None
-    """What ended it without success, and how far it had come; None also for one that had not trained."""
+    """Failure that ended the attempt, and how far it had come; None for a success, and for one that had not trained."""
     final: bool = False
-    """Whether Airflow makes no retry after it, whatever `retries` are left."""
+    """Whether Airflow makes no retry after this end, whatever `retries` are left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +62,11 @@ class Attempt:
     place: Place
     tries: Tries | None = None
     ref: RunRef | None = None
-    """None: its creation was not answered, as far as is known."""
+    """Reference to the gang; None: as far as is known, the request that creates it was not answered."""
     end: End | None = None
-    """None: a node of it may live."""
+    """End of the attempt; None: a node of it may live."""
     candidate: str = ""
-    """As in its plan."""
+    """Candidate that the attempt runs on, as in its plan."""
 
     @classmethod
     def of(cls, plan: Plan, ref: RunRef | None = None) -> Attempt:
@@ -78,7 +78,7 @@ class Attempt:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What is greater for a later one."""
+        """The order of attempts: greater for a later one."""
         return self.key.generation, self.key.attempt
 
     def is_that_of(self, plan: Plan) -> bool:
@@ -145,7 +145,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
 
 
 def _begins_anew(end: End | None, now: Tries) -> bool:
-    """Whether an end is older than the last clear of the task, or than its DAG run, though `max_tries` denies it."""
+    """Whether the task was cleared, or its DAG run made anew, since an end, though `max_tries` is the same."""
     if end is not None and end.final:
         return True
     if end is None or not end.succeeded or end.try_number is None:

@@ -9,18 +9,18 @@ from airflow_provider_ocidist.errors import Cause
 
 
 class Retry(StrEnum):
-    """What a retry may hope for."""
+    """When a retry can help."""
 
     NEVER = "NEVER"
-    """The same training would fail again in the same way."""
+    """No retry: the same training would fail again in the same way."""
     AFTER_CLEAR = "AFTER_CLEAR"
-    """Somebody ended the run on purpose, and clears the task to train again."""
+    """No retry: somebody ended the run on purpose, and clears the task to train again."""
     AT_ONCE = "AT_ONCE"
-    """The fault is gone: with the node that had it, or because a task waits again."""
+    """Retry at once: the fault is gone with the node that had it, or the task only waits again."""
     WITH_TIME = "WITH_TIME"
-    """Only waiting helps: each pause is longer than the one before."""
+    """Retry after pauses that grow, since only waiting helps."""
     AS_USUAL = "AS_USUAL"
-    """After the task's own `retry_delay`."""
+    """Retry after the task's own `retry_delay`."""
 
     @property
     def hopeless(self) -> bool:
@@ -30,21 +30,21 @@ class Retry(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """One cause."""
+    """The meaning of one cause."""
 
     retry: Retry
     remedy: str
-    """For the log of the task, where nothing better is known of the very error."""
+    """Remedy in the log of the task, unless the error has a better one."""
     on_node: str | None = None
-    """For the log of the node; None: the same."""
+    """Remedy in the log of the node; None: the same."""
     on_page: str | None = None
-    """For the page in Airflow's UI; None: the same as for the task."""
+    """Remedy on the page in Airflow's UI; None: the same as for the task."""
     restart: str | None = None
-    """Which budget of `restarts` a further launch on the same machines is charged to; None: none would help."""
+    """Budget of `restarts` that a further launch on the same machines is charged to; None: none would help."""
     no_machine: bool = False
-    """Whether the service had no machine to give: another candidate may have one."""
+    """Whether the service had no machine to give, so that another candidate may have one."""
     exit_code: int | None = None
-    """Of the agent where the training has none of its own; None: that of SERVICE."""
+    """Exit code of the agent if the training has none of its own; None: that of SERVICE."""
 
 
 MEANINGS: Mapping[Cause, Meaning] = {

@@ -13,16 +13,17 @@ class CheckpointRef:
     """A complete checkpoint: its manifest was written."""
 
     uri: str
-    """The folder that holds `manifest.json` and the files that it names."""
+    """URI of the folder that holds `manifest.json` and the files that it names."""
     step: int | None
-    """None where neither the program nor the name contains it."""
+    """Step of the checkpoint; None if neither the program nor the name gives one."""
     loss: float | None = None
     fence: Fence = LOWEST
-    """The attempt that published it."""
+    """Fence of the attempt that published the checkpoint."""
     sequence: int = 0
-    """Its number among the checkpoints of that attempt, in the order in which they were saved."""
+    """Number among the checkpoints of that attempt, in the order in which they were saved."""
     digest: str | None = None
-    """Of its content: the name, and the path, size and SHA-256 of each file. None in records of the version before."""
+    """Digest of the content: the name, and the path, size and SHA-256 of each file. None in records of the version
+    before."""
 
     @property
     def order(self) -> Order:

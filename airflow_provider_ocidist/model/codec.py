@@ -70,7 +70,7 @@ def read(cls: type[T], text: bytes | str) -> T:
 
 
 _AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
-"""What JSON has as Python has it."""
+"""Types that JSON has as Python has them."""
 
 
 def _key_of(field: dataclasses.Field[Any]) -> str:
@@ -127,7 +127,7 @@ def _reader(hint: Any, name: str) -> Callable[[Any], Any]:
 
 
 _SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int,), float: (float, int)}
-"""A whole number is a float too, as JSON has it."""
+"""Python's types for each field type of one value; a whole number is a float too, as in JSON."""
 
 
 def _checked(value: Any, types_: tuple[type, ...], name: str) -> Any:

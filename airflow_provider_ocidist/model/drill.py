@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 Member = TypeVar("Member", bound=StrEnum)
 
 DRILL_VARIABLE = "OCIDIST_DRILL"
-"""Environment variable with a fault, as `Fault.parse` reads it; a node that has it inflicts that on itself."""
+"""Environment variable with a fault, as `Fault.parse` reads it; the node that has it injects the fault into itself."""
 
 
 class FaultKind(StrEnum):
@@ -36,7 +36,7 @@ class FaultKind(StrEnum):
 
 
 class When(StrEnum):
-    """At which moment of the node's life."""
+    """The moment of a node's life at which a fault is injected."""
 
     RENDEZVOUS = "rendezvous"
     """The program is launched, and has reported no step."""
@@ -46,7 +46,7 @@ class When(StrEnum):
     UPLOADING = "uploading"
     """The agent reads an entry of the checkpoint folder, to upload it."""
     RESTORING = "restoring"
-    """Before another launch; one training process is killed first, so that there is one."""
+    """Another launch begins; one training process is killed first, so that there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,9 @@ class Fault:
     node: int = 0
     """Rank of the node."""
     step: int = 1
-    """The first step at which it may happen; of no meaning at the rendezvous."""
+    """First step at which the fault may happen; of no meaning at the rendezvous."""
     seconds: float | None = None
-    """How long a freeze or a full disk lasts; None: for ever."""
+    """Seconds that a freeze or a full disk lasts; None: for ever."""
 
     def __str__(self) -> str:
         where = f"{self.kind}@{self.when}:node={self.node}"
@@ -90,12 +90,12 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class InjectedFault:
-    """What was done, recorded just before it was done."""
+    """One injected fault, recorded just before it was injected."""
 
     kind: FaultKind = field(metadata=codec.key("deed"))
     node: int
     step: int | None
-    """The last step that the training had reported."""
+    """Last step that the training had reported."""
     launch: int
     at: float
     """Unix time by the node's clock."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from airflow_provider_ocidist.backports import Self, dataclass
 
 REFUSALS_NEEDED = 5
-"""Refusals of one kind in a row; of changing kinds in all."""
+"""Number of refusals of one kind in a row, or of changing kinds in all."""
 REFUSED_FOR = 900.0
-"""Seconds from the first of them to the last."""
+"""Seconds from the first of these refusals to the last."""
 REFUSED_AT_ALL_FOR = 3600.0
 """Seconds without an answer, with refusals of changing kinds or a connection that cannot be read anew."""
 UNANSWERED_FOR = 86_400.0
@@ -18,9 +18,9 @@ LONGEST_PAUSE = 120.0
 """Seconds between two requests, after earlier ones were refused or not answered."""
 MOST_DOUBLINGS = 20
 ABSENT_ANSWERS = 4
-"""Answers 404 for one job run, each with an answered list that does not have it."""
+"""Number of answers 404 for one run, each with an answered list that does not have it."""
 ABSENT_FOR = 120.0
-"""Seconds from the first of them to the last."""
+"""Seconds from the first of these answers to the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class Unanswered:
     questions: int = 0
     seconds: float = 0.0
     refusal: str = ""
-    """The kind of the last refusals, as `401`; empty: nothing has refused yet."""
+    """Kind of the last refusals, as `401`; empty: nothing has refused yet."""
     refusals: int = 0
-    """Of this kind, without another between."""
+    """Number of refusals of this kind in a row."""
     refused_for: float = 0.0
-    """Seconds since the first of these."""
+    """Seconds since the first refusal of this kind."""
     refused_in_all: int = 0
-    """Of any kind."""
+    """Number of refusals of any kind."""
     renewed: bool = False
     """Whether the credentials were read anew since the first refusal."""
 
@@ -91,10 +91,10 @@ ANSWERED = Unanswered()
 
 @dataclass(frozen=True)
 class Absent:
-    """A job run that the service has answered 404 for, again and again."""
+    """A run for which the service has answered 404, again and again."""
 
     since: float
-    """Of one monotonic clock, in seconds: the first of these answers."""
+    """Time of the first of these answers, in seconds of one monotonic clock."""
     answers: int = 1
 
     def again(self) -> Self:

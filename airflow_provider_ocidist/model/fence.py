@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_ocidist.backports import dataclass
 
 _HIGHEST = 2**31 - 1
-"""Airflow keeps the numbers of tries in 32 bits."""
+"""Greatest number of an attempt; Airflow keeps the numbers of tries in 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -14,7 +14,7 @@ class Fence:
 
     generation: int = 0
     attempt: int = 0
-    """From 1; 0 for what the version before has published."""
+    """Number of the attempt, from 1; 0 for what the version before has published."""
 
     @property
     def is_possible(self) -> bool:

@@ -11,10 +11,10 @@ from airflow_provider_ocidist.backports import dataclass
 GIT_URL = re.compile(
     r"(?P<url>(?:git\+|git@|ssh://|git://).*?|[a-z+]+://.*?\.git|/.*?\.git)(?:#(?P<ref>[^#]+)|@(?P<at>[^@#/:]+))?"
 )
-"""A ref follows `#`; or `@`, as pip has it, where it holds no slash (`git@host/path` names a user)."""
+"""Separators before a ref: `#`; or `@`, as in pip, before a name without a slash (`git@host/path` names a user)."""
 COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 REF = re.compile(r"(?![-./])(?!.*(?:\.\.|//|@\{|\.lock$|[/.]$))[^\x00-\x20\x7f~^:?*\[\\]+")
-"""What `git check-ref-format` allows; `:` and `*` would make a refspec of it."""
+"""Refs that `git check-ref-format` allows; with `:` or `*` they would be refspecs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class Repository:
     """What to fetch, and the credentials that stood in its URL."""
 
     url: str
-    """Without a password."""
+    """Address without a password."""
     ref: str | None = None
-    """A branch, a tag or a commit; None: the repository's HEAD."""
+    """Branch, tag or commit; None: the repository's HEAD."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
 

@@ -1,4 +1,4 @@
-"""Homes: what a person calls a node where it runs, and where to end one by hand, by the kind of backend. Pure."""
+"""Homes: the nouns of each home, and where a person looks there, by the kind of backend. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ class Words:
     """The words of one home, for messages of rooms that know no home."""
 
     node: str
-    """What a node is there: `pod`."""
+    """Noun of one node: `pod`."""
     gang: str
-    """What holds all nodes of a gang: `PyTorchJob`."""
+    """Noun of what holds all nodes of a gang: `PyTorchJob`."""
     where: str
-    """Where to delete it by hand: `with kubectl`."""
-    cost: str = "and hold their machines"
-    """What nodes do that have not ended."""
+    """Way to delete it by hand: `with kubectl`."""
+    cost: str = "and may still hold their machines"
+    """Consequence of nodes that have not ended, as a part of a sentence."""
     helper: str = "the cluster's administrators"
-    """Who helps where they do not end."""
+    """People who help if nodes do not end."""
+    identifier: str = "id"
+    """Noun of the service's own ids: `OCID`."""
+    id_begins: str = ""
+    """First characters of each of its ids; empty: its ids have no form of their own."""
+    keep_log: str = ""
+    """Setting with which the service keeps the nodes' output; empty: it always does."""
+    has_console: bool = False
+    """Whether each run has a page in OCI's console, or at the emulator."""
 
 
 def _on_kubernetes(gang: str) -> Words:
@@ -32,8 +40,12 @@ WORDS: Mapping[str, Words] = {
         node="job run",
         gang="job",
         where="in the console (Data Science, Jobs, job runs)",
-        cost="and billed",
+        cost="and may still be billed",
         helper="its support",
+        identifier="OCID",
+        id_begins="ocid1.",
+        keep_log="name a log group in the connection or the job (backend.log_group_id)",
+        has_console=True,
     ),
     "pytorchjob": _on_kubernetes("PyTorchJob"),
     "trainjob": _on_kubernetes("TrainJob"),
@@ -43,8 +55,17 @@ WORDS: Mapping[str, Words] = {
     ),
 }
 OTHER = Words(node="node", gang="run", where="at the service", helper="the service's support")
-"""Of a backend that this version does not know."""
+"""Words for a backend that this version does not know."""
 
 
 def words_of(kind: str) -> Words:
     return WORDS.get(kind, OTHER)
+
+
+def place_in(kind: str, resource_id: str) -> tuple[str, ...]:
+    """Return the realm and the region that an id names; nothing where ids of this kind name none.
+
+    An id without a form of its own may hold anything, as the path of a run directory does.
+    """
+    begins = words_of(kind).id_begins
+    return tuple(resource_id.split(".")[2:4]) if begins and resource_id.startswith(begins) else ()

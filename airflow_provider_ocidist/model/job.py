@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from airflow_provider_ocidist.backports import dataclass
 
 STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
-"""How pydantic reads these classes at the door; without pydantic it means nothing."""
+"""Settings with which pydantic reads these classes in `job_file`; without pydantic they have no effect."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Duration:
     """Seconds, written as a number or as `90s`, `15m`, `2h`, `1d`."""
 
     zero: bool = False
-    """Whether 0 means something too."""
+    """Whether 0 is a valid value too."""
     UNITS: ClassVar = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
     @classmethod
@@ -74,16 +74,16 @@ class Program:
     __pydantic_config__ = STRICT
 
     script: str = ""
-    """Path of the entry script inside `source`; with `module` a module's name, with the launcher `command` an
+    """Path of the entry script inside `source`; with `module` the name of a module, with the launcher `command` an
     executable. Needed, unless `container` says what starts."""
     source: str | None = None
-    """A file, folder, zip or tar on this machine, a git URL, or any fsspec URI. None: the code is in the image."""
+    """File, folder, zip or tar on this machine, a git URL, or any fsspec URI. None: the code is in the image."""
     args: tuple[str, ...] = ()
-    """One list item for each argument; no shell ever sees them."""
+    """Arguments of the program, one list item for each; no shell reads them."""
     module: bool = False
-    """Run `python -m script` instead of a file."""
+    """Whether to run `python -m script` instead of a file."""
     working_dir: str | None = None
-    """Relative to the root of the code. None: the folder from which the path of the script was written."""
+    """Working directory, relative to the root of the code. None: the folder that the path of the script starts from."""
     python_path: tuple[str, ...] = ()
     """Folders that the program may import from, relative to the working directory, which is one of them anyway."""
     source_secret: str | None = None
@@ -103,7 +103,7 @@ class Dependencies:
     __pydantic_config__ = STRICT
 
     requirements: str | None = None
-    """A requirements file, relative to the root of the code."""
+    """Requirements file, relative to the root of the code."""
     packages: tuple[str, ...] = ()
     """Requirements as pip takes them, `fire==0.4.0`."""
 
@@ -117,9 +117,9 @@ class Container:
     __pydantic_config__ = STRICT
 
     entrypoint: tuple[str, ...] | None = None
-    """None: the image's own."""
+    """Entrypoint of the container; None: the image's own."""
     command: tuple[str, ...] = ()
-    """Arguments of the entrypoint; none: the image's own."""
+    """Arguments of the entrypoint; empty: the image's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +129,12 @@ class LauncherOptions:
     __pydantic_config__ = STRICT
 
     kind: str = "torchrun"
-    """As `torchrun`, or `command` for any executable; each has a section in `docs/launchers.md`."""
+    """Name of the launcher, as `torchrun`, or `command` for any executable; each has a section in
+    `docs/launchers.md`."""
     processes_per_node: Annotated[int, AtLeast(1)] | None = None
-    """None: one for each GPU that the node sees, or one where there is none."""
+    """Number of processes on each node. None: one for each GPU that the node sees, or one where there is none."""
     args: tuple[str, ...] = ()
-    """Arguments of the launcher itself; they win over those that we would set."""
+    """Arguments of the launcher itself; they win over those that ocidist would set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +144,9 @@ class Input:
     __pydantic_config__ = STRICT
 
     source: str
-    """A file or folder at any fsspec URI; a folder ends in `/`."""
+    """File or folder at any fsspec URI; a folder ends in `/`."""
     target: str
-    """Where it goes: absolute, or relative to the working directory."""
+    """Path on the node: absolute, or relative to the working directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,15 +156,16 @@ class Output:
     __pydantic_config__ = STRICT
 
     path: str
-    """A file or folder: absolute, or relative to the working directory."""
+    """File or folder on the node: absolute, or relative to the working directory."""
     uri: str
-    """The folder that receives it. `${NAME}` in it is a variable of the node's environment."""
+    """URI of the folder that receives it. `${NAME}` in it is a variable of the node's environment."""
     required: bool = True
-    """Whether its absence on the main node makes the run a failure."""
+    """Whether the run fails if this output is missing on the main node."""
     nodes: Literal["main", "all"] = "main"
-    """`all`: the main node's files go to `uri`, those of any other to `node-<rank>/` in it."""
+    """Nodes whose files are copied. `main`: only the main node's; `all`: the main node's go to `uri`, those of any
+    other to `node-<rank>/` in it."""
     when: Literal["success", "always"] = "success"
-    """`always`: after a failure too, into `failed-<attempt>/` in it."""
+    """Outcomes after which it is copied. `always`: after a failure too, into `failed-<attempt>/` in `uri`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +175,10 @@ class Mount:
     __pydantic_config__ = STRICT
 
     source: str
-    """On OCI a file system's export, `10.0.0.1:/export`, or a bucket, `oci://bucket@namespace/prefix`. A relative path
-    is a folder of `work_dir`."""
+    """File system's export on OCI, `10.0.0.1:/export`, or a bucket, `oci://bucket@namespace/prefix`. A relative path is
+    a folder of `work_dir`."""
     path: str
-    """Where it is seen; on OCI a name is a folder in `/mnt`."""
+    """Path at which nodes see it; on OCI a name is a folder in `/mnt`."""
 
     @property
     def is_in_work_dir(self) -> bool:
@@ -191,7 +193,7 @@ class Best:
     __pydantic_config__ = STRICT
 
     metric: str = "loss"
-    """`loss`, or one that stands in the names: `val_loss` in `epoch=3-val_loss=0.42.ckpt`."""
+    """Metric to compare: `loss`, or one that stands in the names: `val_loss` in `epoch=3-val_loss=0.42.ckpt`."""
     mode: Literal["min", "max"] = "min"
     """Whether the smallest or the largest value is the best."""
 
@@ -203,27 +205,28 @@ class Checkpoints:
     __pydantic_config__ = STRICT
 
     path: str = "checkpoints"
-    """Folder relative to the working directory, or absolute, as on a mount; each file or folder in it is one, unless
-    its name says otherwise."""
+    """Folder relative to the working directory, or absolute, as on a mount. Each file or folder in it counts as a
+    checkpoint, unless its name says otherwise."""
     pattern: str | None = None
-    """Regular expression for the whole names of checkpoints, whose groups `step` and `epoch` are numbers; nothing else
-    in `path` is one then. None: known layouts, as `step-100.pt`, `epoch=3-step=200.ckpt`, `last.ckpt`."""
+    """Regular expression for the whole names of checkpoints, whose groups `step` and `epoch` are numbers; other names
+    in `path` are ignored then. None: known layouts, as `step-100.pt`, `epoch=3-step=200.ckpt`, `last.ckpt`."""
     uri: str | None = None
-    """Where they go; None: under `work_dir`. The key of the task is appended, so runs never mix."""
+    """URI of the folder for checkpoints; None: under `work_dir`. The key of the task is appended, so runs never mix."""
     keep: Annotated[int, AtLeast(1)] = 3
-    """How many stay at the target, the last that were saved; the newest valid one is never deleted."""
+    """Number of checkpoints that stay at the target, the last that were saved; the newest valid one is never
+    deleted."""
     keep_every: Annotated[int, AtLeast(1)] | None = None
-    """Keep those too whose step is a multiple of this."""
+    """Interval in steps: checkpoints whose step is a multiple of it stay too."""
     keep_best: Best | None = None
-    """Keep that one too."""
+    """Metric whose best checkpoint stays too."""
     resume: bool = True
-    """Fetch the newest valid checkpoint of this task before the training starts."""
+    """Whether to fetch the newest valid checkpoint of this task before the training starts."""
     resume_after_clear: bool = False
-    """Count what the task had before it was cleared as its own, while it has none: a clear then goes on."""
+    """Whether a cleared task goes on from the checkpoints that it had before, as long as it has none of its own."""
     start_from: str = ""
     """URI of a checkpoint of another run, to go on from while this task has none of its own; empty: begin anew."""
     required: bool = True
-    """Whether a run that wrote none is a failure."""
+    """Whether a run that wrote no checkpoint is a failure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,33 +236,36 @@ class Limits:
     __pydantic_config__ = STRICT
 
     max_runtime: Seconds | None = None
-    """From submission to the end of the last node."""
+    """Longest time from submission to the end of the last node."""
     max_node_hours: Annotated[float, Above(0)] | None = None
-    """Hours of all nodes together, from the start of each agent; restarts and earlier attempts count, up to a clear."""
+    """Most hours of all nodes together, from the start of each agent; restarts and earlier attempts count, up to a
+    clear."""
     max_cost: Annotated[float, Above(0)] | None = None
-    """The same as a sum of money: node-hours times the price of the shape in `prices`, here or in the connection."""
+    """Most money for these hours: node-hours times the price of the shape in `prices`, here or in the connection."""
     start_timeout: Seconds = 1800.0
-    """From submission until every node runs; a gang that misses one node is ended then."""
+    """Longest time from submission until every node runs; a gang that misses one node is ended then."""
     capacity_timeout: SecondsOrZero | None = None
-    """How long an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1 hour."""
+    """Time for which an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1
+    hour."""
     join_timeout: Seconds = 600.0
-    """From a node's start until it has found all the others. They wait longer for a node that still fetches code or
-    data, as long as it makes progress at least once in this time. A store that does not answer is tried again for
-    this long."""
+    """Longest time from a node's start until it has found all the others. They wait longer for a node that still
+    fetches code or data, as long as it makes progress at least once in this time. A store that does not answer is tried
+    again for this long."""
     hang_timeout: Seconds | None = 1800.0
-    """Without progress on any node: a new step or a checkpoint where the program counts steps, else any output."""
+    """Longest time without progress on any node: a new step or a checkpoint where the program counts steps, else any
+    output."""
     idle: Seconds | None = None
-    """Without use of a GPU or of a tenth of a processor core on any node, while it trains. None: not watched."""
+    """Longest time in which no node that trains uses a GPU, or a tenth of a processor core. None: not watched."""
     lost_timeout: Seconds = 120.0
-    """Without a heartbeat from a node that the service reports as running."""
+    """Longest time without a heartbeat from a node that the service reports as running."""
     stop_grace: Seconds = 20.0
-    """Between SIGTERM and SIGKILL of the training."""
+    """Time between SIGTERM and SIGKILL of the training."""
     save_timeout: Seconds = 3600.0
-    """After a training that succeeded: for how long a node keeps its last checkpoints and outputs and goes on trying to
-    save them, when that fails."""
+    """Time after a successful training for which a node keeps its last checkpoints and outputs, and tries again to save
+    them."""
     lease: SecondsOrZero | None = None
-    """Without a renewal of the run's lease; then its nodes end it themselves. 0: never. None: the default of the
-    submitter, which is 2 hours for an Airflow task and never for the command line."""
+    """Longest time without a renewal of the run's lease; then its nodes end it themselves. 0: never. None: the default
+    of the submitter, which is 2 hours for an Airflow task and never for the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,12 +278,12 @@ class Restarts:
     __pydantic_config__ = STRICT
 
     program: Annotated[int, AtLeast(0)] = 0
-    """After it ended by itself: an exception, a killed process, no memory, unreadable data."""
+    """Launches after the program ended by itself: an exception, a killed process, no memory, unreadable data."""
     hang: Annotated[int, AtLeast(0)] = 0
-    """After `limits.hang_timeout`."""
+    """Launches after `limits.hang_timeout`."""
     node: Annotated[int, AtLeast(0)] = 0
-    """After an error of a GPU or of the network, of which no node has died; and how often a try of the task makes the
-    gang anew after it has lost a machine. A preempted machine does not count."""
+    """Launches after an error of a GPU or of the network of which no node has died; also the number of times that a try
+    of the task makes the gang anew after it has lost a machine. A preempted machine does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +294,7 @@ class BackendOptions:
 
     kind: str
     candidates: tuple[Mapping[str, Any], ...] = ()
-    """Where to ask when there is no capacity or quota, in this order: what each changes in this section, as
+    """Alternatives to ask for, in this order, when there is no capacity or quota: what each changes in this section, as
     `{shape: VM.GPU.A10.2}`."""
 
 
@@ -299,41 +305,41 @@ class TrainingJob:
     __pydantic_config__ = STRICT
 
     name: str
-    """For people; what is created is named after the Airflow task."""
+    """Name for people; what is created is named after the Airflow task."""
     nodes: Annotated[int, AtLeast(1)] = 1
-    """How many machines."""
+    """Number of machines."""
     program: Program = field(default_factory=Program)
     backend: BackendOptions
     work_dir: str | None = None
     """Meeting point of the nodes: any URI that all of them reach. None: the connection's default."""
     image: str | None = None
-    """Container image. None: the platform's own Python environment."""
+    """Image of the nodes' container. None: the platform's own Python environment."""
     launcher: LauncherOptions = field(default_factory=LauncherOptions)
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment of the training processes. Plain text at every platform: name secrets, do not put them here."""
+    """Environment of the training processes. It is plain text at every platform: name secrets, do not put them here."""
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
-    """None: no checkpoint is uploaded, resumed from or required."""
+    """Checkpoints of the training. None: no checkpoint is uploaded, resumed from or required."""
     require_training: bool | None = None
-    """Whether a run that shows no step, loss, checkpoint or output is a failure; else it is a success with a warning
-    where it ended within a minute. None: the connection's value, which is no unless it is set there."""
+    """Whether a run that shows no step, loss, checkpoint or output is a failure. If not, it is a success, with a
+    warning if it ended within a minute. None: the connection's value, which is no unless it is set there."""
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Of everything that is created."""
+    """Tags of everything that is created."""
     dependencies: Dependencies | None = None
-    """None: what the image or the environment holds is enough."""
+    """Packages to install. None: the image or the environment has all that is needed."""
     container: Container | None = None
-    """What `image` starts; None: the agent."""
+    """Start of the container of `image`; None: the agent."""
     main_env: Mapping[str, str] = field(default_factory=dict)
-    """Laid over `env` on node 0."""
+    """Variables of node 0, which win over `env`."""
     worker_env: Mapping[str, str] = field(default_factory=dict)
-    """Laid over `env` on all other nodes."""
+    """Variables of all other nodes, which win over `env`."""
     mounts: tuple[Mount, ...] = ()
     prices: Mapping[str, Annotated[float, Above(0)]] = field(default_factory=dict)
-    """Of a node for an hour, by shape, in any one currency; `*` for every other shape. They win over the connection's.
-    """
+    """Prices of a node for an hour, by shape, in any one currency; `*` for every other shape. They win over the
+    connection's."""
 
     @property
     def choices(self) -> tuple[Mapping[str, Any], ...]:

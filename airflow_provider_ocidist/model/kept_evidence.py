@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 
 KEY = "ocidist_evidence"
-"""In Airflow's task state store (3.3)."""
+"""Key of the evidence in Airflow's task state store (3.3)."""
 
 
 class TaskStateStore(Protocol):
@@ -24,7 +24,7 @@ class TaskStateStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Missed:
-    """How often the service did not find a job run, and for how many seconds so far."""
+    """How often the service did not find a run, and for how many seconds so far."""
 
     answers: int
     seconds: float
@@ -32,14 +32,14 @@ class Missed:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The evidence against waiting on."""
+    """The refusals and missing answers that speak against waiting on."""
 
     unanswered: Unanswered = ANSWERED
     missed: Mapping[str, Missed] = field(default_factory=dict)
-    """By the id of the job run."""
+    """Missed answers of each run, by its id."""
 
     def after(self, seconds: float) -> Kept:
-        """Return it after at least this many seconds without a request."""
+        """Return the evidence after at least this many seconds without a request."""
         missed = {
             run_id: replace(each, seconds=each.seconds + seconds) for run_id, each in self.missed.items()
         }

@@ -14,13 +14,13 @@ class LogCursor:
     """The position in the log of one try of a task: another process continues there, and neither loses nor repeats."""
 
     try_number: int = field(metadata=codec.key("number"))
-    """The try; another try has a log of its own, which begins anew."""
+    """Number of the try; another try has a log of its own, which begins anew."""
     newest: tuple[float, ...]
-    """By rank: the Unix time of the newest line that was logged."""
+    """Unix time of the newest line that was logged, by rank."""
     since: tuple[float, ...]
-    """By rank: all that is older was logged, or is given up."""
+    """Unix time before which all lines are logged or given up, by rank."""
     lines: tuple[Mapping[str, float], ...]
-    """By rank: the lines that were logged and are younger than that, their Unix times by their ids."""
+    """Lines that were logged and are younger than that, by rank: their Unix times by their ids."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no task has saved: nodes may write to its folder."""

@@ -15,7 +15,7 @@ class Request:
     """One literal request of a plan."""
 
     verb: str
-    """As the service names it, `CreateJob`."""
+    """Name of the request at the service, `CreateJob`."""
     body: Mapping[str, Any]
     count: int = 1
 
@@ -30,7 +30,7 @@ class Expectations:
     reports: bool = True
     """Whether every node has an agent that reports; where not, a node's silence means nothing."""
     training: bool = False
-    """Whether something has to show that there was a training: a step, loss, checkpoint or output."""
+    """Whether a step, loss, checkpoint or output has to show that there was a training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class Plan:
     backend: str
     nodes: int
     topology: str
-    """How the backend lays out the nodes, in its own term."""
+    """Layout of the nodes, in the backend's own term."""
     reason: str
-    """Which topology it is, and why."""
+    """Sentence that names the topology and why it was chosen."""
     requests: tuple[Request, ...]
     run_dir: str
     checkpoints_uri: str | None = None
@@ -54,12 +54,13 @@ class Plan:
     """Seconds without a lease renewal after which the nodes end a run; None: never."""
     compartment_id: str | None = None
     region: str | None = None
-    """The connection's; None if only its profile names one."""
+    """Region of the connection; None if only its profile names one."""
     tries: Tries | None = None
-    """Which try of the task asks; None where no Airflow task does."""
+    """Try of the task that asks; None where no Airflow task does."""
     machine: Mapping[str, str] = field(default_factory=dict)
-    """Which machines are asked for, and where: what a lack of capacity is remembered by. Empty: it cannot lack."""
+    """Machines that are asked for, and where; a lack of capacity is recorded under them. Empty: capacity cannot
+    lack."""
     candidate: str = ""
-    """What of `backend.candidates` it was made of, for people; empty: the section as it is."""
+    """Part of `backend.candidates` that the plan uses, for people; empty: the section as it is."""
     price: float | None = None
-    """Of a node for an hour; None: not known."""
+    """Price of a node for an hour; None: not known."""

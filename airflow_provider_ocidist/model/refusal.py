@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model.causes import MEANINGS
 
 NO_MACHINE = tuple(cause for cause, row in MEANINGS.items() if row.no_machine)
 REMEMBERED = 600.0
-"""Seconds. Each request for what is not there costs a gang minutes of waiting, and the service its patience."""
+"""Seconds for which a refusal is remembered: each request for what is not there costs a gang minutes of waiting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +21,18 @@ class Refusal:
 
     cause: Cause
     message: str
-    """The service's words."""
+    """Message of the service."""
     at: float
     """Unix time, by the service's clock where it has one."""
     nodes: int
-    """How many machines were asked for together."""
+    """Number of machines in the refused request."""
 
     def age(self, now: float) -> float:
         return max(0.0, now - self.at)
 
     def holds(self, nodes: int, now: float) -> bool:
-        """Whether so many machines are not asked for again now; fewer may be there."""
-        # One from the future is of a clock that was set back since.
+        """Whether so many machines are not requested again now; fewer may be free."""
+        # A refusal from the future: the clock was set back since.
         return nodes >= self.nodes and abs(now - self.at) < REMEMBERED
 
 

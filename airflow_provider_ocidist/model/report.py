@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 
 OVER_THE_LONGEST = 2.0
-"""How many times as long as any step before one may take, where that is longer than `limits.hang_timeout`."""
+"""Factor of the longest step so far that a step may take, where that is longer than `limits.hang_timeout`."""
 
 
 class Phase(StrEnum):
@@ -20,12 +20,12 @@ class Phase(StrEnum):
 
     STARTING = "STARTING"
     FETCHING = "FETCHING"
-    """Code, inputs, and the checkpoint to resume from."""
+    """The node fetches code, inputs, and the checkpoint to resume from."""
     JOINING = "JOINING"
-    """Waiting for the other nodes."""
+    """The node waits for the other nodes."""
     TRAINING = "TRAINING"
     SAVING = "SAVING"
-    """Last checkpoints and outputs."""
+    """The node saves its last checkpoints and outputs."""
     DONE = "DONE"
 
 
@@ -35,9 +35,9 @@ class RankPace:
 
     rank: int
     seconds: float
-    """For its own part of a step, without the wait for other processes; the median of its last ones."""
+    """Seconds for the process's own part of a step, without the wait for others; the median of its last steps."""
     steps: int
-    """How many these are."""
+    """Number of these steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,35 +46,35 @@ class Progress:
 
     step: int | None = None
     steps: int | None = None
-    """How many there will be."""
+    """Number of steps in all."""
     loss: float | None = None
     throughput: float | None = None
-    """Each second, in whatever the program counts: tokens, samples, iterations."""
+    """Units per second, in whatever the program counts: tokens, samples, iterations."""
     learning_rate: float | None = None
     printed: bool = False
-    """Whether the step was read in the program's output, so that a log which has that need not repeat it."""
+    """Whether the step was read in the program's output; a log that shows the output need not repeat it."""
     updated_at: float | None = None
     """Unix time of the last output, step or checkpoint, by the node's own clock."""
     idle: float | None = None
-    """Seconds without progress, as the node has measured them: what a hang is judged by. Progress is a new step where
-    the program counts steps, else any output."""
+    """Seconds without progress, as the node has measured them; a hang is judged by it. Progress is a new step where the
+    program counts steps, else any output."""
     by_steps: bool = False
-    """Whether it goes by steps: at least two were seen."""
+    """Whether steps count as progress: at least two were seen."""
     longest_step: float = 0.0
-    """Seconds between two steps, at most so far."""
+    """Seconds between two steps, the most so far."""
     step_time: float | None = None
     """Seconds for a step, over the last ones that this node has seen."""
     paces: tuple[RankPace, ...] = ()
-    """Of the processes on this node that report their own time."""
+    """Paces of the processes on this node that report their own time."""
     complete: bool = False
     """Whether the program reports that there is nothing left to train."""
     losses: tuple[tuple[float, float], ...] = ()
-    """Step and loss, from the first step of this attempt on, thinned evenly: what a plot needs, in at most 2 KB."""
+    """Steps and losses from the first step of this attempt on, thinned evenly for a plot, in at most 2 KB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a node is doing with its machine."""
+    """The use of a node's machine."""
 
     cores: float | None = None
     """Processor cores that the training keeps busy."""
@@ -94,9 +94,9 @@ class StackPosition:
     """Where one process of a training that hangs stood, before it was ended."""
 
     rank: int | None
-    """Of the process; None where its environment names none."""
+    """Rank of the process; None if its environment names none."""
     at: tuple[str, ...]
-    """The innermost functions of its main thread, `reduce (train.py:12)`, the innermost first; empty where unknown."""
+    """Innermost functions of its main thread, `reduce (train.py:12)`, the innermost first; empty if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +104,12 @@ class Slow:
     """A process or node that is slower than the others."""
 
     rank: int | None
-    """Of the process; None where only nodes report their steps."""
+    """Rank of the slow process; None where only nodes report their steps."""
     node: int
     seconds: float
-    """It takes for a step."""
+    """Seconds that it takes for a step."""
     median: float
-    """Of all."""
+    """Median of the seconds of all."""
 
     @property
     def line(self) -> str:
@@ -125,13 +125,14 @@ class Restart:
     message: str
     """One line for a person."""
     rank: int | None = None
-    """The node that failed."""
+    """Rank of the node that failed."""
     step: int | None = None
-    """The step that it had reached; None where the program reports none."""
+    """Step that it had reached; None where the program reports none."""
     checkpoint: str | None = None
     """Digest of the newest checkpoint of all nodes by then; None: there was none."""
     seconds: float | None = None
-    """From the end of the launch before until every node that has measured it had its first step; None: not known."""
+    """Seconds from the end of the launch before until every node that has measured it had its first step; None: not
+    known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +140,18 @@ class Recovery:
     """How long a node has measured from the end of one launch to the first step of the next."""
 
     launch: int
-    """Which one had the first step; from 1."""
+    """Number of the launch that had its first step, from 1."""
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """A file that a node is sending in parts to a place that keeps them until somebody aborts the upload."""
+
+    folder: str
+    """The URI that the name is relative to."""
+    name: str
+    upload_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,20 +161,20 @@ class NodeReport:
     rank: int
     phase: Phase
     address: str
-    """Where the other nodes reach this one; empty until it joins them."""
+    """Address at which the other nodes reach this one; empty until it joins them."""
     public_key: str | None = None
-    """Of this node, where the launcher logs in from one to another."""
+    """Public key of this node, where the launcher logs in from one node to another."""
     main: bool = False
     """Whether the process of global rank 0 runs on this node; it writes checkpoints and outputs."""
     started_at: float
     heartbeat_at: float
     finished_at: float | None = None
     exit_code: int | None = None
-    """Of the training on this node; negative for a signal."""
+    """Exit code of the training on this node; negative for a signal."""
     trained_for: float | None = None
     """Seconds from the start of the program to its end."""
     cause: Cause | None = None
-    """Set when this node failed by itself; not set on nodes that were stopped."""
+    """Cause why this node failed by itself; None on nodes that were stopped."""
     message: str | None = None
     """One line for a person: the exception's last line, the signal, the missing file."""
     tail: str | None = None
@@ -171,34 +182,42 @@ class NodeReport:
     progress: Progress | None = None
     usage: Usage | None = None
     health: tuple[str, ...] = ()
-    """What is wrong with the machine, one line each; found when nothing gets further, and every few minutes."""
+    """Faults of the machine, one line each; looked for when the training stands still, and every few minutes."""
     slow: tuple[Slow, ...] = ()
-    """On the main node: who is slower than the others at present."""
+    """Processes that are slower than the others at present; on the main node only."""
     stands: tuple[StackPosition, ...] | None = None
-    """Where the processes of this launch stood when it hung; None before that was kept."""
+    """Stack positions of the processes of this launch when it hung; None if they are not recorded."""
     moved: int | None = None
-    """Grows while the node makes progress before the training; None: an older agent."""
+    """Count that grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
     writing: tuple[str, ...] | None = None
-    """On all but the main node: entries of the checkpoint folder that the program has open for writing, or had when it
-    was cut off; None before that is known, and once it has exited with 0."""
+    """Entries of the checkpoint folder that the program has open for writing, or had when it was interrupted; on all
+    but the main node. None before that is known, and once the program has exited with 0."""
     starts_from: str | None = None
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
+    sending: tuple[Sending, ...] = ()
+    """Files of outputs on their way: after the node was killed, nobody else knows of their uploads."""
+    price: float | None = None
+    """Price of this node for an hour; None: not known."""
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
+    cost_before: float | None = None
+    """Cost of those attempts, each at its own price; None: not known."""
     apart: tuple[int, ...] | None = None
-    """On the main node: the nodes whose checkpoint folder is another than its own; None before it has looked."""
+    """Nodes whose checkpoint folder is another than the main node's; on the main node only. None before it has
+    looked."""
     lost: bool = False
-    """Whether the platform has started this node again after what ran on it had failed, or ended without a word."""
+    """Whether the platform has restarted this node's container after the process before had failed, or ended without a
+    report."""
     restarts: tuple[Restart, ...] = ()
-    """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
+    """Restarts of this run so far, oldest first; their count is the number of the launch, from 0."""
     crash_loop: bool = False
     """Whether this node has ended the run because the same failure had ended a launch at the same step before."""
     recoveries: tuple[Recovery, ...] = ()
-    """What this node has measured of them; of a program that reports no steps, nothing."""
+    """Recoveries that this node has measured; none of a program that reports no steps."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
@@ -213,9 +232,9 @@ class Renewal:
     """The lease of a run: the waiting process renews it. Nodes compare it for change, not for content."""
 
     renewed_at: float
-    """Unix time, by the clock of the waiting process."""
+    """Unix time of the renewal, by the clock of the waiting process."""
     token: str
-    """Another at each renewal, whatever that clock does."""
+    """Token that changes with each renewal, whatever that clock does."""
 
     @classmethod
     def now(cls) -> Renewal:
@@ -232,11 +251,11 @@ class StopRequest:
     cause: Cause
     message: str
     rank: int | None = None
-    """The node that asks; None: the submitter."""
+    """Rank of the node that asks; None: the submitter."""
     restarts: tuple[Restart, ...] = ()
-    """Where the training is launched again: all so far, the new one last. Empty: the run ends."""
+    """Restarts so far with the new one last, if the training is launched again; empty: the run ends."""
     hang: bool = False
-    """Whether nothing got further, whatever the cause: then each node shows where its processes stand."""
+    """Whether no node made progress, whatever the cause; then each node records the stacks of its processes."""
 
     def concerns(self, launch: int) -> bool:
         """Whether it ends the launch of this number, from 0."""

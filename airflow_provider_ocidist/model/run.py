@@ -49,24 +49,25 @@ class RunRef:
     nodes: int
     job_id: str
     run_ids: tuple[str, ...]
-    """By rank; rank 0 is the main run. Empty text for a node that was never created. Nodes may share a run."""
+    """Ids of the runs by rank; rank 0 is the main run. Empty text for a node that was never created. Nodes may share a
+    run."""
     run_dir: str
     submitted_at: float
-    """Unix time, by the service's clock: when the first node was asked for."""
+    """Unix time, by the service's clock, of the request for the first node."""
     checkpoints_uri: str | None = None
     compartment_id: str | None = None
     log_group_id: str | None = None
     log_id: str | None = None
     has_own_log: bool = False
-    """Whether the backend keeps its nodes' lines itself, without a log group."""
+    """Whether the backend can read the nodes' lines without `log_group_id`."""
     topology: str = "job_runs"
-    """As in the plan; the default is for records of older versions."""
+    """Layout of the nodes, as in the plan; the default is for records of older versions."""
     lease: float | None = None
     """Seconds without a lease renewal after which its nodes end a run, as configured; None: never."""
     candidate: str = ""
-    """As in the plan."""
+    """Part of `backend.candidates` that the gang uses, as in the plan."""
     price: float | None = None
-    """Of a node for an hour; None: not known."""
+    """Price of a node for an hour; None: not known."""
 
     @classmethod
     def of(cls, plan: Plan, job_id: str, run_ids: tuple[str, ...], **own: Any) -> RunRef:
@@ -141,16 +142,16 @@ class Unchanged:
 
     of: str
     mark: str
-    """Digest of how it looks."""
+    """Digest of the observed state."""
     seconds: float = 0.0
     unread: float = 0.0
-    """The last of these seconds, in which it may have changed without being read."""
+    """Last of these seconds, in which the state may have changed without being read."""
 
 
 ENDING_LIMIT = 1800.0
 """Seconds that nodes get to end, beyond the grace of their own."""
 CARRIED = 5.0
-"""Minimum seconds that one watcher's measurement needs to be recorded for the next."""
+"""Least seconds of one watcher's measurement that are recorded for the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,18 +172,19 @@ class RunRecord:
     lost_timeout: float | None = None
     save_timeout: float = 3600.0
     lease: float | None = None
-    """Set for a process that may end the run, and so renews its lease; None for mere watchers."""
+    """Seconds without a renewal after which the nodes end the run; set for a process that renews it, None for
+    others."""
     ending: Ending | None = None
     unread_since: float | None = None
-    """Since when the run has ended, and what its nodes reported, or their checkpoint, cannot be read."""
+    """Time since which the run has ended while its nodes' reports, or their checkpoint, cannot be read."""
     unanswered: Unanswered = ANSWERED
     """Failed status requests since the service's last answer."""
     logs_since: tuple[float, ...] = ()
-    """By rank: log lines up to this time are in the task log already."""
+    """Times up to which log lines are in the task log already, by rank."""
     ending_limit: float = ENDING_LIMIT
-    """Seconds for which nodes that are to end are waited for."""
+    """Seconds for which to wait for nodes that are to end."""
     budget: Budget | None = None
-    """What all attempts of the task together may use; None: it is not limited."""
+    """Budget of all attempts of the task together; None: it is not limited."""
     unchanged: tuple[Unchanged, ...] = ()
 
     @classmethod
@@ -232,15 +234,15 @@ class TrainingResult:
     run_ids: tuple[str, ...]
     run_dir: str
     nodes: tuple[Mapping[str, Any], ...]
-    """By rank: run id, state, exit code, start and end."""
+    """Run id, state, exit code, start and end of each node, by rank."""
     outputs: tuple[str, ...] = ()
     progress: Progress | None = None
     warning: str | None = None
-    """Why the success is doubtful, if it is."""
+    """Reason why the success is doubtful, if it is."""
     restarts: tuple[Restart, ...] = ()
-    """Why the nodes have launched the training again meanwhile."""
+    """Restarts of the training on its nodes, oldest first."""
     candidate: str = ""
-    """Which of `backend.candidates` it has become; empty: the section as it is."""
+    """Candidate of `backend.candidates` that the gang ran on; empty: the section as it is."""
 
     @classmethod
     def of(cls, record: RunRecord, status: RunStatus, warning: str | None = None) -> TrainingResult:

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model import codec
 
 @dataclass(frozen=True, kw_only=True)
 class RunKey:
-    """Whose gang it is: one task of one DAG run, cleared so many times, tried so many times.
+    """The key of a gang: one task of one DAG run, with the numbers of its generation and its attempt.
 
     The same key never creates twice: every name, tag and retry token is derived from it.
     """
@@ -22,13 +22,13 @@ class RunKey:
     task_id: str
     map_index: int = -1
     generation: int = 0
-    """Grows when the task is cleared (Airflow's `max_tries`); a retry keeps it."""
+    """Number that grows when the task is cleared (Airflow's `max_tries`); a retry keeps it."""
     attempt: int = 1
-    """Grows when a gang of this generation has ended without success and another is wanted."""
+    """Number that grows when a gang of this generation has ended without success and another is wanted."""
 
     @property
     def task_digest(self) -> str:
-        """Names the task, whatever its generation and attempt: 16 hexadecimal digits."""
+        """The name of the task, whatever its generation and attempt: 16 hexadecimal digits."""
         return _digest(self.dag_id, self.run_id, self.task_id, self.map_index)
 
     @property
@@ -76,10 +76,10 @@ class Tries:
     """Which try of its task asks for a gang, in Airflow's numbers."""
 
     try_number: int = field(metadata=codec.key("number"))
-    """From 1; it grows with every retry and every clear."""
+    """Number of the try, from 1; it grows with every retry and every clear."""
     max_tries: int
     retries: int | None = None
-    """The task's current value; None: not known."""
+    """Retries that the task has at present; None: not known."""
 
     @property
     def cleared_after(self) -> int | None:

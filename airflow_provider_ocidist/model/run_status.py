@@ -22,7 +22,7 @@ class NodeState(StrEnum):
     MISSING = "MISSING"
     """The service no longer has it."""
     UNKNOWN = "UNKNOWN"
-    """A state that this version does not know: wait, and log it."""
+    """The state is one that this version does not know: wait, and log it."""
 
     @property
     def terminal(self) -> bool:
@@ -40,20 +40,22 @@ class NodeStatus:
     run_id: str
     state: NodeState
     details: str | None = None
-    """The service's own words."""
+    """Message of the service, as it is."""
     cause: Cause | None = None
-    """The cause that those words imply, where the backend knows it."""
+    """Cause that the message implies, where the backend knows it."""
     started_at: float | None = None
     finished_at: float | None = None
     report: NodeReport | None = None
     report_is_newest: bool = True
-    """False where the node has written a newer one: of many gangs, not every report is always read."""
+    """Whether the report is the newest that the node has written; of many gangs, not every report is read at each
+    look."""
     sign: str | None = None
-    """Changes with each write of the report, whether that was read or not; None: compare the report itself."""
+    """Mark that changes with each write of the report, whether that was read or not; None: compare the report
+    itself."""
     exited: int | None = None
-    """The exit code of its container, where the service shows that; its agent reports that of the training."""
+    """Exit code of its container, where the service shows that; its agent reports that of the training."""
     tail: str | None = None
-    """What a program without an agent has printed last, once it has failed."""
+    """Last output of a failed program without an agent."""
 
     @property
     def beat(self) -> str | None:
@@ -72,13 +74,13 @@ class RunStatus:
 
     nodes: tuple[NodeStatus, ...]
     reports_readable: bool = True
-    """False when the run directory could not be read just now: then absence of a report means nothing."""
+    """Whether the run directory could be read just now; if not, the absence of a report means nothing."""
     checkpoint_problem: str | None = None
-    """Why the newest checkpoint is not to be trusted, or not known; looked at when the gang has ended."""
+    """Reason why the newest checkpoint cannot be used, or is not known; looked at when the gang has ended."""
     checkpoint_readable: bool = True
-    """False when the place of the checkpoints could not be read just now."""
+    """Whether the place of the checkpoints could be read just now."""
     stored: CheckpointRef | None = None
-    """The newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
+    """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None
     """Unix time of this look by the service's clock, which all times of a record use; None: it gave none."""
 
@@ -131,3 +133,9 @@ class RunStatus:
     def spent_before(self) -> float:
         """Node-seconds of the task's earlier attempts since its last clear, as its nodes have counted them."""
         return max((node.report.spent_before or 0.0 for node in self.nodes if node.report), default=0.0)
+
+    @property
+    def cost_before(self) -> float | None:
+        """What those have cost, each attempt at its own price; None where no node says it."""
+        costs = [node.report.cost_before for node in self.nodes if node.report]
+        return max((cost for cost in costs if cost is not None), default=None)

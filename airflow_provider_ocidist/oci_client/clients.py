@@ -43,16 +43,17 @@ _CLIENTS: Mapping[Service, tuple[str, str]] = {
 _CONNECT_TIMEOUT_S = 10.0
 _RETRY_TOTAL_S = 180.0
 _RETRY_WAIT_S = 8.0
-"""Longest pause between two attempts, unless the service asks for more."""
+"""Longest seconds between two attempts, unless the service asks for more."""
 _RETRY_AFTER_LIMIT_S = 60.0
 _URGENT_TIMEOUT_S = 5.0
 _URGENT_TOTAL_S = 4.0
 _URGENT_WAIT_S = 1.0
-"""Longest pause between two attempts of an urgent request, despite `Retry-After`: its caller tries again."""
+"""Longest seconds between two attempts of an urgent request, despite `Retry-After`: its caller tries again."""
 _UNREACHABLE_ATTEMPTS = 3
-"""A refused connection or an unknown host is seldom a passing fault, and a person may be waiting."""
+"""Number of attempts after a refused connection or an unknown host, which seldom pass, while a person may wait."""
 _EXPECT_FROM_BYTES = 1 << 20
-"""`Expect: 100-continue` saves a large body that would be refused, and costs a small one a round trip."""
+"""Bytes of a body from which on `Expect: 100-continue` is sent: it saves a large body, and costs a small one a round
+trip."""
 
 
 def client(access: OciAccess, service: Service) -> Any:

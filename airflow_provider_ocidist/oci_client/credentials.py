@@ -29,7 +29,7 @@ class OciAccess:
     fingerprint: str | None = None
     key_content: str | None = field(default=None, repr=False)
     key_file: str | None = None
-    """Path of the private key, where `key_content` does not hold it."""
+    """Path of the private key, if `key_content` does not hold it."""
     pass_phrase: str | None = field(default=None, repr=False)
     security_token_file: str | None = None
     """Path of a session's token; with `key_file`, instead of a config file that names both."""
@@ -37,11 +37,11 @@ class OciAccess:
     endpoint: str | None = None
     """Service endpoint for every client, as `http://127.0.0.1:8080`; None: the region's own."""
     max_attempts: int = 8
-    """Of each request, with exponential back-off and jitter: from 0.2 s to 8 s, 20 s in all."""
+    """Number of attempts of each request, with exponential back-off and jitter: from 0.2 s to 8 s, 20 s in all."""
     read_timeout: float = 60.0
     """Seconds that a request waits for its answer, and for each piece of it."""
     pool_size: int = 32
-    """Connections kept open; also how many transfers one client serves at a time."""
+    """Number of connections kept open; also of the transfers that one client serves at a time."""
     urgent: bool = False
     """Whether requests give up within seconds, also where the service throttles: for cancels."""
 
@@ -60,10 +60,10 @@ class OciAccess:
 
 
 DEFAULT_CONFIG_FILE = "~/.oci/config"
-"""Where the SDK and the `oci` command line look, too."""
+"""Path of the config file, as for the SDK and the `oci` command line."""
 
 SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
-"""Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
+"""SDK's name of each secret; Airflow masks secrets by the names of their fields, and does not know the SDK's."""
 
 
 NUMBERS = ("max_attempts", "read_timeout", "pool_size")
@@ -99,7 +99,7 @@ def _names_a_key(line: str) -> bool:
 
 
 LINE_OF_A_KEY = 20
-"""Characters from which on a line of a PEM file counts as a secret."""
+"""Fewest characters of a line of a PEM file that counts as a secret."""
 
 
 def access_of(fields: Mapping[str, Any]) -> OciAccess:

@@ -128,7 +128,7 @@ def _why_unauthenticated(said: str, skew: float | None) -> str:
 
 
 _SKEW_ALLOWED_S = 240.0
-"""OCI refuses requests that are signed more than five minutes off."""
+"""Seconds by which a clock may differ: OCI refuses requests that are signed more than five minutes off."""
 
 
 def _clock_skew(headers: Any) -> float | None:

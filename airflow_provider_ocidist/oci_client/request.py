@@ -21,17 +21,17 @@ TIMEOUT_S = 60.0
 LONGEST_PAUSE_S = 8.0
 PASSING = (408, 429, 500, 502, 503, 504)
 CONFLICTS = ("IncorrectState", "LockConflict", "ConcurrentObjectUpdate")
-"""Statuses, and codes of status 409, that a later attempt may not get."""
+"""Codes of status 409 that may pass at a later attempt."""
 SHA256_INFO = bytes.fromhex("3031300d060960864801650304020105000420")
-"""What precedes a SHA-256 digest in a signature (RFC 8017, section 9.2, note 1)."""
+"""Bytes before a SHA-256 digest in a signature (RFC 8017, section 9.2, note 1)."""
 DOMAINS = {"oc2": "oraclegovcloud.com", "oc3": "oraclegovcloud.com", "oc4": "oraclegovcloud.uk"}
 DOMAINS |= {"oc1": "oraclecloud.com", "oc19": "oraclecloud.eu"}
-"""Of each realm that does not follow the rule (`oci.regions_definitions.REALMS`)."""
+"""Domain of each realm that does not follow the rule (`oci.regions_definitions.REALMS`)."""
 ENDPOINTS = {
     "object_storage": "https://objectstorage.{region}.{domain}",
     "secrets": "https://secrets.vaults.{region}.oci.{domain}",
 }
-"""As the SDK's clients have them."""
+"""Hosts of the services, as the SDK's clients have them."""
 
 
 class RequestError(Exception):
@@ -46,7 +46,7 @@ class RequestError(Exception):
 
     @property
     def request(self) -> RequestError:
-        """Where the SDK's errors have what was asked."""
+        """The error itself, since the SDK's errors have a `request` with the address."""
         return self
 
 
@@ -110,7 +110,7 @@ def _parts(der: bytes) -> list[bytes]:
 
 
 class Signer:
-    """Who we are: an id and a key, read again when the service no longer accepts them."""
+    """The identity of this node: an id and a key, read again when the service no longer accepts them."""
 
     def __init__(self, read: Callable[[], tuple[str, str]]) -> None:
         self._read = read

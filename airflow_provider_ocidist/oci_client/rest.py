@@ -18,7 +18,7 @@ class Answer:
     """What the SDK answers, as far as storage looks at it."""
 
     headers: Mapping[str, str]
-    """Names in lower case."""
+    """Headers, with names in lower case."""
     data: Any = None
 
     @property

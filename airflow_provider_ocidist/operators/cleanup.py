@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
 """Final states of a task."""
 WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
-"""Rules by which no task runs after a failed one."""
+"""Trigger rules under which no task runs after a failed one."""
 
 
 class EndTrainingOperator(BaseOperator):
     """End the run of a training task if it still lives, and wait until every node of it has ended.
 
     For cleanups: after a user marks a training failed, Airflow starts the next tasks while its nodes still run.
-    Tasks after this one start when no node runs any more. The run is found by the records in the work directory, also
-    after a worker died before it could publish what it had created, by the tags of live runs, and by the XCom `run`.
-    It leaves a successful training alone, and succeeds if there was none.
+    Tasks after this one start when no node runs any more. The run is found, at any home, by the records in the work
+    directory, also after a worker died before it could publish what it had created, by the tags of live runs, and by
+    the XCom `run`. It leaves a successful training alone, and succeeds if there was none.
 
     `train >> EndTrainingOperator(task_id="end", training=train).as_teardown()`; or without `as_teardown`, when the
     outcome of the DAG run does not depend on this task alone. It waits on a worker. When it is a mapped task itself, as
@@ -34,12 +34,14 @@ class EndTrainingOperator(BaseOperator):
 
     :param training: the training task of the same DAG, or its id
     :param conn_id: Airflow connection of type `oci`; None: that of the training task, unless it is mapped over several
+    :param backend: `backend.kind` of its job; needed where it is not `oci_data_science`, the connection names no
+    `work_dir` in which it could be read, and its worker may die before it has published the XCom `run`
     :param compartment_id: if its job names another compartment than the connection; needed when its worker may die
     before it has published the XCom `run`
     :param patience: seconds until this task fails because nodes have not ended
     """
 
-    template_fields: Sequence[str] = ("conn_id", "compartment_id")
+    template_fields: Sequence[str] = ("conn_id", "backend", "compartment_id")
     shallow_copy_attrs: Sequence[str] = ("_stop",)
 
     def __init__(
@@ -47,6 +49,7 @@ class EndTrainingOperator(BaseOperator):
         *,
         training: Any,
         conn_id: str | None = None,
+        backend: str | None = None,
         compartment_id: str | None = None,
         patience: float = 600.0,
         trigger_rule: str = "all_done",
@@ -64,6 +67,7 @@ class EndTrainingOperator(BaseOperator):
         task = getattr(training, "operator", training)
         self.training: str = task if isinstance(task, str) else task.task_id
         self.conn_id = conn_id or (None if isinstance(task, str) else _conn_id_of(task, self))
+        self.backend = backend
         self.compartment_id = compartment_id
         self.patience = patience
         self._stop = StopFlag()
@@ -82,6 +86,7 @@ class EndTrainingOperator(BaseOperator):
         """Return the names of the runs that had to be ended."""
         # Imported by a running task only: every DAG file would pay for it.
         from airflow_provider_ocidist.operators.gang_cleanup import GangCleanup, keys_of
+        from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 
         states = self._states(context)
         living = sorted(f"{name} is {state}" for name, state in states.items() if state not in OVER)
@@ -92,7 +97,10 @@ class EndTrainingOperator(BaseOperator):
         # If the training was given by its id, its operator is known only now.
         conn_id = self.conn_id or self.render_template(self._conn_id_in_dag(), context)
         with as_airflow_errors():
-            cleanup = GangCleanup(conn_id, self.compartment_id, self.patience, self._stop, self.log)
+            connection = TaskConnection(conn_id)
+            cleanup = GangCleanup(
+                connection, self.backend, self.compartment_id, self.patience, self._stop, self.log
+            )
             ended = cleanup.end_all(keys_of(context["ti"], self.training, states))
         self.log.info("no node of %s runs any more; ended: %s", self.training, ", ".join(ended) or "nothing")
         return ended

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RUN_ON = ("worker", "platform")
 FOLDER, ORDER = "copy_data", "order.json"
-"""The code sent to a node: a folder of this name with this file."""
+"""Folder sent to a node as its code, and the file in it."""
 SUBJECT = "the data to copy"
 
 
@@ -57,7 +57,7 @@ class CopyTask:
     """The life of a copying task. On the platform it is that of a gang of one node."""
 
     def __init__(self, operator: CopyingOperator, stop: StopFlag) -> None:
-        """`stop`: what `on_kill` sets."""
+        """`stop`: the flag that `on_kill` sets."""
         self._operator = operator
         self._stop = stop
         self._gang: TrainingTask | None = None

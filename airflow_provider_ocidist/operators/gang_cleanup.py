@@ -1,37 +1,83 @@
-"""GangCleanup: ends all gangs of a task that is over. No DAG file imports it."""
+"""GangCleanup: ends all gangs of a task that is over, at whichever home. No DAG file imports it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow.providers.common.compat.sdk import XCom
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import OpensById
+from airflow_provider_ocidist.backends.capabilities import OpensById, near
+from airflow_provider_ocidist.backends.recorded_gangs import by_age
 from airflow_provider_ocidist.errors import BackendError, RunNotFound
 from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
-from airflow_provider_ocidist.gangs.search import gangs_of
+from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.hooks.oci import OciHook
-from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
+from airflow_provider_ocidist.model.attempts import Attempt, Place
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.operators.task_jobs import TaskConnection
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 SETTLED_AFTER = 15.0
-"""Seconds: the process of a failed or cleared task may live for ten more, and create nodes in them."""
+"""Seconds after which nothing is created any more: the process of a failed or cleared task may run for ten more."""
+
+
+@dataclass(frozen=True)
+class _Home:
+    """One home at which a task has, or may have, gangs."""
+
+    backend: Backend
+    recorded: Sequence[Attempt]
+    """Attempts of the task, at any home."""
+    published: Sequence[RunRef]
+    """Gangs at this home that XComs name."""
+    place: str | None
+    """The compartment in which to list what lives, besides those of the XComs; None: the connection's."""
+
+    def gangs(self, keys: Sequence[RunKey]) -> list[RunRef]:
+        """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""
+        places = dict.fromkeys([self.place, *(ref.compartment_id for ref in self.published)])
+        found = {ref.job_id: ref for ref in gangs_of(self.backend, keys, self.recorded, places)}
+        digests = {key.task_digest for key in keys}
+        for job_id in {ref.job_id for ref in self.published} - found.keys():
+            ref = self._opened(job_id)
+            # A user who may write XComs could otherwise have another task's run ended.
+            if ref is not None and ref.key.task_digest in digests:
+                found[job_id] = ref
+        return by_age(found.values())
+
+    def _opened(self, job_id: str) -> RunRef | None:
+        """Return the gang of an id; without ids, a home's gangs are those that the records name."""
+        try:
+            return self.backend.open(job_id).ref if isinstance(self.backend, OpensById) else None
+        except RunNotFound:
+            return None
 
 
 class GangCleanup:
     """Ends all gangs of a task, and waits until no node of them runs."""
 
     def __init__(
-        self, conn_id: str, compartment_id: str | None, patience: float, stop: StopFlag, log: TaskLog
+        self,
+        connection: TaskConnection,
+        kind: str | None,
+        compartment_id: str | None,
+        patience: float,
+        stop: StopFlag,
+        log: TaskLog,
     ) -> None:
-        """`compartment_id`: where the gangs are, if not in the connection's. `patience` is in seconds."""
-        self._conn_id = conn_id
-        self._backend = OciHook(conn_id).backend()
+        """`kind`: of the backend, where neither XCom nor records name it. `patience` is in seconds.
+
+        `compartment_id`: where the gangs of that kind are, if not in the connection's.
+        """
+        self._connection = connection
+        self._kind = kind
         self._compartment_id = compartment_id
         self._patience = patience
         self._stop = stop
@@ -45,50 +91,85 @@ class GangCleanup:
             since = time.monotonic() - begun
             found, living = self._ended_now(keys)
             ended |= dict.fromkeys(ref.key.name for ref in living)
-            if since >= SETTLED_AFTER or (not living and _all_succeeded(self._backend, keys, found)):
+            if since >= SETTLED_AFTER or (not living and self._all_succeeded(keys, found)):
                 return list(ended)
             pause = max(0.0, begun + SETTLED_AFTER - time.monotonic())
             self._log.info("looking again in %.0f s: its worker may still be creating nodes", pause)
             self._stop.wait(pause)
 
     def _ended_now(self, keys: Sequence[RunKey]) -> tuple[list[RunRef], list[RunRef]]:
-        """End what lives; return all gangs that were found, and those that had to be ended.
+        """End the gangs that run; return all gangs that were found, and those that had to be ended.
 
-        Whatever the service answers is asked again until it is evidence: its nodes may live.
+        Errors of the service are retried until they are conclusive, since nodes may be running.
         """
         backoff = Backoff(self._stop, self._log)
-        canceller, begun = Canceller(self._backend, self._log, self._stop), time.monotonic()
+        cancellers: dict[str, Canceller] = {}
         ended: dict[str, RunRef] = {}
         while True:
-            try:
-                found = self._gangs_of(keys)
-                living = _living(self._backend, found)
-                ended |= {ref.job_id: ref for ref in living}
-                left = max(0.0, begun + self._patience - time.monotonic())
-                canceller.end(living, "for its task has ended", within=left)
-                return found, list(ended.values())
-            except BackendError as error:
-                if not may_pass(error):
-                    raise
-                backoff.take(error, lambda: self._backend.reconnect(OciHook(self._conn_id).fields))
+            found: list[RunRef] = []
+            errors: list[BackendError] = []
+            for home in self._homes(keys, errors):
+                try:
+                    there = home.gangs(keys)
+                    living = [ref for ref, status in self._seen(there) if not status.ended]
+                    ended |= {ref.job_id: ref for ref in living}
+                    canceller = cancellers.setdefault(
+                        home.backend.kind, Canceller(home.backend, self._log, self._stop)
+                    )
+                    canceller.end(living, "for its task has ended", within=self._patience)
+                    found += there
+                except BackendError as error:
+                    # What lives at another home is ended all the same.
+                    errors.append(error)
+            if not errors:
+                return by_age(found), list(ended.values())
+            for hopeless in errors:
+                if not may_pass(hopeless):
+                    raise hopeless
+            backoff.take(errors[0], self._connection.reconnect)
 
-    def _gangs_of(self, keys: Sequence[RunKey]) -> list[RunRef]:
-        """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""
-        published = [run for key in keys if (run := _published_by(key))]
-        places = dict.fromkeys(
-            [
-                (self._compartment_id, None),
-                *((run.get("compartment_id"), run.get("run_dir")) for run in published),
+    def _homes(self, keys: Sequence[RunKey], errors: list[BackendError]) -> list[_Home]:
+        """Return the homes that XComs, records or the caller name; none where they cannot be known now."""
+        published = [ref for key in keys if (ref := _published_by(key))]
+        named = dict.fromkeys([*([self._kind] if self._kind else []), *(ref.backend for ref in published)])
+        recorded: list[Attempt] = []
+        try:
+            for kind in named or [DEFAULT_BACKEND]:
+                there = [_place_of(ref) for ref in published if ref.backend == kind]
+                recorded += recorded_of(self._backend(kind), keys, there)
+            kinds = dict.fromkeys([*named, *(each.place.backend for each in recorded)])
+            return [
+                _Home(
+                    self._backend(kind),
+                    recorded,
+                    [ref for ref in published if ref.backend == kind],
+                    self._compartment_id if kind == (self._kind or DEFAULT_BACKEND) else None,
+                )
+                for kind in kinds or [DEFAULT_BACKEND]
             ]
+        except BackendError as error:
+            errors.append(error)
+            return []
+
+    def _backend(self, kind: str) -> Backend:
+        return self._connection.backend(kind)
+
+    def _seen(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
+        """Return the gangs with their states, each from its own home."""
+
+        def look(ref: RunRef) -> tuple[RunRef, RunStatus]:
+            return ref, near(self._backend(ref.backend), ref).status([ref])[0]
+
+        return in_parallel(look, refs)
+
+    def _all_succeeded(self, keys: Sequence[RunKey], refs: Sequence[RunRef]) -> bool:
+        """Return whether the newest gang of every task has succeeded: then no try creates another."""
+        newest = {ref.key.task_digest: ref for ref in refs}
+        return len(newest) == len(keys) and all(
+            node.state is NodeState.SUCCEEDED
+            for _, status in self._seen(list(newest.values()))
+            for node in status.nodes
         )
-        found = {ref.job_id: ref for place in places for ref in gangs_of(self._backend, keys, *place)}
-        digests = {key.task_digest for key in keys}
-        for job_id in {str(run["job_id"]) for run in published} - found.keys():
-            ref = _opened(self._backend, job_id)
-            # A user who may write XComs could otherwise have another task's run ended.
-            if ref is not None and ref.key.task_digest in digests:
-                found[job_id] = ref
-        return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))
 
 
 def keys_of(ti: Any, task_id: str, states: Mapping[str, str | None]) -> list[RunKey]:
@@ -100,29 +181,17 @@ def keys_of(ti: Any, task_id: str, states: Mapping[str, str | None]) -> list[Run
     ]
 
 
-def _published_by(key: RunKey) -> Mapping[str, Any] | None:
+def _published_by(key: RunKey) -> RunRef | None:
     """Return the XCom `run` of the training's newest gang."""
     run = XCom.get_one(
         key="run", dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index
     )
-    return run if isinstance(run, Mapping) and run.get("job_id") else None
-
-
-def _opened(backend: Backend, job_id: str) -> RunRef | None:
     try:
-        return OpensById.of(backend).open(job_id).ref
-    except RunNotFound:
+        return RunRef.from_json(run) if isinstance(run, Mapping) else None
+    except (TypeError, ValueError):
+        # Not of ours; the records lead to its gangs as well.
         return None
 
 
-def _living(backend: Backend, refs: Sequence[RunRef]) -> list[RunRef]:
-    return [ref for ref, status in zip(refs, backend.status(refs), strict=True) if not status.ended]
-
-
-def _all_succeeded(backend: Backend, keys: Sequence[RunKey], refs: Sequence[RunRef]) -> bool:
-    """Return whether the newest gang of every task has succeeded: then no try creates another."""
-    newest = {ref.key.task_digest: ref for ref in refs}
-    statuses = backend.status(list(newest.values()))
-    return len(newest) == len(keys) and all(
-        node.state is NodeState.SUCCEEDED for status in statuses for node in status.nodes
-    )
+def _place_of(ref: RunRef) -> Place:
+    return Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)

@@ -10,7 +10,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Overtaken
-from airflow_provider_ocidist.gangs.attempt_notes import noted_in
 from airflow_provider_ocidist.gangs.kills import (
     KILLED_PATIENCE,
     Backoff,
@@ -26,7 +25,7 @@ from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 
 CancelEarlier = Callable[[RunKey, int, BaseException], list[str]]
-"""Ends gangs of earlier tries, for this reason; returns what may live all the same."""
+"""Function that ends the gangs of earlier tries for a reason, and returns what may still be running."""
 
 
 class GangEnding:
@@ -50,7 +49,7 @@ class GangEnding:
 
     @contextlib.contextmanager
     def of_all_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
-        """Let a kill end what this try has begun and earlier ones have left, also while an answer is awaited."""
+        """Let a kill end the gangs that this try has begun and earlier tries have left, also during a request."""
         why = BackendError("the task was killed while it looked for its gang", cause=Cause.CANCELED)
         self._killer = Killer(gang.earlier_canceller(key, self._try_number, why))
         try:
@@ -60,7 +59,7 @@ class GangEnding:
 
     @contextlib.contextmanager
     def of_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
-        """End a gang that may live before its task fails for any reason."""
+        """End the gang, which may be running, before its task fails for any reason."""
         try:
             yield
         except TaskDeferred:
@@ -80,7 +79,7 @@ class GangEnding:
     def of_earlier_tries(self, key: RunKey, cancel_earlier: CancelEarlier) -> Iterator[None]:
         """End what earlier tries may have left where this one fails and none comes after it.
 
-        Adds to the error what may live all the same.
+        Adds to the error the gangs that may still be running.
         """
         try:
             yield
@@ -88,18 +87,20 @@ class GangEnding:
             if self._try_number > 1 and self._is_last(key, error):
                 self._log.warning("this try is the last: ending the gangs that earlier tries may have left")
                 if left := _left_after(cancel_earlier, key, self._try_number, error):
-                    error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])
+                    error.args = (
+                        f"{error}; these gangs may still be running: {'; '.join(left)}",
+                        *error.args[1:],
+                    )
             raise
 
     def cancel_noted(self, notes: Any) -> CancelEarlier:
-        """Return what ends gangs of earlier tries without the job of this one: its file may be broken by now.
+        """Return a function that ends gangs of earlier tries without this try's job, whose file may be broken by now.
 
         `notes`: Airflow's store of the task's state, if it has one.
         """
 
         def cancel_earlier(key: RunKey, try_number: int, why: BaseException) -> list[str]:
-            kind = next((each.place.backend for each in noted_in(notes, None, self._log)), None)
-            return cancel_noted(self._connection.backend(kind), key, try_number, why, notes, self._log)
+            return cancel_noted(self._connection.backend, key, try_number, why, notes, self._log)
 
         return cancel_earlier
 
@@ -138,7 +139,7 @@ class GangEnding:
             )
 
     def _is_last(self, key: RunKey, error: BaseException) -> bool:
-        """Whether no try of the task comes after this one, which an error ends."""
+        """Whether no try follows this one after an error."""
         if isinstance(error, Overtaken):
             return False
         hopeless = isinstance(error, JobFileError) or (
@@ -148,8 +149,8 @@ class GangEnding:
 
 
 def _left_after(cancel_earlier: CancelEarlier, key: RunKey, try_number: int, why: BaseException) -> list[str]:
-    """Return what may live all the same; that it could not be looked for is no reason to fail with another error."""
+    """Return the gangs that may still be running; an error of this look-up never replaces the task's own."""
     try:
         return cancel_earlier(key, try_number, why)
     except Exception as error:  # noqa: BLE001 - Airflow's own, as of a connection that cannot be read
-        return [f"what earlier tries have left is not known: {error}"]
+        return [f"the gangs of earlier tries cannot be looked up: {error}"]

@@ -1,4 +1,4 @@
-"""What a task's arguments say of its job. DAG files import this module: it imports no other of ours."""
+"""A task's arguments about its job. DAG files import this module: it imports no other of ours."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class WrittenCode:
     """Code that a task writes itself, for its nodes. The files are there only while they are needed."""
 
     folder: str
-    """Its name, the same in each attempt: the code sent to the nodes must be the same, too."""
+    """Name of the folder, the same in each attempt, since the code sent to the nodes must be the same, too."""
     files: Mapping[str, str]
-    """By name, the text of each."""
+    """Text of each file, by its name."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """What the job says of this code, by dotted path."""
+    """Settings that the job needs for this code, by dotted path."""
 
     @contextlib.contextmanager
     def written(self) -> Iterator[Path]:
@@ -39,7 +39,7 @@ class JobArguments:
     job: Any
     """Path of a job file, its URI, or a mapping of the same form."""
     folder: Path
-    """Relative paths begin here."""
+    """Folder that relative paths begin in."""
     nodes: int | str | None = None
     shape: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)

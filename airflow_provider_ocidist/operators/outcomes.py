@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.gangs import replacement
+from airflow_provider_ocidist.gangs import another_gang
+from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
-from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import is_final, training_failure
@@ -25,7 +25,7 @@ from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.report import Restart
-from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ UPLOADS_LIMIT = 10.0
 
 
 class ErrorLog(TaskLog, Protocol):
-    """A task's log, with what went wrong on the nodes."""
+    """A task's log, with a level for errors."""
 
     def error(self, msg: Any, /, *args: Any) -> object: ...
 
@@ -51,13 +51,14 @@ class TryOutcome:
         self._connection = connection
         self._log = log
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
-        """Remembers that a gang's machines were refused; returns whether the job names others."""
+        """Function that records the refusal of a gang's machines, and returns whether the job names others."""
         self.no_other_gang: Callable[[RunRef, Restart], str | None] = lambda *_: ""
-        """Returns why a gang that has failed is not made anew in this try, empty for no words; None: it is."""
+        """Function that returns why a failed gang is not made anew in this try, empty for no message; None: it is made
+        anew."""
         self.lacks_capacity: Callable[[], bool] = lambda: False
-        """Returns whether any machines that the job names may be there later."""
+        """Function that returns whether any machines that the job names may be free later."""
         self.search: CapacitySearch | None = None
-        """The search for machines; None where the task does not ask again."""
+        """Search for machines; None if the task does not ask again."""
         self._spent: dict[str, Any] = {}
         """Node-hours, and their cost, of a gang that has failed."""
         self.result: dict[str, Any] | None = None
@@ -78,10 +79,7 @@ class TryOutcome:
         if ref.candidate:
             self._log.info("gang %s runs on a candidate: %s", ref.key.name, ref.candidate)
         if not ref.has_log:
-            self._log.warning(
-                "the nodes' output is not kept, and so not shown here: name a log group in the connection "
-                "or the job (log_group_id)"
-            )
+            self._log.warning("the nodes' output is not kept, and so not shown here: %s", words.keep_log)
         self._push("run", ref.to_json())
         for key, url in links_of_run(ref, self._connection.access(ref.backend)).items():
             self._push(key, url)
@@ -110,12 +108,12 @@ class TryOutcome:
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
-        gang = replacement.lost_gang(cause, masked_text(message), watch.status)
+        gang = another_gang.lost_gang(cause, masked_text(message), watch.status)
         why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
             final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
             self._close(watch.record.ref, End(succeeded=False, failure=gang, final=final))
-            self._abort_uploads(watch.record.ref)
+            self._abort_uploads(watch.record.ref, watch.status)
         failure = Failure.of(cause, message, watch.record, watch.status)
         if why_not:
             failure = replace(failure, message=f"{failure.message}; no other gang in this try: {why_not}")
@@ -162,17 +160,20 @@ class TryOutcome:
         backend = self._connection.backend(ref.backend)
         backend.gangs.close(ref, replace(end, try_number=self._ti.try_number))
 
-    def _abort_uploads(self, ref: RunRef) -> None:
-        """Abort what the nodes, which have ended, were sending of checkpoints: no retry may follow that does so."""
-        if ref.checkpoints_uri is None:
+    def _abort_uploads(self, ref: RunRef, status: RunStatus) -> None:
+        """Abort what the nodes, which have ended, were sending: no retry may follow that does so."""
+        sending = [each for node in status.nodes if node.report for each in node.report.sending]
+        if ref.checkpoints_uri is None and not sending:
             return
-        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
+        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind, abort_reported
 
         access = self._connection.access(ref.backend)
-        fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
         # A task that fails does not wait for a store that is down.
         impatient = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
-        abort_left_behind(ref.checkpoints_uri, fence, impatient)
+        if ref.checkpoints_uri is not None:
+            fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
+            abort_left_behind(ref.checkpoints_uri, fence, impatient)
+        abort_reported(sending, impatient)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause not in NO_MACHINE:

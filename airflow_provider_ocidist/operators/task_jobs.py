@@ -26,9 +26,9 @@ from airflow_provider_ocidist.operators.job_arguments import JobArguments
 log = logging.getLogger(__name__)
 
 Render = Callable[[str], Any]
-"""Fills in the Jinja of a text. Raises jinja2's TemplateError."""
+"""Function that fills in the Jinja of a text. Raises jinja2's TemplateError."""
 DEFAULT_LEASE = 7200.0
-"""Seconds that the nodes run on without a waiting task: Airflow may be down for an hour."""
+"""Seconds that the nodes go on without a waiting task: Airflow may be down for an hour."""
 DEFAULT_CAPACITY_TIMEOUT = 3600.0
 """Seconds for which a task asks again when no machine is free, without using its retries."""
 
@@ -58,7 +58,7 @@ class TaskConnection:
         return self._connected[kind]
 
     def reconnect(self) -> None:
-        """Let the backends use the connection's credentials of now."""
+        """Let the backends use the connection's present credentials."""
         for backend in [each for each in self._connected.values() if each.needs_connection]:
             backend.reconnect(self.hook(backend.kind).fields)
 
@@ -70,9 +70,9 @@ class TaskJob:
         self._connection = connection
         self._read: tuple[JobArguments, TrainingJob] | None = None
         self.planned: tuple[TrainingJob, Plan] | None = None
-        """The job and the plan as last shown; None before that, and where there is no plan."""
+        """Job and plan as last shown; None before that, and if there is no plan."""
         self._plans: tuple[Plan, ...] = ()
-        """The plans of all choices of machines of that job."""
+        """Plans of all choices of machines of that job."""
 
     def job(self, arguments: JobArguments, render: Render) -> TrainingJob:
         """Return the job of these arguments, with a task's default limits for those that it does not set.
@@ -119,7 +119,7 @@ class TaskJob:
         try:
             job = self.job(arguments(), render)
             several = Candidates(self._connection.backend(job.backend.kind), job, log)
-            # Each is planned: one that lacks something must not be found out at night.
+            # Each candidate is planned, so that an incomplete one shows now, and not at night when it is asked for.
             plans = several.plans(key)
         except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is reported there
             return f"no plan: {masked_text(str(error), secrets)}"

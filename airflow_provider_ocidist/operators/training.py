@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.operators.training_task import TrainingTask
 
 TRIGGER_FAILED = "__fail__"
-"""The method by which Airflow resumes a task whose trigger failed or timed out (`sdk.bases.operator`)."""
+"""Method by which Airflow resumes a task whose trigger failed or timed out (`sdk.bases.operator`)."""
 
 
 def _retries() -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 TRIGGER_TIMEOUT = "Trigger timeout"
-"""The error with which Airflow resumes a task whose deferral timed out (`sdk.bases.operator`)."""
+"""Error with which Airflow resumes a task whose deferral timed out (`sdk.bases.operator`)."""
 
 
 class TrainingTask:
@@ -29,7 +29,7 @@ class TrainingTask:
     def __init__(
         self, operator: TrainingOperator, stop: StopFlag, *, publishes_checkpoint: bool = True
     ) -> None:
-        """`stop`: what `on_kill` sets. `publishes_checkpoint`: whether the job is one that trains."""
+        """`stop`: the flag that `on_kill` sets. `publishes_checkpoint`: whether the job is one that trains."""
         self._operator = operator
         self._stop = stop
         self._publishes_checkpoint = publishes_checkpoint
@@ -52,7 +52,7 @@ class TrainingTask:
         )
 
     def train(self, context: Context) -> dict[str, Any]:
-        """Bring about the gang and wait for its end; return the result."""
+        """Adopt or create the gang, wait for its end, and return the result."""
         return self._begun(context).train()
 
     def resume(

@@ -12,13 +12,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
-from airflow_provider_ocidist.gangs import replacement
+from airflow_provider_ocidist.gangs import another_gang
+from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
-from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
@@ -71,7 +71,7 @@ class TrainingTry:
     operator: TrainingOperator
     context: Context
     stop: StopFlag
-    """Set when the task is killed."""
+    """Flag that is set when the task is killed."""
     connection: TaskConnection
     job: TaskJob
     publishes_checkpoint: bool
@@ -81,7 +81,7 @@ class TrainingTry:
     _ref: RunRef | None = field(init=False, default=None)
     _said_why_it_waits: bool = field(init=False, default=False)
     _moved: bool = field(init=False, default=False)
-    """Whether it has asked for another gang: of another candidate, or after a machine was lost."""
+    """Whether this try has asked for another gang: of another candidate, or after a machine was lost."""
 
     def __post_init__(self) -> None:
         self._log = self.operator.log
@@ -96,7 +96,7 @@ class TrainingTry:
     # what a process of the task begins with
 
     def train(self) -> dict[str, Any]:
-        """Bring about the gang and wait for its end; return the result."""
+        """Adopt or create the gang, wait for its end, and return the result."""
         return self._until_capacity(self._begin)
 
     def resume(self, record: RunRecord) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class TrainingTry:
             raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
 
     def _has_another(self, ref: RunRef, cause: Cause, message: str) -> bool:
-        """Remember that the service had no machines for a gang; return whether the job names others."""
+        """Record that the service had no machines for a gang; return whether the job names others."""
         if cause not in NO_MACHINE:
             return False
         return self._of_candidates(
@@ -206,13 +206,13 @@ class TrainingTry:
         """Return why a gang that has failed is not made anew in this try; None: it is."""
         try:
             job = self._job()
-            if job.restarts == Restarts() or failure.cause not in replacement.MADE_UP_FOR:
+            if job.restarts == Restarts() or failure.cause not in another_gang.MADE_UP_FOR:
                 return ""
             ends = self.connection.backend(ref.backend).gangs.ends(ref)
         except (OcidistError, OSError) as error:
-            return f"what has been spent of restarts is not known: {error}"
+            return f"the number of restarts so far cannot be read: {error}"
         before = [end.failure for end in ends if end.failure and end.try_number == self._try_number]
-        return replacement.why_no_gang(job.restarts, before, failure)
+        return another_gang.why_no_gang(job.restarts, before, failure)
 
     def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
         try:
@@ -220,7 +220,7 @@ class TrainingTry:
             backend = self.connection.backend(job.backend.kind)
             return ask(Candidates(backend, job, self._log))
         except (OcidistError, OSError) as error:
-            self._log.warning("whether the job names other machines is not known: %s", error)
+            self._log.warning("other machines that the job names cannot be looked up: %s", error)
             return False
 
     def _search_of_try(self) -> CapacitySearch | None:
@@ -237,7 +237,7 @@ class TrainingTry:
         )
 
     def _begin(self) -> dict[str, Any]:
-        """Bring about the gang, and wait for its end."""
+        """Adopt or create the gang, and wait for its end."""
         with as_airflow_errors(), self.outcome.publishing_failure():
             key = task_context.key_of(self.context)
             notes = self.context.get("task_state_store")
@@ -247,7 +247,15 @@ class TrainingTry:
                 deadline = self._prepared(job)
             with self.job.with_code(job) as complete:
                 plans = self.job.plans(complete)
-                gang = GangSubmitter(backend, complete, self._log, notes, self.stop, plans=plans)
+                gang = GangSubmitter(
+                    backend,
+                    complete,
+                    self._log,
+                    notes,
+                    self.stop,
+                    plans=plans,
+                    reach=self.connection.backend,
+                )
                 record = self._brought_about(gang, key, deadline)
         return self._supervise(record, announced=False)
 
@@ -264,7 +272,7 @@ class TrainingTry:
         return deadline
 
     def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
-        """Return the record of the gang; where one may live, or was half made, one bad answer is no reason to fail."""
+        """Return the record of the gang; while one may be running, or is incomplete, one bad answer ends nothing."""
         backoff = Backoff(self.stop, self._log)
         with (
             self.ending.of_all_tries_when_killed(gang, key),

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SHOWN = 100
-"""Most checkpoints that are read: the newest."""
+"""Most checkpoints that are read, the newest of all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class Checkpoint:
     step: int | None
     loss: float | None
     size: int
-    """Bytes, of all its files."""
+    """Bytes of all its files."""
     files: int
     created_at: float
     """Unix time, in seconds."""
@@ -36,7 +36,7 @@ class FoundCheckpoints:
 
     items: tuple[Checkpoint, ...] = ()
     older: int = 0
-    """The number of older checkpoints."""
+    """Number of older checkpoints."""
     problem: str | None = None
 
 
@@ -60,7 +60,9 @@ class CheckpointList:
             found = [self._checkpoint(store, entry) for entry in manifests[:SHOWN]]
         except (OcidistError, OSError) as error:
             return FoundCheckpoints(
-                items=self._last.items, older=self._last.older, problem=f"they cannot be read now: {error}"
+                items=self._last.items,
+                older=self._last.older,
+                problem=f"the checkpoints cannot be read now: {error}",
             )
         read = sorted((each for each in found if each), key=lambda each: each[0], reverse=True)
         items = tuple(checkpoint for _, checkpoint in read)

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.run import RunRef
 
 LINES = 50
 FIRST_WINDOW = 20.0
-"""Seconds before the end that are searched first: a log is only read forwards, and may be long."""
+"""Seconds before the end that are searched first, as a log is only read forwards, and may be long."""
 WIDER = 6.0
 MOST_LINES = 3000
-"""Lines read of a window, of all nodes of a run: the API server serves a page every few seconds."""
+"""Most lines read of a window, of all nodes of a run: the API server serves a page every few seconds."""
 SHORTEST_WINDOW = 0.5
 
 
@@ -29,10 +30,7 @@ class LogTail:
 def log_tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
     """Return the last lines that a node wrote up to a Unix time. Raises BackendError."""
     if not ref.has_log:
-        return LogTail(
-            problem="this job has no log group, so the service keeps no lines: name one in the connection "
-            "(log_group_id) or in the job"
-        )
+        return LogTail(problem=f"the nodes' output is not kept: {words_of(ref.backend).keep_log}")
     earliest = ref.submitted_at - 1
 
     def read(window: float) -> tuple[list[LogLine], bool]:
@@ -44,8 +42,8 @@ def log_tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTa
     lines, reached = _newest(read, until - earliest)
     if not lines and reached < until - earliest:
         return LogTail(
-            problem=f"this node wrote nothing in the last {reached:.0f} s, and the others too much to search further "
-            "back here: see the log of the task"
+            problem=f"this node printed nothing in the last {reached:.0f} s, and the other nodes printed too much to "
+            "search further back here: see the log of the task"
         )
     return LogTail(lines=tuple(lines[-LINES:]))
 

@@ -21,7 +21,7 @@ from airflow_provider_ocidist.model.run import RunRef
 RUN, RESULT, FAILURE = "run", "return_value", "failure"
 PAGE_RUNS = 50
 _ID = re.compile(r"[A-Za-z0-9._-]*")
-"""An OCID, or nothing: ids are inserted into searches."""
+"""Pattern of the service's ids, since they are inserted into searches; an id may be empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +46,11 @@ class TaskRecord:
     ended_at: float | None = None
     conn_id: str = OciHook.default_conn_name
     ref: RunRef | None = None
-    """The gang by its XCom `run`; None before that, and for tasks that are not ours. See `StatusCache`."""
+    """Gang by the XCom `run`; None before that, and for tasks that are not ours. See `StatusCache`."""
     result: Mapping[str, Any] = field(default_factory=dict)
-    """Its return value; empty until it has succeeded."""
+    """Return value of the task; empty until it has succeeded."""
     failure: Mapping[str, Any] = field(default_factory=dict)
-    """Its published failure; empty if it had no time to publish one."""
+    """Failure that the task has published; empty if it had no time for that."""
 
 
 def read_task(task: TaskId) -> TaskRecord | None:

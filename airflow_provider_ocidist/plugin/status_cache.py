@@ -46,20 +46,20 @@ class Snapshot:
     """A gang as it was at one moment; times are Unix times, in seconds."""
 
     at: float | None = None
-    """When the status was read; None: not yet."""
+    """Unix time at which the status was read; None: not yet."""
     status: RunStatus | None = None
     record: RunRecord | None = None
-    """As the service returns it, with the limits and expectations of its job."""
+    """Record as the service returns it, with the limits and expectations of its job."""
     remaining: float | None = None
     """Seconds until the last step, by the pace."""
     steps_per_second: float | None = None
     checkpoints: FoundCheckpoints = field(default_factory=FoundCheckpoints)
     console_url: str | None = None
-    """Of the main run: in the OCI console, or at the emulator."""
+    """Address of the main run's page in the OCI console, or at the emulator; None where its home has none."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Secrets that its nodes got, and may print."""
     problem: str | None = None
-    """Why there is no newer status."""
+    """Reason why there is no newer status."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +133,7 @@ class StatusCache:
         try:
             return await answer.get(FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at))
         except asyncio.TimeoutError:
-            problem = f"the logs have not answered for {PATIENCE:.0f} s; the task's own log has them"
+            problem = f"no lines were read within {PATIENCE:.0f} s; see the log of the task"
             return replace(answer.value, problem=problem)
 
     def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Snapshot:

@@ -11,6 +11,7 @@ from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.gangs.spending import Spending, seconds_of, spans_of
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.causes import MEANINGS
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.run import (
     Expectations,
     NodeState,
@@ -28,7 +29,7 @@ OURS = ("DistributedTraining", "distributed_training")
 """Words in the class names of operators, and of the decorator, that start gangs."""
 ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 TAILS = 20
-"""Nodes whose last lines are sent along, those that failed first; the log of the others is asked for."""
+"""Most nodes whose last lines are sent along, those that failed first; the log of the others is requested."""
 
 
 def task_view(record: TaskRecord, snapshot: Snapshot, now: float) -> Json:
@@ -96,9 +97,12 @@ def _task(record: TaskRecord) -> Json:
 
 
 def _gang(ref: RunRef, snapshot: Snapshot, record: TaskRecord) -> Json:
+    words = words_of(ref.backend)
     return {
         "name": ref.key.name,
         "backend": ref.backend,
+        "node_noun": words.node,
+        "identifier": words.identifier,
         "topology": ref.topology,
         "nodes": ref.nodes,
         "job_id": ref.job_id,
@@ -159,11 +163,11 @@ def failure_of(record: TaskRecord, snapshot: Snapshot, now: float) -> Json | Non
         return _failure(found.to_json(), snapshot.status)
     if record.state == "failed" and record.ref is not None:
         seen = (
-            "every node has done its part"
+            "all its nodes have ended without an error"
             if snapshot.status and snapshot.status.ended
-            else "its nodes were not seen"
+            else "the state of its nodes is not known"
         )
-        return _failure({"message": f"the task has failed, though {seen}: its log says why"}, None)
+        return _failure({"message": f"the task has failed, but {seen}: see the log of the task"}, None)
     return None
 
 
@@ -289,7 +293,7 @@ def spent(snapshot: Snapshot, record: TaskRecord, now: float) -> Json | None:
     price = record.ref.price if record.ref else None
     at = now if snapshot.status.at is None else snapshot.status.at
     used = Spending.of(snapshot.status, at, price, snapshot.remaining)
-    return used.to_json() if used.node_seconds else None
+    return used.to_json() if used.spent.node_seconds else None
 
 
 def no_such_task(task: TaskId) -> Json:

@@ -23,7 +23,7 @@ class CheckpointWait(SensorWait):
         self._poke_interval = poke_interval
         self._log = log
         after = f" after step {after_step}" if after_step >= 0 else ""
-        self.awaited = f"there is no whole checkpoint{after} below {uri}"
+        self.awaited = f"no whole checkpoint{after} found below {uri}"
         self._looking: CheckpointLook | None = None
 
     def trigger(self) -> CheckpointTrigger:

@@ -13,7 +13,7 @@ class SensorWait(ABC):
     """One wait: for a run, or for a checkpoint."""
 
     awaited: str
-    """What has not happened by the time-out, for a person."""
+    """Sentence that says what has not happened by the time-out."""
 
     @abstractmethod
     def trigger(self) -> Any:

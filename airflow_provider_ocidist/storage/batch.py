@@ -35,9 +35,9 @@ from airflow_provider_ocidist.storage.transfer import (
 )
 
 AT_A_TIME = 8
-"""Items; with 64 streams, each then has eight."""
+"""Number of items at a time; with 64 streams, each then has eight."""
 FRESH_S = 60.0
-"""An item's source that was listed longer ago is listed again before its copy."""
+"""Seconds after which the listing of an item's source is repeated before its copy."""
 LOGGED_EVERY_S = 5.0
 NAMES_TOLD = 20
 ITEMS_TOLD = 100
@@ -70,7 +70,7 @@ class Surveyed:
 
     @property
     def root(self) -> str:
-        """Of what is written, as `absolute` returns it."""
+        """The root of what is written, as `absolute` returns it."""
         return absolute(self.landed.store)
 
 
@@ -83,7 +83,7 @@ class ItemReport:
     error: OcidistError | OSError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it small: names are counted, and the first are listed."""
+        """Return the result in short: names are counted, and the first are listed."""
         places = {
             "item": self.item.number,
             "source": locations.shown(self.item.source),

@@ -1,4 +1,4 @@
-"""Catalog: all that lies in a place for checkpoints, for the person who looks after it."""
+"""Catalog: all that lies in a place for checkpoints, for the commands that look after it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class FolderState(StrEnum):
     """What a folder in a place for checkpoints is."""
 
     WHOLE = "whole"
-    """All files of its manifest are there, in their sizes."""
+    """All files of the checkpoint's manifest are there, in their sizes."""
     DAMAGED = "damaged"
-    """It was published, and has lost something since."""
+    """The checkpoint was published, and has lost a file since."""
     UNFINISHED = "unfinished"
-    """It has no manifest: its upload goes on, or was cut off."""
+    """The folder has no manifest: its upload goes on, or was interrupted."""
     UNPROVED = "unproved"
-    """Kept aside by the agent, which could not prove that it is whole."""
+    """The agent has set the folder aside, because it could not prove that it is whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class Item:
     """One folder in a place for checkpoints."""
 
     folder: str
-    """Relative to the place."""
+    """Folder, relative to the place."""
     state: FolderState
     files: Mapping[str, Entry] = field(repr=False)
-    """By name relative to the folder."""
+    """Files by their names relative to the folder."""
     manifest: Manifest | None = None
     fault: str | None = None
-    """Why it is not whole."""
+    """Reason why the checkpoint is not whole."""
 
     @property
     def size(self) -> int:
@@ -66,7 +66,7 @@ class PruneRule:
 
     rule: Retention
     older_than: float = 0.0
-    """Seconds since the publication."""
+    """Least seconds since the publication."""
     remains: bool = False
     """Whether to delete damaged, unfinished and unproved folders too, if they are as old, and at least an hour:
     uploads go on."""

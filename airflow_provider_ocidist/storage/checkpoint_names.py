@@ -10,10 +10,10 @@ from functools import lru_cache
 from airflow_provider_ocidist.backports import dataclass
 
 UNPROVED = "unproved"
-"""The folder beside the published checkpoints for unproved entries; never a checkpoint itself."""
+"""Folder beside the published checkpoints for unproved entries; never a checkpoint itself."""
 UNFINISHED = (".tmp", ".part", ".partial", ".incomplete")
 POINTERS = {"latest", "latest_universal", "latest_checkpointed_iteration.txt", "checkpoint"}
-"""Small files that name a checkpoint beside them: DeepSpeed's, Megatron's, TensorFlow's."""
+"""Names of small files that refer to a checkpoint beside them: DeepSpeed's, Megatron's, TensorFlow's."""
 OTHER_FOLDERS = {"lightning_logs", "logs", "runs", "wandb", "tensorboard", "mlruns", "__pycache__"}
 NEVER = {"py", "log", "csv", "tsv", "md", "sh", "lock", "out", "err", "png", "html"}
 """Extensions of files that are no checkpoints, whatever number is in their names."""
@@ -108,9 +108,9 @@ class Placed:
     """Where an entry of the checkpoint folder belongs."""
 
     series: str
-    """Shared by successive entries: the name without its numbers, or the one name of all."""
+    """Name that successive entries share: without its numbers, or the one name of all."""
     step: int | None = None
-    """None where the name states none clearly."""
+    """Step; None if the name states none clearly."""
     epoch: int | None = None
     version: int | None = None
     """Lightning's number for a name that is already taken: `last-v1.ckpt`."""
@@ -159,7 +159,7 @@ class _Reading:
         self.extension = extensions[0] if extensions else ""
         self.rest = name[: len(name) - len(self.extension)]
         self.steps: dict[int, set[int]] = {}
-        """By the certainty that it is the step."""
+        """Steps by how certain it is that the number is a step."""
         self.epochs: set[int] = set()
         self.metrics: dict[str, float] = {}
 

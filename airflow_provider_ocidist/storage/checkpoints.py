@@ -170,7 +170,7 @@ def newest(uri: str, access: OciAccess | None = None) -> CheckpointRef | None:
 
 
 def newest_in(store: Store) -> CheckpointRef | None:
-    """Do the same in a store that is open."""
+    """Return what `newest` does, for a store that is open."""
     return next(iter(_complete_in(store)), None)
 
 

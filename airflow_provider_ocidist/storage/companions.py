@@ -15,9 +15,9 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 
 NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
 MOST_MODELS = 2
-"""Names that differ only in their numbers, and yet name different models: `resnet18.pt`, `resnet50.pt`."""
+"""Most names that differ only in their numbers and still name different models: `resnet18.pt`, `resnet50.pt`."""
 MOST = 8
-"""Names without a number of which the newest version is kept: a program may use a new name each time."""
+"""Most names without a number of which the newest version is kept: a program may use a new name each time."""
 
 
 def companions(one: Manifest, manifests: Sequence[Manifest]) -> list[Manifest]:

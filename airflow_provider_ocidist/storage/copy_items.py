@@ -24,7 +24,7 @@ class CopyItem:
     """One source, target and rules."""
 
     number: int
-    """As written, from 1; several sources of one item share it."""
+    """Number of the item as written, from 1; several sources of one item share it."""
     source: str
     target: str
     rules: CopyRules = field(default_factory=CopyRules)

@@ -1,4 +1,4 @@
-"""`python -m ...storage.copy_program ORDER`: copy what a file says, on a node of the platform."""
+"""`python -m ...storage.copy_program ORDER`: copy what an order file names, on a node of the platform."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_provider_ocidist.storage.batch import Sides, copy_all
 from airflow_provider_ocidist.storage.copy_items import CopyItem
 
 REPORT = "report.json"
-"""Written to the working directory when all has arrived."""
+"""File that is written to the working directory when all has arrived."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Order:
     items: tuple[CopyItem, ...]
     label: str
     endpoint: str | None = None
-    """Of every service, for the emulator; None: the region's own."""
+    """Endpoint of every service, for the emulator; None: the region's own."""
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -41,8 +41,8 @@ def _fence_in(text: bytes) -> Fence:
 def claim_place(store: Store, fence: Fence) -> None:
     """Make this the highest attempt that saves to a place; one read if it is that already.
 
-    Raises Fenced when a later attempt has claimed the place, DamagedFence when nobody can say which one has,
-    StorageError when that cannot be read or written.
+    Raises Fenced when a later attempt has claimed the place, DamagedFence when the claim names no attempt,
+    StorageError when it cannot be read or written.
     """
     for _ in range(_TRIES):
         if _holds(store, fence):

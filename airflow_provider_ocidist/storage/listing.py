@@ -17,7 +17,7 @@ from airflow_provider_ocidist.storage.stores.base import Entry, Store
 log = logging.getLogger(__name__)
 
 _LISTINGS = 20
-"""At most; if manifests vanish during each, the last one's result is returned."""
+"""Most listings; if manifests vanish during each, the last one's result is returned."""
 _VANISHED = "vanished"
 
 

@@ -20,16 +20,16 @@ class Location:
 
     kind: Literal["local", "oci", "fsspec"]
     uri: str
-    """As written, without slashes at the end."""
+    """URI as written, without slashes at the end."""
     path: str
     """Local path, object name, or (fsspec) the whole URI; without slashes at the end."""
     is_folder: bool
     """Whether it was written with a slash at the end."""
     bucket: str = ""
     namespace: str | None = None
-    """None: the namespace of the credentials' tenancy."""
+    """Namespace of the bucket; None: that of the credentials' tenancy."""
     query: str = field(default="", repr=False)
-    """Of a web address, with its `?`; often a secret, so it is no part of `uri`."""
+    """Query of a web address, with its `?`; often a secret, so it is no part of `uri`."""
 
     @property
     def is_web(self) -> bool:
@@ -99,7 +99,7 @@ def shown_in(text: str) -> str:
 
 WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/\s]*@)?")
 WEB_TOKEN = re.compile(r"(://[^/\s]+/p/)[^/\s]+")
-"""As Object Storage writes it: https://HOST/p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""
+"""Token in an address of Object Storage: https://HOST/p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""
 WEB_ADDRESS = re.compile(r"(?:https?|ftp)://[^\s'\"<>]+")
 
 
@@ -141,7 +141,7 @@ _UNFINISHED = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
 
 
 _MISSPELT = re.compile(r"(oci|s3a?|gs|gcs|az|abfss?|https?):/?[^/]")
-"""What is meant for a URI, and would be a folder of this machine."""
+"""Misspelt URIs, which would name a folder of this machine."""
 
 
 def _local(path: str) -> Location:

@@ -24,7 +24,7 @@ class ManifestFile:
     """One file of a checkpoint."""
 
     path: str
-    """Relative to the folder that holds the manifest."""
+    """Path relative to the folder that holds the manifest."""
     size: int
     sha256: str
 
@@ -35,7 +35,7 @@ class Manifest:
 
     version: int
     name: str
-    """Of the file or folder, as the program called it."""
+    """Name of the file or folder, as the program called it."""
     step: int | None = None
     loss: float | None = None
     created_at: float
@@ -45,11 +45,11 @@ class Manifest:
     """Whether `name` was a file; else it was a folder, and the paths are relative to it."""
     generation: int = 0
     attempt: int = 0
-    """0 in version 1."""
+    """Number of the attempt; 0 in version 1."""
     sequence: int = 0
-    """Of the attempt's checkpoints, from 1; 0 in version 1."""
+    """Number among the attempt's checkpoints, from 1; 0 in version 1."""
     proof: str = ""
-    """Why it counts as whole; empty in version 1."""
+    """Proof that the checkpoint is whole; empty in version 1."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.report import Sending
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoint_names import publishing_attempt
+from airflow_provider_ocidist.storage.stores.base import OpenUpload
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 log = logging.getLogger(__name__)
@@ -32,6 +35,22 @@ def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -
         log.info("the uploads that earlier attempts have left open cannot be aborted: %s", error)
     if aborted:
         log.info("aborted %d uploads that earlier attempts had left open", aborted)
+    return aborted
+
+
+def abort_reported(sending: Iterable[Sending], access: OciAccess | None = None) -> int:
+    """Abort the uploads that nodes which have ended had reported as open, and no others; return their number.
+
+    One that has arrived stays. Never raises: an open upload only costs storage.
+    """
+    aborted = 0
+    for each in sending:
+        try:
+            upload = OpenUpload(name=each.name, id=each.upload_id, begun_at=0.0)
+            open_store(each.folder, access).abort_upload(upload)
+            aborted += 1
+        except (OcidistError, OSError) as error:
+            log.info("the upload of %s that a node has left open cannot be aborted: %s", each.name, error)
     return aborted
 
 

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 log = logging.getLogger(__name__)
 
 ABANDONED_AFTER_S = 3600.0
-"""Files without a manifest that are this much older than the newest checkpoint are abandoned."""
+"""Seconds by which files without a manifest are older than the newest checkpoint when they count as abandoned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,11 @@ class Retention:
     """Which checkpoints stay: those that one of the rules keeps."""
 
     keep: int = 3
-    """Number of the last, at least one."""
+    """Number of the last checkpoints that stay, at least one."""
     every: int | None = None
-    """The newest of each step that is a multiple of this."""
+    """Interval in steps: the newest checkpoint of each step that is a multiple of it stays."""
     best: Best | None = None
-    """The one with the best value of a metric; of equal ones the newest."""
+    """Metric whose best checkpoint stays; of equal ones the newest."""
 
     @classmethod
     def of(cls, checkpoints: Checkpoints) -> Retention:

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.storage.copying.budget import CopyBudget
 from airflow_provider_ocidist.storage.copying.changes import delete_names, extra, proven, unchanged, verdicts
 from airflow_provider_ocidist.storage.copying.destination import Destination, Landing, destination, landing
 from airflow_provider_ocidist.storage.copying.engine import Engine
+from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
 from airflow_provider_ocidist.storage.copying.open_file import Copied
 from airflow_provider_ocidist.storage.copying.selection import (
@@ -40,9 +41,9 @@ __all__ = [
 ]
 
 PART_SIZE = 8 << 20
-"""Bytes. Eight of them are in memory at a time during an upload; larger gained nothing when measured."""
+"""Bytes of a part. Eight parts are in memory at a time during an upload; larger ones gained nothing when measured."""
 THREADS = 64
-"""At most; the number at a time is adapted (see `copying.lanes`)."""
+"""Most threads; the number at a time is adapted (see `copying.lanes`)."""
 Mode = Literal["all", "changed"]
 MODES: tuple[Mode, ...] = ("all", "changed")
 
@@ -56,9 +57,9 @@ class CopyRules:
     exclude: tuple[str, ...] = ()
     mode: Mode = "all"
     verify: bool = False
-    """Compare all files with their source once more at the end."""
+    """Whether to compare all files with their source once more at the end."""
     delete_extra: bool = False
-    """Delete at the target, at the end, what the source does not have; what is excluded stays."""
+    """Whether to delete at the target, at the end, what the source does not have; what is excluded stays."""
 
     def wants(self, name: str) -> bool:
         return is_wanted(name, self.include, self.exclude)
@@ -69,19 +70,19 @@ class CopyReport:
     """What a copy has done."""
 
     files: int
-    """Copied to the target, including those that an interrupted attempt had copied."""
+    """Number of files copied to the target, including those that an interrupted attempt had copied."""
     bytes: int
     seconds: float
     skipped: tuple[str, ...] = ()
     """Names in the source that cannot be copied: links that lead out of the tree, sockets, pipes."""
     unchanged: tuple[str, ...] = ()
-    """With mode `changed`: names that were at the target already."""
+    """Names that were at the target already, with mode `changed`."""
     resumed_bytes: int = 0
-    """Of `bytes`: not moved again, because an interrupted attempt had moved them."""
+    """Bytes of `bytes` that were not moved again, because an interrupted attempt had moved them."""
     deleted: tuple[str, ...] = ()
-    """With `delete_extra`: names that only the target had."""
+    """Names that only the target had, with `delete_extra`."""
     unverified: tuple[str, ...] = ()
-    """With `verify`: names of which size alone could be compared, for a place knows no checksum."""
+    """Names of which only the size could be compared, with `verify`, if a place knows no checksum."""
 
 
 def copy(
@@ -100,6 +101,7 @@ def copy(
     cancel: threading.Event | None = None,
     part_size: int = PART_SIZE,
     threads: int = THREADS,
+    in_flight: InFlight | None = None,
 ) -> CopyReport:
     """Copy a file or a tree; the target appears whole or not at all, the source stays as it is.
 
@@ -112,7 +114,8 @@ def copy(
     already. `verify` compares all files once more at the end, `delete_extra` deletes what only the target has.
     With `resume`, a copy that was killed, or that the network ended, resumes when it is called
     again. `target_access` is for a target that has other credentials than the source. `part_size` is in bytes,
-    `threads` the most at a time. Raises StorageError, also when `cancel` was set.
+    `threads` the most at a time. `in_flight` learns which uploads are open. Raises StorageError, also when `cancel` was
+    set.
     """
     rules = CopyRules(
         include=tuple(include), exclude=tuple(exclude), mode=mode, verify=verify, delete_extra=delete_extra
@@ -128,6 +131,7 @@ def copy(
         on_progress=on_progress,
         cancel=cancel,
         part_size=part_size,
+        in_flight=in_flight,
     )
 
 
@@ -142,6 +146,7 @@ def copy_selection(
     on_progress: Callable[[TransferProgress], None] | None = None,
     cancel: threading.Event | None = None,
     part_size: int = PART_SIZE,
+    in_flight: InFlight | None = None,
 ) -> CopyReport:
     """Copy what was found to where it will lie. See `copy` for the rest.
 
@@ -171,6 +176,7 @@ def copy_selection(
             budget=budget,
             resume=resume,
             on_arrival=place.note,
+            in_flight=in_flight,
         )
         copied = engine.run(rest, place.rename)
         unverified = _verified(found.store, wanted, place) if rules.verify else ()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.model.homes import place_in
 from airflow_provider_ocidist.triggers.threads import in_thread
 
 # Imports that only a running trigger needs are made there, as in operators.py.
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_LIMIT = 60.0
-"""Seconds that Airflow has to return a connection's fields."""
+"""Seconds within which Airflow must return a connection's fields."""
 KEPT_FOR = 300.0
 """Seconds after which a connection for storage is read again: it may have been edited."""
 RENEW_EVERY = 30.0
-"""Seconds after reading new credentials in which another refusal is raised."""
+"""Seconds after the last reading of credentials in which another refusal is raised at once."""
 
 Found = TypeVar("Found")
 
@@ -180,13 +181,9 @@ def shared_connection(conn_id: str, kind: str, place: tuple[str, ...] = ()) -> S
     return _connections.setdefault((conn_id, kind, *place), SharedConnection(conn_id, kind))
 
 
-def location_of(job_id: str, compartment_id: str | None) -> tuple[str, ...]:
-    """Return the compartment of a gang, and where an OCID names them, its realm and region.
-
-    All other ids may hold anything, as the path of a run directory does.
-    """
-    named = job_id.split(".")[2:4] if job_id.startswith("ocid1.") else []
-    return (*named, compartment_id or "")
+def location_of(kind: str, job_id: str, compartment_id: str | None) -> tuple[str, ...]:
+    """Return the compartment of a gang, after the realm and the region if ids of its home name them."""
+    return (*place_in(kind, job_id), compartment_id or "")
 
 
 class LogOf:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import TaskLog
 
 SEEN = "ocidist_seen"
-"""Key in the asset's state store of the digest of the last reported data."""
+"""Key of the last reported data's digest in the asset's state store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class NewDataTrigger(BaseEventTrigger):
             found: Listing = await in_thread(self._listing)
         except Unopenable as error:
             # Airflow would start a watcher that ends again and again.
-            self.log.error("%s: nothing will ever be seen there; correct the trigger's uri", error)
+            self.log.error("%s: this trigger can never find data; correct its uri", error)
             return None
         except (OcidistError, OSError) as error:
             self.log.warning("%s; will look again", error)
@@ -161,8 +161,8 @@ class NewDataTrigger(BaseEventTrigger):
 
 
 FIRST_LOOK_AFTER = 10.0
-"""Seconds; the deferring task has just looked, and Airflow fails a task whose event comes before its executor knows
-that it has deferred."""
+"""Seconds until the first look. The deferring task has just looked, and Airflow fails a task whose event comes before
+its executor knows that it has deferred."""
 
 
 class CheckpointTrigger(BaseTrigger):
@@ -226,9 +226,8 @@ class CheckpointLook:
     def look(self) -> dict[str, Any] | None:
         """Return the result of `later_checkpoint`; None, with a warning, if the place may be readable again later.
 
-        Raises StorageError or BackendError when it was refused so often, long and alike that to ask again is of no use,
-        or when the place or the credentials are wrong without anybody having been asked (Unopenable, and what has no
-        status).
+        Raises StorageError or BackendError when the refusals are conclusive (`evidence`), or when the place or the
+        credentials are wrong before any request (Unopenable, and errors without a status).
         """
         try:
             found = later_checkpoint(*self._place)

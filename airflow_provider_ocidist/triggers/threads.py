@@ -12,14 +12,15 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 THREADS = 32
-"""How many triggers of one triggerer call a service at the same time."""
+"""Number of triggers of one triggerer that call a service at the same time."""
 ENDING_THREADS = 128
-"""How many gangs are ended at the same time, in threads of their own: no other call delays them."""
+"""Number of gangs that are ended at the same time, in threads of their own: no other call delays them."""
 
 IDLE = 60.0
 """Seconds between the last call and the end of the threads: many triggers start at once, then none for hours."""
 _unfinished: set[asyncio.Task[Any]] = set()
-"""Strong references: a cancel must outlive its trigger, which Airflow stops after about a second."""
+"""Tasks that must outlive their trigger, which Airflow stops after about a second; the event loop keeps weak
+references."""
 
 
 class Threads:
@@ -48,7 +49,7 @@ class Threads:
         finally:
             self._held -= 1
             if self._held == 0 and loop.is_closed():
-                # The call was given up with its loop, and is only now forgotten.
+                # The call was given up with its loop, and its generator is only closed now.
                 self._end_unless_used(self._calls)
             elif self._held == 0:
                 loop.call_later(IDLE, self._end_unless_used, self._calls)

@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_EVENT_AFTER = 10.0
-"""Seconds; the executor notices a deferral up to 5 s late, and fails a task whose event came first."""
+"""Seconds until the first event; the executor notices a deferral up to 5 s late, and fails a task whose event came
+first."""
 CAN_KILL = hasattr(BaseTrigger, "on_kill")
 """Whether this Airflow (3.3 or later) informs a trigger that its task was killed."""
 SAVE_CURSOR_LIMIT = 5.0
-"""Seconds for which saving the log's cursor may delay a stopping triggerer."""
+"""Seconds for which a stopping triggerer may wait until the log's cursor is saved."""
 
 END_WITHIN = 1800.0
 """Seconds for which cancelling an abandoned gang is retried; then its nodes end by their lease."""
 END_PAUSE = 1.0
-"""Seconds after the first attempt that failed; doubles each time."""
+"""Seconds of the pause after the first failed attempt; it doubles each time."""
 LONGEST_END_PAUSE = 30.0
 ASK_WITHIN = 120.0
 """Seconds in which Airflow has to say whether a task waits elsewhere; then its gang is ended.
@@ -65,12 +66,13 @@ class DistributedTrainingTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.conn_id = conn_id
         self._gang: str | Watch = json.dumps(record)
-        """Its record as text until a watch exists, to save memory: a thousand triggers wait in one process."""
+        """Record of the gang as text until a watch exists, to save memory: a thousand triggers wait in one process."""
         self.owner = dict(owner)
         self.poll_interval = poll_interval
         self._ending: asyncio.Task[None] | None = None
         self._user_acted = False
-        """Whether Airflow has said so; it says the same of a trigger that it has moved to another triggerer."""
+        """Whether Airflow has reported an action of a user; it reports the same when it moves the trigger to another
+        triggerer."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -185,13 +187,13 @@ class DistributedTrainingTrigger(BaseTrigger):
     async def _end_gang(self, *, anew: bool, ask_until: float) -> None:
         record = self._record()
         if not self.owner or await self._is_owned(record, ask_until):
-            log.info("%s continues: its task waits for it elsewhere", record.ref.key.name)
+            log.info("%s is left running: its task waits for it elsewhere", record.ref.key.name)
             return
         await in_thread(lambda: self._connection.at_once(anew=anew).cancel(record.ref), ends_a_gang=True)
         log.info("%s: cancelled because its task was killed", record.ref.key.name)
 
     async def _is_owned(self, record: RunRecord, ask_until: float) -> bool:
-        """Return what Airflow says of it; False once a user has acted and it has said nothing until then."""
+        """Return Airflow's answer; False if a user has acted, and there was no answer until then."""
 
         def is_enough() -> bool:
             return self._user_acted and time.monotonic() >= ask_until
@@ -237,7 +239,7 @@ class DistributedTrainingTrigger(BaseTrigger):
     @property
     def _connection(self) -> SharedConnection:
         ref = self.record["ref"]
-        place = location_of(ref["job_id"], ref.get("compartment_id"))
+        place = location_of(ref["backend"], ref["job_id"], ref.get("compartment_id"))
         return shared_connection(self.conn_id, ref["backend"], place)
 
 
@@ -263,6 +265,6 @@ class PauseTrigger(BaseTrigger):
 
 
 def classpath(trigger: BaseTrigger) -> str:
-    """Return the name under which Airflow finds a trigger again: by the door, wherever the class lies behind it."""
+    """Return the name by which Airflow imports a trigger: its public module's, wherever the class is defined."""
     cls = type(trigger)
     return f"{__package__ if cls.__module__ == __name__ else cls.__module__}.{cls.__qualname__}"

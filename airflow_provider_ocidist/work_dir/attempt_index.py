@@ -21,7 +21,7 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs, unusable
 
 Kind = TypeVar("Kind")
 NOT_FOUND_PAUSES = (0.5, 1.5)
-"""Seconds before a list that was answered 404 is asked for again: one answer may be wrong."""
+"""Seconds before each further request for a list that was answered 404, as one answer may be wrong."""
 
 
 class AttemptIndex:

@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 PARALLEL = 32
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class _Call(Generic[Result]):
+    """One call, made in any thread."""
+
+    def __init__(self, work: Callable[..., Result], *given: Any) -> None:
+        self._work, self._given = work, given
+        self._result: Result | None = None
+        self._error: Exception | None = None
+
+    def make(self) -> None:
+        try:
+            self._result = self._work(*self._given)
+        except Exception as error:  # noqa: BLE001 - it is raised again where the result is asked for
+            self._error = error
+
+    def result(self) -> Result:
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._result  # type: ignore[return-value]  # of the call, which was made
+        finally:
+            # The traceback of its error holds this frame.
+            del self
+
+
 def in_parallel(
     work: Callable[[Item], Result], items: Iterable[Item], at_a_time: int = PARALLEL
 ) -> list[Result]:
-    """Run one call for each item, side by side; every one is finished before the first error is raised."""
-    items = list(items)
-    if len(items) < 2:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(max_workers=min(at_a_time, len(items))) as pool:
-        futures = [pool.submit(work, item) for item in items]
-    return [future.result() for future in futures]
+    """Run one call for each item, side by side; every one is finished before the first error is raised.
+
+    The calling thread makes its share of them: for the two or three of most looks a pool would cost more than they do.
+    """
+    calls = [_Call(work, item) for item in items]
+    left = iter(calls)
+
+    def make_some() -> None:
+        for call in left:
+            call.make()
+
+    others = _begun(make_some for _ in range(min(at_a_time, len(calls)) - 1))
+    try:
+        make_some()
+    finally:
+        for thread in others:
+            thread.join()
+    return [call.result() for call in calls]
 
 
 def both(first: Callable[[], Item], second: Callable[[], Result]) -> tuple[Item, Result]:
     """Run two calls at the same time, the second in a thread that starts before the first; return both results."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        other = pool.submit(second)
+    call = _Call(second)
+    (thread,) = _begun([call.make])
+    try:
         result = first()
-    return result, other.result()
+    finally:
+        thread.join()
+    return result, call.result()
+
+
+def _begun(targets: Iterable[Callable[[], None]]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=target, name="side-by-side", daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    return threads

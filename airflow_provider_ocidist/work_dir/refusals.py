@@ -35,7 +35,7 @@ class Refusals:
                 prefix + refusal_file(plan.backend, plan.machine), json.dumps(codec.encode(refusal)).encode()
             )
         except (OcidistError, OSError) as error:
-            log.warning("%s: what was refused is not remembered for other tasks: %s", plan.key.name, error)
+            log.warning("%s: the refusal could not be recorded for other tasks: %s", plan.key.name, error)
 
     def of(self, plans: Sequence[Plan]) -> list[Refusal | None]:
         """Return the newest refusal of what each plan asks for, of whatever age; one request for each."""
@@ -50,7 +50,7 @@ class Refusals:
         except FileNotFoundError:
             return None
         except (OcidistError, OSError, ValueError, TypeError, LookupError) as error:
-            log.info("%s: what was refused lately is not known: %s", plan.key.name, error)
+            log.info("%s: the latest refusals cannot be read: %s", plan.key.name, error)
             return None
 
     def _folder(self, plan: Plan) -> tuple[Store, str]:

@@ -19,18 +19,19 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 log = logging.getLogger(__name__)
 
 FEW = 10
-"""Up to so many gangs, every changed report is read at each look."""
+"""Most gangs of which every changed report is read at each look."""
 READS_PER_S = 2.0
-"""Reports read per second if there are more gangs, of nodes that are only known to be alive."""
+"""Reports read per second if there are more gangs, of nodes that are only known to be running."""
 SAVED_READS = 60
 FIRST_READS = 200
-"""Reports of which nothing was read yet, in one look."""
+"""Most reports that one look reads of nodes without any read report."""
 SILENT_AFTER = 6.0
-"""Seconds without a beat, of which there is one every two: a report older than that is likely the node's last."""
+"""Seconds without a heartbeat, which comes every two, after which a report is likely the node's last."""
 READS_AT_A_TIME = 6
-"""In the triggerer all threads share one interpreter with the event loop, which must not wait for its turn long."""
+"""Reports read at a time. In the triggerer all threads share one interpreter with the event loop, which must not wait
+long."""
 READING_LIMIT = 5.0
-"""Seconds in one look; a slow store must not delay the states of the runs."""
+"""Seconds of reading in one look; a slow store must not delay the states of the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,18 @@ class Reported:
     """What one node reported, and when."""
 
     report: NodeReport | None
-    """None: the file holds no report that this version can read."""
+    """Report of the node; None: the file holds none that this version can read."""
     etag: str | None
     at: float
-    """Unix time at which this was the newest."""
+    """Unix time at which the report was the newest."""
     is_newest: bool = True
-    """Whether it still is, by the last list."""
+    """Whether the report is still the newest, by the last list."""
     sign: str | None = None
-    """Changes whenever the node writes, whether that was read or not."""
+    """Mark that changes whenever the node writes, whether that was read or not."""
 
 
 def signed(node: NodeStatus, reported: Reported | None) -> NodeStatus:
-    """Return a node with its report, and with what the list of its run directory shows of that."""
+    """Return a node with its report, and with the report's mark in the list of its run directory."""
     if reported is None:
         return node
     return replace(node, report=reported.report, report_is_newest=reported.is_newest, sign=reported.sign)
@@ -61,7 +62,7 @@ class _RunDir:
 
     known: dict[str, Reported] = field(default_factory=dict)
     entries: Sequence[Entry] = ()
-    """As listed in this look; none between looks."""
+    """Entries as listed in this look; none between looks."""
 
     def unread(self) -> list[Entry]:
         return [entry for entry in self.entries if not self._is_current(entry)]
@@ -153,7 +154,7 @@ class Reports:
         return list(here.values())
 
     def _read_some(self, run_dirs: list[str], urgent: set[str], now: float) -> set[str]:
-        """Read what is worth it now; return the directories in which that failed."""
+        """Read the reports that are due; return the directories in which that failed."""
         chosen = [
             (run_dir, entry)
             for run_dir in self._chosen(run_dirs, urgent, now)

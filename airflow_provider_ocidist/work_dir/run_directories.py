@@ -28,7 +28,7 @@ class RunDirectories:
         self._run_dirs = run_dirs
         self._urgent = urgent
         self.refusals = Refusals(run_dirs)
-        """What there was no capacity for lately, for all tasks of the work directory."""
+        """Lacks of capacity met lately, for all tasks of the work directory."""
 
     def renew(self, gang: Plan | RunRef) -> None:
         """Renew the lease that the nodes of a gang check (`limits.lease`). Raises BackendError."""

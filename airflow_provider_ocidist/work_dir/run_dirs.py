@@ -17,7 +17,7 @@ class RunDirs:
         self._stores: dict[str, Store] = {}
 
     def at(self, run_dir: str) -> tuple[Store, str]:
-        """Return the store that holds a run directory, and what its names begin with there.
+        """Return the store that holds a run directory, and the prefix of its names there.
 
         In a bucket, one store for all of them allows one listing; in another store a listing would walk through
         everything beside them.
@@ -27,7 +27,7 @@ class RunDirs:
         return self._store(place), name
 
     def below(self, work_dir: str, folder: str) -> tuple[Store, str]:
-        """Return the store that holds a folder of a work directory, and what its names begin with there.
+        """Return the store that holds a folder of a work directory, and the prefix of its names there.
 
         Raises StorageError or BackendError.
         """

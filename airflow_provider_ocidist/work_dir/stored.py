@@ -31,7 +31,7 @@ def with_checkpoint(status: RunStatus, ref: RunRef, access: OciAccess) -> RunSta
 
 
 def _problem(status: RunStatus, access: OciAccess) -> str | None:
-    """Return why the newest checkpoint that was reported is not to be trusted. Raises StorageError, BackendError."""
+    """Return why the newest reported checkpoint cannot be used. Raises StorageError, BackendError."""
     if status.checkpoint is None:
         return None
     try:

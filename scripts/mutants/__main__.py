@@ -22,13 +22,13 @@ MADE = FOLDER / "made"
 GENERATOR = Path(__file__).with_name("generate.py")
 PAGE = """# Tests that can fail
 
-`make mutants` puts faults into the modules that decide, one at a time, and runs the tests that judge the module
-([which](../tests/mutants/modules.toml)). At least 90 % of the faults in each are to be noticed. *Explained* are those
-that change nothing that a test could see, each with its reason in
-[survivors.toml](../tests/mutants/survivors.toml); they do not count. A fault is *killed* when a test fails or hangs.
-Where not all of a module's faults were tried, those that were are a sample without order.
+`make mutants` puts faults into the modules that decide, one fault at a time, and runs the tests of the module
+([which tests](../tests/mutants/modules.toml)). A fault is *killed* if a test fails or hangs. At least 90 % of the
+faults in each module must be killed. *Explained* faults change nothing that a test could see; each has its reason in
+[survivors.toml](../tests/mutants/survivors.toml), and they do not count. If not all faults of a module were tried,
+those that were tried are a random sample.
 
-Known on {date} at commit {commit}; written by `.venv/bin/python -m scripts.mutants --table docs/mutants.md`.
+Results of {date}, commit {commit}, written by `.venv/bin/python -m scripts.mutants --table docs/mutants.md`.
 
 | module | faults | tried | killed | explained | survived | score |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -173,7 +173,7 @@ def test_a_refusal_is_believed_after_a_minute_and_several_answers_whatever_else_
         raise cannot_be_fetched("x", BackendError("no", status_code=dice.choice([401, 403, 404])), "no")
 
     with pytest.raises(
-        StoreRefused, match=r"x cannot be fetched: no; tried for .*a refusal is asked again"
+        StoreRefused, match=r"x cannot be fetched: no; tried for .*a refusal is retried"
     ) as caught:
         with_retries(work, 60.0, threading.Event())
     assert caught.value.cause is Cause.DATA

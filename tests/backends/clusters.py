@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from tests.training_jobs import PROGRAMS
 
 FAST = {"backoff_s": 0.2, "backoff_max_s": 0.4, "mount_retry_s": 0.05, "bookmark_s": 0.2, "eviction_s": 0.3}
+ROLE = Path(__file__).parents[2] / "container/kubernetes/role.yaml"
 IMAGE = "python:3.12"
 """Every image of the stand-in is the Python of this machine; one whose name holds `missing` cannot be pulled."""
 
@@ -82,6 +84,12 @@ class Home:
             url = f"{self.emulator.url}/_emulator/kubernetes{where}"
             http.request(method, url, json=body or None).raise_for_status()
 
+    def calls(self) -> list[str]:
+        """Return the paths of the requests to the API server, with their queries."""
+        with httpx.Client(trust_env=False) as http:
+            found = http.get(f"{self.emulator.url}/_emulator/kubernetes/calls").raise_for_status().json()
+        return [str(call["path"]) for call in found]
+
     def clear(self) -> None:
         """End all gangs and faults."""
         self.control("/faults", method="DELETE")
@@ -100,6 +108,22 @@ class Home:
 
         _, config = self.emulator.kubernetes.new_user(named(name, []), lifetime_s)
         return {**self.fields, "kube_config_path": None, "kube_config": yaml.safe_load(config)}
+
+    def bind(self, user: str, *, without: str = "") -> None:
+        """Give a user the Role that the documents name; `without`: but for this verb."""
+        role = yaml.safe_load(ROLE.read_text())
+        role["metadata"]["name"] = user
+        for rule in role["rules"]:
+            rule["verbs"] = [verb for verb in rule["verbs"] if verb != without]
+        binding = {
+            "metadata": {"name": user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+        }
+        with self.client as client:
+            api = kubernetes.client.RbacAuthorizationV1Api(client)
+            api.create_namespaced_role(self.namespace, role)
+            api.create_namespaced_role_binding(self.namespace, binding)
 
 
 @contextmanager

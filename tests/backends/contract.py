@@ -28,12 +28,15 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import secrets_of_gang
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.decisions import Fail, Succeed, decide
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.codec import encode
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.operators import gang_cleanup
+from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 from airflow_provider_ocidist.plugin.log_tail import log_tail_of
 from tests.training_jobs import a_key, wait_until
 
@@ -295,6 +298,24 @@ class Contract:
         wait_until(
             backend, cleared, lambda found: {node.state for node in found.nodes} == {NodeState.MISSING}
         )
+
+    def test_a_gang_that_is_left_over_is_ended_by_the_task_that_ends_trainings(
+        self,
+        home: Home,
+        folder: Path,
+        ends: Callable[[RunRef], RunRef],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        key = a_key()
+        left = ends(submit(home.connect(), home.job(folder, nodes=1, seconds=60), key, 1).ref)
+        connection = {"conn_type": "oci", "extra": dict(home.fields)}
+        monkeypatch.setenv("AIRFLOW_CONN_LEFT_OVER", json.dumps(connection))
+        monkeypatch.setattr(gang_cleanup, "SETTLED_AFTER", 0.0)
+        # Its worker was killed before it could publish the gang.
+        monkeypatch.setattr(gang_cleanup, "_published_by", lambda _: None)
+        cleanup = gang_cleanup.GangCleanup(TaskConnection("left_over"), None, None, 60.0, StopFlag(), LOG)
+        assert cleanup.end_all([key]) == [left.key.name]
+        assert home.connect().status([left])[0].ended
 
     def test_a_submission_that_is_stopped_leaves_nothing_alive(self, home: Home, folder: Path) -> None:
         job, backend, looks = home.job(folder, seconds=60), home.connect(), 0

@@ -71,13 +71,15 @@ def test_a_run_in_another_region_than_the_connections_is_not_gone(monkeypatch: p
 
 
 def test_gangs_in_another_region_have_a_connection_of_their_own() -> None:
-    here, there = (location_of(f"ocid1.datasciencejob.oc1.{region}.x", "c") for region in ("iad", "fra"))
+    jobs = (f"ocid1.datasciencejob.oc1.{region}.x" for region in ("iad", "fra"))
+    here, there = (location_of("oci_data_science", job, "c") for job in jobs)
     assert shared_connection("conn", "kind", here) is shared_connection("conn", "kind", here)
     assert shared_connection("conn", "kind", here) is not shared_connection("conn", "kind", there)
 
 
 def test_gangs_of_another_home_share_a_connection_whatever_their_ids_look_like() -> None:
-    places = {location_of(f"/srv/v1.2/ocidist.runs/dag-train-{number}-a1", None) for number in range(10)}
+    run_dirs = (f"/srv/v1.2/ocidist.runs/dag-train-{number}-a1" for number in range(10))
+    places = {location_of("local", run_dir, None) for run_dir in run_dirs}
     assert len({shared_connection("conn", "local", place) for place in places}) == 1
 
 

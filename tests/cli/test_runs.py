@@ -74,6 +74,15 @@ def test_a_run_is_followed_to_its_end_and_can_be_looked_at_afterwards(ocidist: T
     assert "[node 1] " in ocidist("logs")
     assert yaml.safe_load(ocidist("show-config")) == info
     assert "succeeded" in ocidist("watch", "info.yaml")
+    planned = ocidist(
+        "plan", "job.yaml", "--like", "info.yaml", "--set", 'prices={"*": 3600}', "--nodes", "1"
+    )
+    cost = next(line for line in planned.splitlines() if line.startswith("cost: "))
+    assert re.match(
+        r"cost: about 0\.\d\d node-hours \(cost \d+\.\d\d\) if it goes as steps-run-\S+ did, "
+        r"which had 2 nodes; not bounded",
+        cost,
+    )
     # The file is what runs; with another number of steps it is not.
     assert ocidist("diff", "info.yaml", "job.yaml") == "no difference\n"
     ocidist.write_job(seconds=7)
@@ -256,7 +265,7 @@ def test_a_run_without_a_log_group_has_no_logs_and_says_so(ocidist: Terminal, em
     extra.pop("log_id", None)
     ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": extra})
     ocidist("run", "job.yaml", "--set", "nodes=1")
-    assert "has no log group" in ocidist("logs", code=2)
+    assert "output is not kept; for the next run name a log group in" in ocidist("logs", code=2)
     note = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
     assert RunRecord.from_json(note["record"]).lease is None, "nobody waits for it"
     ocidist("cancel")

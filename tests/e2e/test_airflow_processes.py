@@ -11,24 +11,30 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+import kubernetes
 import psutil
 import pytest
 
+from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
+from airflow_provider_ocidist.backends.runai import Runai
+from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.triggers.training import CAN_KILL
 from scripts.airflow_api import AirflowClient
-from scripts.emulator_process import Access
+from scripts.emulator_process import Access, EmulatorProcess
 from scripts.local_airflow import LocalAirflow
+from tests.homes.places import HOMES
 
 PATIENCE = 360.0
 """Seconds for what takes a few on a quiet machine: what is asserted here is that it happens, not how soon."""
@@ -55,6 +61,8 @@ OUTCOMES = {
     "limited": ("train_limited", LONG),
     "watched": ("train_watched", 3.0),
     "function": ("train_function", 0.0),
+    "on pytorchjob": ("train_on_pytorchjob", 4.0),
+    "on runai": ("train_on_runai", 4.0),
 }
 ACTED_UPON = {
     "marked failed": ("train_deferred", LONG),
@@ -68,7 +76,13 @@ ACTED_UPON = {
     "cleaned up": ("train_cleaned_up", LONG),
     "sensed": ("train_blocking", 20.0),
     "mapped": ("train_mapped", 1.0),
+    "marked failed on pytorchjob": ("train_on_pytorchjob", LONG),
+    "marked failed on runai": ("train_on_runai", LONG),
+    "triggerer killed on pytorchjob": ("train_on_pytorchjob", 40.0),
+    "triggerer killed on runai": ("train_on_runai", 40.0),
 }
+ELSEWHERE = ("pytorchjob", "runai")
+"""Homes besides OCI Data Science; `tests/homes` has all of them, without Airflow's processes."""
 RUNS = OUTCOMES | ACTED_UPON
 
 
@@ -78,6 +92,9 @@ class Stage:
 
     airflow: LocalAirflow
     backend: OciDataScience
+    elsewhere: Mapping[str, Backend]
+    """By kind."""
+    clusters: Access
     runs: dict[str, str]
     marks: Path
     incoming: Path
@@ -109,8 +126,14 @@ class Stage:
         return RunRef.from_json(json.loads(value) if isinstance(value, str) else value)
 
     def states(self, ref: RunRef) -> set[NodeState]:
-        (status,) = self.backend.status([ref])
+        (status,) = self.elsewhere.get(ref.backend, self.backend).status([ref])
         return {node.state for node in status.nodes}
+
+    def pods(self, ref: RunRef) -> set[str]:
+        """Return the pods of a gang that are there."""
+        with kubernetes.config.new_client_from_config(self.clusters.kubeconfig) as client:
+            found = kubernetes.client.CoreV1Api(client).list_pod_for_all_namespaces().items
+        return {pod.metadata.name for pod in found} & set(ref.run_ids)
 
     def wait_for_nodes(self, ref: RunRef, *states: NodeState, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -140,11 +163,45 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterator[Stage]:
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+    """A cluster, and a control plane of Run:ai above it."""
+    options = ("--kubernetes", "--runai")
+    with EmulatorProcess(tmp_path_factory.mktemp("clusters"), options=options) as access:
+        yield access
+
+
+def connections_of(clusters: Access, folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return Airflow's connection to each home besides OCI, by kind, as JSON has it."""
+    found = {kind: HOMES[kind].connection(clusters, folder) for kind in ELSEWHERE}
+    cluster = found["pytorchjob"]
+    storage = {**cluster["extra"], "storage_conn_id": "oci_clusters"}
+    return {**found, "pytorchjob": {**cluster, "extra": storage}}
+
+
+def backends_of(clusters: Access, connections: Mapping[str, Mapping[str, Any]]) -> dict[str, Backend]:
+    plane, cluster = connections["runai"], connections["pytorchjob"]
+    fields = {**clusters.connection_fields(), **cluster["extra"]}
+    return {
+        "pytorchjob": PyTorchJob.connect(fields),
+        "runai": Runai.connect(
+            runai_fields(plane["host"], plane["login"], plane["password"], plane["extra"])
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def stage(
+    emulator: Access, clusters: Access, tmp_path_factory: pytest.TempPathFactory, database: Path
+) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("airflow")
     incoming = tmp_path_factory.mktemp("incoming")
+    connections = connections_of(clusters, tmp_path_factory.mktemp("elsewhere"))
+    sections = {kind: {**HOMES[kind].backend, **HOMES[kind].needs(clusters)} for kind in ELSEWHERE}
     env = {
         **emulator.airflow_env(),
+        **clusters.airflow_env("oci_clusters"),
+        **{f"AIRFLOW_CONN_ON_{kind.upper()}": json.dumps(each) for kind, each in connections.items()},
+        "OCIDIST_TEST_HOMES": json.dumps(sections),
         **FASTER,
         "OCIDIST_TEST_INCOMING": str(incoming),
         "OCIDIST_TEST_WORK_DIR": emulator.work_dir,
@@ -152,7 +209,11 @@ def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory, database: 
     dags = Path(__file__).parent / "dags"
     with LocalAirflow(home, dags=dags, env=env, database=database) as airflow:
         marks = tmp_path_factory.mktemp("marks")
-        stage = Stage(airflow, OciDataScience.connect(emulator.connection_fields()), {}, marks, incoming)
+        own, elsewhere = (
+            OciDataScience.connect(emulator.connection_fields()),
+            backends_of(clusters, connections),
+        )
+        stage = Stage(airflow, own, elsewhere, clusters, {}, marks, incoming)
         stage.store("texts").write("text", b"To be, or not to be")
         for dag_id in sorted({dag_id for dag_id, _ in RUNS.values()}):
             airflow.api.wait_for_dag(dag_id)
@@ -230,6 +291,22 @@ def test_a_cleanup_begins_only_when_every_node_has_ended(stage: Stage) -> None:
     assert stage.api.wait_for_run(*stage.run("cleaned up"), 60)["state"] == "failed"
 
 
+@defers
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_marking_a_deferred_task_failed_leaves_no_pod(stage: Stage, kind: str) -> None:
+    name = f"marked failed on {kind}"
+    stage.start(name)
+    ref = stage.ref(name)
+    (log,) = _trigger_logs(stage, ref, 1)
+    _wait_for_text(log, "] step ")
+    assert stage.pods(ref) == set(ref.run_ids)
+    stage.api.patch_task_state(*stage.run(name), "train", "failed")
+    deadline = time.monotonic() + PATIENCE
+    while left := stage.pods(ref):
+        assert time.monotonic() < deadline, f"{left} are there after {PATIENCE:.0f} s"
+        time.sleep(0.3)
+
+
 # crashes: the run goes on, and is found again
 
 
@@ -268,6 +345,24 @@ def test_a_restarted_triggerer_cancels_nothing_and_logs_no_line_twice(stage: Sta
     _, second = sorted(_trigger_logs(stage, ref, 2), key=lambda log: log.stat().st_ctime)
     assert not set(_steps(first.read_text())) & set(_steps(second.read_text()))
     assert _not_once(stage.log("triggerer restarts"), steps=80) == {}
+
+
+@defers
+def test_a_killed_triggerer_cancels_nothing_elsewhere_and_misses_no_line(stage: Stage) -> None:
+    names = [f"triggerer killed on {kind}" for kind in ELSEWHERE]
+    for name in names:
+        stage.start(name)
+    refs = {name: stage.ref(name) for name in names}
+    for ref in refs.values():
+        (first,) = _trigger_logs(stage, ref, 1)
+        _wait_for_text(first, "] step ")
+    stage.airflow.kill("triggerer")
+    stage.airflow.start("triggerer")
+    for name, ref in refs.items():
+        stage.wait_for_task(name, "success")
+        assert len(stage.starts(name)) == 2
+        assert stage.ref(name).job_id == ref.job_id
+        assert set(_steps(stage.log(name))) == {(rank, step) for rank in range(2) for step in range(1, 81)}
 
 
 def _steps(log: str) -> list[tuple[int, int]]:
@@ -383,8 +478,24 @@ def test_the_waiting_and_the_deferred_path_give_the_same_result(stage: Stage) ->
         assert [node["exit_code"] for node in result["nodes"]] == [0, 0]
 
 
+@pytest.mark.parametrize("kind", ELSEWHERE)
+def test_a_training_elsewhere_publishes_what_one_on_oci_does(stage: Stage, kind: str) -> None:
+    found = {}
+    for name in ("deferred", f"on {kind}"):
+        stage.wait_for_task(name, "success")
+        value = stage.api.xcom(*stage.run(name), "train")
+        found[name] = json.loads(value) if isinstance(value, str) else value
+    own, result = found.values()
+    assert set(result) == set(own)
+    assert result["job_id"] == stage.ref(f"on {kind}").job_id
+    assert [(node["state"], node["exit_code"]) for node in result["nodes"]] == [("SUCCEEDED", 0)] * 2
+    uri = stage.api.xcom(*stage.run(f"on {kind}"), "train", "checkpoint_uri")
+    assert uri == result["checkpoint_uri"]
+    assert "step-000008" in uri
+
+
 def test_the_nodes_lines_are_in_the_task_log(stage: Stage) -> None:
-    for name in ("deferred", "blocking", "one run"):
+    for name in ("deferred", "blocking", "one run", *(f"on {kind}" for kind in ELSEWHERE)):
         stage.wait_for_task(name, "success")
         log = stage.log(name)
         for rank in range(2):

@@ -43,6 +43,42 @@ def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(
     assert (results / "sample.txt").read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+def test_the_example_with_saves_beside_the_training_hands_on_the_last_of_them(
+    tmp_path: Path, database: Path
+) -> None:
+    airflow = LocalAirflow(tmp_path / "airflow", dags=EXAMPLES, env={}, database=database)
+    airflow.prepare()
+    conf = {"steps": 30, "save_every": 20}
+    command = [
+        sys.executable,
+        "-m",
+        "airflow",
+        "dags",
+        "test",
+        "train_with_saves",
+        "--conf",
+        json.dumps(conf),
+    ]
+    done = subprocess.run(
+        command,
+        # The work directory of a connection that nobody has made lies below the home.
+        env={**airflow.env, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    assert "trained to step 30, loss 0." in output, output[-4000:]
+    (metadata, *_) = sorted(tmp_path.rglob("step-30*/.metadata"))
+    assert (metadata.parent / "manifest.json").exists()
+
+
 LOCAL = """
 from airflow.sdk import DAG
 

@@ -234,7 +234,7 @@ def test_a_gang_that_cannot_be_seen_any_more_stops_the_next_one_and_is_named(
         rule = {"method": "GET", "path": path, "status": 404, "code": "NotAuthorizedOrNotFound"}
         httpx.post(f"{stage.emulator.url}/_emulator/faults", json=rule).raise_for_status()
     with pytest.raises(
-        BackendError, match=f"may live, job {old.job_id} in compartment .* then remove"
+        BackendError, match=f"may still be running, job {old.job_id} in compartment .* then remove"
     ) as caught:
         stage.submit(key, None, 2)
     assert caught.value.retryable
@@ -330,7 +330,9 @@ def test_a_gang_at_another_home_that_cannot_be_reached_is_named(stage: Stage, tm
     local = a_job(nodes=1, seconds=600, backend={"kind": "local"})
     gang = GangSubmitter(home, local, logging.getLogger("test"), notes, threading.Event())
     try:
-        with pytest.raises(BackendError, match="may live, and no stop request could be written") as caught:
+        with pytest.raises(
+            BackendError, match="may still be running, and no stop request could be written"
+        ) as caught:
             gang.adopt_or_submit(key, None, 2)
         assert before.run_dir in str(caught.value)
     finally:

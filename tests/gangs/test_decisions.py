@@ -457,7 +457,7 @@ def test_nodes_that_end_for_ever_are_asked_to_end_and_then_given_up_with_their_n
     action = watched(record(), (START, status), (START + 1801, status))
     assert isinstance(action, Cancel)
     assert action.ending.cause is Cause.SERVICE
-    assert "node 0 has been ending for 1801 s" in action.ending.message
+    assert "node 0 began to end 1801 s ago" in action.ending.message
     failed = decide(record(ending=action.ending), status, START + 1801 + 1800)
     assert isinstance(failed, Fail)
     assert "node 0 (ENDING, run0)" in failed.message

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, Fail, decide, node_of
-from airflow_provider_ocidist.gangs.earlier_tries import _begun
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.gangs import canceller, earlier_tries
+from airflow_provider_ocidist.gangs.decisions import (
+    SAVING_LIMIT,
+    UNREADABLE_LIMIT,
+    Cancel,
+    Fail,
+    decide,
+    node_of,
+    unread,
+)
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.homes import WORDS
 from airflow_provider_ocidist.model.report import Phase
@@ -33,11 +42,11 @@ def judged(*nodes: NodeStatus, **changes: Any) -> Fail:
 
 
 DIAGNOSES = {
-    "deleted": (node(0, MISSING), Cause.CANCELED, "node 0: job run run0 was deleted"),
+    "deleted": (node(0, MISSING), Cause.CANCELED, "node 0: its job run run0 was deleted outside this task"),
     "cancelled": (
         node(0, CANCELED, details="by me"),
         Cause.CANCELED,
-        "node 0: the job run was cancelled outside this task (by me)",
+        "node 0: its job run was cancelled outside this task (by me)",
     ),
     "the service's cause": (
         node(0, FAILED, cause=Cause.CAPACITY, details="no host"),
@@ -75,12 +84,12 @@ DIAGNOSES = {
     "a success nobody reported": (
         node(0, SUCCEEDED),
         Cause.NODE,
-        "node 0: the service calls it SUCCEEDED, but its agent has never reported: what it did is not known",
+        "node 0: the service reports SUCCEEDED, but the agent wrote no report, so the result cannot be verified",
     ),
     "a success that exited otherwise": (
         node(0, SUCCEEDED, report=report(0, phase=Phase.DONE, exit_code=3)),
         Cause.NODE,
-        "node 0: it exited with 3, though the service calls it SUCCEEDED",
+        "node 0: it exited with 3, though the service reports SUCCEEDED",
     ),
 }
 
@@ -117,30 +126,61 @@ def test_nodes_that_live_on_are_named_with_the_way_to_end_them() -> None:
     found = decide(known, RunStatus(nodes=alive), START + 60)
     assert isinstance(found, Fail)
     assert found.cause is Cause.HANG
-    assert found.message.startswith("no step; STILL ALIVE 60 s after the first cancel")
+    assert found.message.startswith("no step; NOT ENDED 60 s after the first cancel")
     assert "node 1 (RUNNING, no id), node 2 (ENDING, run2)" in found.message
     assert "`ocidist cancel run2`" in found.message
     nameless = decide(known, RunStatus(nodes=alive[:2]), START + 60)
     assert isinstance(nameless, Fail)
-    assert "`ocidist cancel OCID`" in nameless.message
+    assert "`ocidist cancel job`" in nameless.message
+
+
+def messages_at(kind: str) -> dict[str, str]:
+    """Return what people read of a gang of this kind that ends in each of the ways which are not the training's."""
+    ref = replace(record(1).ref, backend=kind)
+    waiting = replace(record(1), ref=ref, start_deadline=START + 60)
+    ending = replace(
+        waiting, ending=Ending(cause=Cause.HANG, message="no step", since=START), ending_limit=60.0
+    )
+    alive = RunStatus(nodes=(node(0, NodeState.ENDING),))
+    never_started = decide(waiting, RunStatus(nodes=(node(0, NodeState.PENDING),)), START + 60)
+    still_alive = decide(ending, alive, START + 60)
+    assert isinstance(never_started, Cancel)
+    assert isinstance(still_alive, Fail)
+    return {
+        "never started": never_started.ending.message,
+        "still alive": still_alive.message,
+        "deleted": judged(node(0, MISSING), ref=ref).message,
+        "cancelled": judged(node(0, CANCELED), ref=ref).message,
+        "no report": judged(node(0, FAILED), ref=ref).message,
+        "no agent": judged(node(0, FAILED), ref=ref, expects=Expectations(reports=False)).message,
+        "unreadable": unread(waiting, alive),
+        "begun": earlier_tries._begun(Attempt(key=ref.key, place=Place(backend=kind, run_dir="/run"))),
+        "may live": earlier_tries._alive(ref, BackendError("refused")),
+        "earlier gang": str(canceller._still_alive([(ref, alive)], 60.0)),
+        "incomplete gang": str(canceller._not_removed(ref, 60.0)),
+    }
 
 
 @pytest.mark.parametrize("kind", kinds.names("backends"))
 def test_each_home_is_spoken_of_in_its_own_words(kind: str) -> None:
     own, others = WORDS[kind], [words for name, words in WORDS.items() if name != kind]
-    ref = replace(record(1).ref, backend=kind)
-    ending = Ending(cause=Cause.HANG, message="no step", since=START)
-    known = replace(record(1), ref=ref, ending=ending, ending_limit=60.0)
-    found = decide(known, RunStatus(nodes=(node(0, NodeState.ENDING),)), START + 60)
-    assert isinstance(found, Fail)
-    deleted = judged(node(0, MISSING), ref=ref).message
-    begun = _begun(Attempt(key=ref.key, place=Place(backend=kind, run_dir="/run")))
-    for text in (found.message, deleted, begun):
-        said = {part for words in others for part in (words.node, words.where) if f" {part}" in text}
-        assert said <= {own.node, own.where}, text
-    assert own.where in found.message
-    assert f"{own.node} run0 was deleted" in deleted
-    assert own.where in begun
+    own_words = set(astuple(own))
+    found = messages_at(kind)
+    for text in found.values():
+        foreign = {
+            part for words in others for part in astuple(words) if isinstance(part, str) and part
+        } - own_words
+        # `job` is also what every home is given, and `process` what runs on every node.
+        said = [
+            part for part in foreign - {"job", "process", "id"} if re.search(rf"\b{re.escape(part)}\b", text)
+        ]
+        assert said == [], text
+    for name in ("still alive", "begun", "earlier gang", "incomplete gang"):
+        assert own.where in found[name], name
+    assert own.helper in found["still alive"]
+    assert f"its {own.node} run0 was deleted" in found["deleted"]
+    assert f"its {own.node} was cancelled" in found["cancelled"]
+    assert f"its {own.gang} job could not be deleted" in found["incomplete gang"]
 
 
 def test_how_long_is_waited_is_as_documented() -> None:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError, StorageError
@@ -25,7 +26,7 @@ from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
-from tests.training_jobs import a_job, a_key
+from tests.training_jobs import a_job, a_key, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_node_starts")
 
@@ -107,7 +108,7 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_
         said = "\n".join(gang.cancel_earlier(task, number, GIVES_UP))
     else:
         # Its job cannot be read any more.
-        said = "\n".join(cancel_noted(impatient, task, number, GIVES_UP, notes, LOG))
+        said = "\n".join(cancel_noted(lambda _: impatient, task, number, GIVES_UP, notes, LOG))
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     for how, attempt in left.items():
         found = states(impatient, attempt.key, emulator.compartment_id)
@@ -119,11 +120,11 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_
         elif how != "ended" and not told and not (found and found <= {"CANCELING", "CANCELED"}):
             named = attempt.key.name in said
             # What nobody has noted and no side shows cannot be named: then it is said that there may be more.
-            assert named or (notes is None and "not known" in said), (how, said)
+            assert named or (notes is None and "cannot be listed" in said), (how, said)
             assert len(down) == 2 or notes is None or how == "begun", (how, said)
 
 
-# A try whose job cannot be read
+# Gangs at another home than that of the job
 
 
 class Notes(dict[str, Any]):
@@ -131,6 +132,54 @@ class Notes(dict[str, Any]):
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
+
+
+def noted(*attempts: Attempt) -> Notes:
+    return Notes({NOTE: {"attempts": [each.to_json() for each in attempts]}})
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["job readable", "job broken"])
+def test_each_noted_gang_is_ended_at_its_own_home(
+    backend: OciDataScience, emulator: Access, tmp_path: Path, readable: bool
+) -> None:
+    here = Local.connect({"work_dir": str(tmp_path / "work")})
+    key = a_key()
+    at_oci = left_by(backend, key, 1, "whole")
+    local = here.plan(a_job(nodes=1, seconds=60, backend={"kind": "local"}), replace(key, attempt=2))
+    notes = noted(at_oci, Attempt.of(local, here.submit(local)))
+    homes = {"local": here, "oci_data_science": backend}
+    if readable:
+        job = a_job(nodes=1, backend={"kind": "local"})
+        gang = GangSubmitter(here, job, LOG, notes, threading.Event(), reach=homes.__getitem__)
+        # A task that is killed asks nothing of Airflow: what it needs is connected before.
+        called_off = gang.earlier_canceller(key, 2, GIVES_UP)
+        del homes["oci_data_science"]
+        said = called_off()
+    else:
+        said = cancel_noted(lambda kind: homes[kind or "local"], key, 2, GIVES_UP, notes, LOG)
+    assert said == []
+    assert states(backend, key, emulator.compartment_id) <= {"CANCELING", "CANCELED"}
+    attempt = notes[NOTE]["attempts"][1]
+    wait_until(here, RunRef.from_json(attempt["ref"]), lambda status: status.ended)
+
+
+def test_a_noted_gang_whose_home_cannot_be_reached_is_asked_to_stop_and_named(
+    backend: OciDataScience, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    key = a_key()
+    at_oci = left_by(backend, key, 1, "whole")
+    # Its run directory is in a bucket that this home's connection can read too.
+    here = Local.connect({**fields, "work_dir": str(tmp_path / "work")})
+    job = a_job(nodes=1, backend={"kind": "local"})
+    gang = GangSubmitter(here, job, LOG, noted(at_oci), threading.Event(), reach={}.__getitem__)
+    (said,) = gang.cancel_earlier(key, 2, GIVES_UP)
+    assert at_oci.key.name in said
+    assert attempt_ref(at_oci).job_id in said
+    assert "backend oci_data_science cannot be reached" in said
+    assert is_told_to_stop(backend, at_oci)
+
+
+# A try whose job cannot be read
 
 
 def context_of(key: RunKey, number: int, notes: Notes | None) -> Any:
@@ -177,7 +226,7 @@ def test_a_try_whose_job_cannot_be_read_any_more_ends_what_earlier_ones_have_lef
     retried = task(conn_id, text if text and text.startswith("oci://") else str(file))
     with pytest.raises(Exception) as caught:
         retried.execute(context_of(key, 2, notes if noted else None))
-    assert "STILL THERE" not in str(caught.value)
+    assert "may still be running" not in str(caught.value)
     assert states(backend, key, emulator.compartment_id) <= {"CANCELING", "CANCELED"}
 
 

@@ -310,7 +310,7 @@ def test_a_task_that_is_killed_waits_no_longer(clock: Clock) -> None:
     assert number == 2
     assert last.cause is Cause.CANCELED
     assert not isinstance(last, GaveUp)
-    assert "stopped while it was waited out: " in str(last)
+    assert "the task was killed while it waited for the service to recover: " in str(last)
     assert "not you" in str(last)
     assert last.__cause__ is refusal
 
@@ -400,7 +400,7 @@ def test_what_cannot_be_made_ready_now_is_said_and_may_do_later(
     service = Service(None)
     service.ready_to_cancel = lambda _: (_ for _ in ()).throw(error)
     killer = killer_of(service, REF, 1, LOG)
-    assert f"a cancel is not possible now: {error}" in caplog.text
+    assert f"a cancel will load them again: {error}" in caplog.text
     assert killer.kill(20)
     assert len(service.endings) == 1
 
@@ -458,7 +458,9 @@ def test_a_gang_that_a_later_try_waits_for_goes_on(
     service = Service(None, claimed=claimed)
     give_up(service, clock, number=3)
     assert len(service.endings) == (0 if claimed > 3 else 1)
-    assert (f"{REF.key.name} continues: a later try of its task waits for it" in caplog.text) == (claimed > 3)
+    assert (f"{REF.key.name} is left running: a later try of its task owns it" in caplog.text) == (
+        claimed > 3
+    )
 
 
 def test_a_stop_request_in_the_run_directory_is_enough(

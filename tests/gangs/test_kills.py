@@ -27,8 +27,9 @@ from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model import evidence
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Sending
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
-from airflow_provider_ocidist.model.work_dir import STOP_FILE
+from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.training_try import TrainingTry
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -144,10 +145,19 @@ def test_what_the_nodes_of_a_gang_that_failed_were_sending_is_forgotten_and_noth
     store = open_store(uri, idle.backend.access)
     for name in ("step-1/a", "step-2.attempt-2/a", "step-2.attempt-3/a"):
         store.upload(name, 3 << 20, 1 << 20).write(0, 0, b"x" * (1 << 20))
+    # An output goes to a folder that others may use: only what the node has reported is its own.
+    outputs = open_store(f"{uri}-out", idle.backend.access)
+    own, others = (outputs.upload("model.bin", 1 << 20, 1 << 20) for _ in range(2))
+    sending = (Sending(folder=outputs.uri, name="model.bin", upload_id=own.upload_id),)
+    report = NodeReport(
+        rank=0, phase=Phase.SAVING, address="", started_at=0.0, heartbeat_at=1.0, sending=sending
+    )
+    open_store(record.ref.run_dir, idle.backend.access).write(report_of(0), report.to_json())
     idle.backend.cancel(record.ref)
     with pytest.raises(AirflowFailException):
         task(conn_id).resume(Context(), record.to_json())
     assert [upload.name for upload in store.open_uploads()] == ["step-2.attempt-3/a"]
+    assert [upload.id for upload in outputs.open_uploads()] == [others.upload_id]
 
 
 def test_where_the_service_refuses_everything_the_nodes_are_asked_to_stop(
@@ -445,7 +455,7 @@ def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_ot
     status = dice.choice([400, 401, 404, 403])
     overtaken = dice.random() < 0.2
     error = Overtaken("overtaken", 9) if overtaken else BackendError("not now", status_code=status)
-    left = Left(error, dice.choice([(), ("g0-a1 may live: end it with ocidist cancel OCID",)]))
+    left = Left(error, dice.choice([(), ("g0-a1 may still be running: end it with ocidist cancel OCID",)]))
     with pytest.raises(BackendError) as caught:
         try_of(task(conn_id), number)._brought_about(left, replace(a_key(), generation=max_tries), None)
     # What is refused for good is not tried again by Airflow; what was waited out is.

@@ -36,7 +36,7 @@ def test_requests_of_one_kind_are_shown_once_with_their_number():
 
 def test_it_says_that_the_attempt_in_its_names_is_counted_later():
     assert (
-        "which attempt it is, is counted when it is submitted"
+        "the number of the attempt is determined at submission"
         in yaml.safe_load(readable(plan(), 4096))["names"]
     )
 

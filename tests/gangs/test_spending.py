@@ -10,10 +10,10 @@ import pytest
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Cancel, Wait, decide
-from airflow_provider_ocidist.gangs.spending import Spending, bound, node_seconds, seconds_of
+from airflow_provider_ocidist.gangs.spending import Spending, bound, foretold, seconds_of, spent_of
 from airflow_provider_ocidist.gangs.watch import Watch
-from airflow_provider_ocidist.model.budget import Budget
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.budget import Budget, Spent
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import (
     Expectations,
     NodeState,
@@ -61,7 +61,7 @@ def test_every_node_counts_from_its_start_to_its_end_or_to_now() -> None:
             if node.started_at is not None
         )
         before = 300.0 if any(node.report and node.report.spent_before for node in status.nodes) else 0.0
-        assert node_seconds(status, NOW) == pytest.approx(by_second + before)
+        assert spent_of(status, NOW, None).node_seconds == pytest.approx(by_second + before)
     assert seconds_of([(None, None)], NOW) is None
     assert seconds_of([(NOW + 5, None)], NOW) == 0.0
 
@@ -76,7 +76,8 @@ def test_a_node_that_is_gone_without_a_time_of_its_end_costs_no_more(
     )
     node = NodeStatus(rank=0, run_id="run", state=state, started_at=NOW - 900)
     status = RunStatus(nodes=(replace(node, report=report if heard_of else None),))
-    assert node_seconds(status, NOW) == node_seconds(status, NOW + 86_400) == (600.0 if heard_of else 0.0)
+    used = [spent_of(status, at, None).node_seconds for at in (NOW, NOW + 86_400)]
+    assert used == [600.0 if heard_of else 0.0] * 2
 
 
 def test_the_forecast_is_what_the_living_nodes_take_to_the_last_step() -> None:
@@ -90,7 +91,7 @@ def test_the_forecast_is_what_the_living_nodes_take_to_the_last_step() -> None:
         )
         alive = sum(not node.state.terminal for node in status.nodes)
         known = Spending.of(status, NOW, price, left).to_json()
-        hours = node_seconds(status, NOW) / 3600
+        hours = spent_of(status, NOW, None).node_seconds / 3600
         assert known["node_hours"] == pytest.approx(hours, abs=1e-4)
         assert ("cost" in known, "forecast_cost" in known) == (
             price is not None,
@@ -105,11 +106,61 @@ def test_the_forecast_is_what_the_living_nodes_take_to_the_last_step() -> None:
 def test_without_a_pace_nothing_is_foretold() -> None:
     status = a_status(random.Random(3))
     assert "forecast_node_hours" not in Spending.of(status, NOW, 2.0).to_json()
-    assert str(Spending(7200.0, 2.0)) == "used so far: 2.00 node-hours (cost 4.00)"
-    assert str(Spending(7200.0, 2.0, 3600.0)) == (
+    used = Spent().plus(7200.0, 2.0)
+    assert str(Spending(used, 2.0)) == "used so far: 2.00 node-hours (cost 4.00)"
+    assert str(Spending(used, 2.0, 3600.0)) == (
         "used so far: 2.00 node-hours (cost 4.00), about 3.00 node-hours (cost 6.00) at the end"
     )
-    assert str(Spending(7200.0, ended=True)) == "used: 2.00 node-hours"
+    assert str(Spending(Spent().plus(7200.0, None), ended=True)) == "used: 2.00 node-hours"
+
+
+def test_what_earlier_attempts_have_cost_is_counted_at_their_own_prices() -> None:
+    report = NodeReport(
+        rank=0,
+        phase=Phase.TRAINING,
+        address="",
+        started_at=NOW - 3600,
+        heartbeat_at=NOW,
+        spent_before=16 * 3600.0,
+        cost_before=160.0,
+    )
+    node = NodeStatus(rank=0, run_id="a", state=NodeState.RUNNING, started_at=NOW - 3600, report=report)
+    used = Spending.of(RunStatus(nodes=(node,)), NOW, 1.0, remaining=3600.0)
+    assert used.to_json() == {
+        "node_hours": 17.0,
+        "cost": 161.0,
+        "forecast_node_hours": 18.0,
+        "forecast_cost": 162.0,
+    }
+    older = replace(report, cost_before=None)
+    known = Spending.of(RunStatus(nodes=(replace(node, report=older),)), NOW, 1.0).to_json()
+    assert known["cost"] == 17.0, "an agent of before does not say it"
+
+
+def an_earlier_run(state: NodeState, progress: Progress | None) -> RunStatus:
+    """Return a run of two nodes whose second has begun a minute late; they ended an hour after the first began."""
+    report = NodeReport(
+        rank=0, phase=Phase.TRAINING, address="", started_at=NOW, heartbeat_at=NOW, progress=progress
+    )
+    ended = NOW if state.terminal else None
+    nodes = (
+        NodeStatus(rank=rank, run_id=run, state=state, started_at=begun, finished_at=ended, report=report)
+        for rank, (run, begun) in enumerate((("a", NOW - 3600), ("b", NOW - 3540)))
+    )
+    return RunStatus(nodes=tuple(nodes))
+
+
+def test_a_run_is_foretold_from_how_long_an_earlier_one_took_or_from_its_pace() -> None:
+    done = an_earlier_run(NodeState.SUCCEEDED, None)
+    assert foretold(done, NOW + 9e9, 4, 2.0) == Spent(node_seconds=4 * 3600, cost=8.0)
+    assert str(foretold(done, NOW, 2, None)) == "2.00 node-hours"
+    amid = Progress(step=100, steps=400, step_time=12.0)
+    for state in (NodeState.RUNNING, NodeState.FAILED):
+        assert foretold(an_earlier_run(state, amid), NOW, 2, 1.0) == Spent(node_seconds=14_400, cost=4.0)
+    for unknown in (None, Progress(step=100, step_time=12.0), Progress(step=100, steps=400)):
+        assert foretold(an_earlier_run(NodeState.FAILED, unknown), NOW, 2, 1.0) is None
+    not_begun = NodeStatus(rank=0, run_id="a", state=NodeState.PENDING)
+    assert foretold(RunStatus(nodes=(not_begun,)), NOW, 2, 1.0) is None
 
 
 def a_record(budget: float, **expects: bool) -> RunRecord:
@@ -125,7 +176,7 @@ def a_record(budget: float, **expects: bool) -> RunRecord:
     return RunRecord(
         ref=ref,
         expects=Expectations(**expects),
-        budget=Budget(node_seconds=budget, limit="limits.max_node_hours 1"),
+        budget=Budget(node_seconds=budget),
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
 from airflow_provider_ocidist.gangs import attempt_notes
 from airflow_provider_ocidist.gangs.attempt_notes import LONGEST_NOTE, NOTE
-from airflow_provider_ocidist.gangs.canceller import Canceller
+from airflow_provider_ocidist.gangs.canceller import LONGEST_PAUSE, Canceller
 from airflow_provider_ocidist.gangs.submission import LEFT_OVER, GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
@@ -57,19 +57,19 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Canceller, "_pause", without_waiting(Canceller._pause))
 
 
-def without_waiting(pause: Callable[[Any], None]) -> Callable[[Any], None]:
+def without_waiting(pause: Callable[..., None]) -> Callable[..., None]:
     class Now:
         def __init__(self, event: threading.Event) -> None:
             self.event = event
 
         def wait(self, seconds: float) -> bool:
-            assert 0 < seconds <= 2
+            assert 0 < seconds <= LONGEST_PAUSE
             return self.event.is_set()
 
-    def at_once(self: Any) -> None:
+    def at_once(self: Any, *waited: float) -> None:
         event, self._stop = self._stop, Now(self._stop)
         try:
-            pause(self)
+            pause(self, *waited)
         finally:
             self._stop = event
 

@@ -190,7 +190,9 @@ def test_the_nodes_whose_last_reports_were_lost_are_named() -> None:
     both = replace(lost, nodes=(lost.nodes[0], replace(lost.nodes[0], rank=1, run_id="run1")))
     action = decide(record(), both, NOW)
     assert isinstance(action, Fail)
-    assert action.message.startswith("the last report of node 0, 1 was lost, and there is no checkpoint")
+    assert action.message.startswith(
+        "the last report of node 0, 1 is missing, and this attempt published no checkpoint"
+    )
 
 
 @pytest.mark.parametrize(

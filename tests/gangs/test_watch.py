@@ -20,6 +20,7 @@ from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.gangs import watch as watch_module
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait, decide
 from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
@@ -144,6 +145,38 @@ def ended(backend: Backend) -> Watch:
     )
     record = RunRecord(ref=ref, expects=Expectations(reports=False), logs_since=(began,))
     return Watch(backend, record, logging.getLogger("test"))
+
+
+class Saving(Late):
+    """A gang whose node goes from phase to phase, one at each look."""
+
+    def __init__(self, *phases: Phase) -> None:
+        super().__init__(LogPart(lines=()))
+        self.phases = list(phases)
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
+        report = NodeReport(rank=0, address="10.0.0.1", phase=phase, started_at=START, heartbeat_at=START)
+        node = NodeStatus(rank=0, run_id="run", state=NodeState.RUNNING, report=report)
+        return [RunStatus(nodes=(node,)) for _ in refs]
+
+
+def test_nodes_that_save_are_looked_at_each_second_at_first_and_seldom_once_that_takes_minutes() -> None:
+    backend = Saving(Phase.TRAINING, Phase.SAVING)
+    clock = [0.0]
+    watch = Watch(backend, ended(backend).record, logging.getLogger("test"), clock=lambda: clock[0])
+    watch.look(START)
+    assert watch.pause(10.0) == 10.0
+    for waited, pause in ((0.0, 1.0), (19.0, 1.0), (60.0, 3.0), (500.0, 10.0)):
+        clock[0] = 100.0 + waited
+        watch.look(START)
+        assert watch.pause(10.0) == pytest.approx(pause)
+        assert watch.pause(0.5) == 0.5, "never more seldom than it was asked for"
+    backend.phases = [Phase.TRAINING, Phase.SAVING]
+    watch.look(START)
+    assert watch.pause(10.0) == 10.0
+    watch.look(START)
+    assert watch.pause(10.0) == 1.0, "the next save is a save of its own"
 
 
 def a_line(number: int) -> LogLine:

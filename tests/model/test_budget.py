@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_ocidist.job import Limits
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.budget import Budget, budget_of, cost_of, described
+from airflow_provider_ocidist.model.budget import Budget, Spent, budget_of, cost_of
 
 SEED = random.randrange(10_000)
 
@@ -27,7 +27,7 @@ def test_a_run_may_go_on_exactly_as_long_as_every_limit_allows() -> None:
         for spent in (0.0, 1.0, 3600.0, 90_000.0, 5e6):
             within_hours = hours is None or spent / 3600 < hours
             within_cost = cost is None or price is None or spent / 3600 * price < cost
-            goes_on = budget is None or budget.finding(spent, price) is None
+            goes_on = budget is None or budget.finding(Spent().plus(spent, price)) is None
             near = [
                 limit
                 for limit in (hours, cost / price if cost and price else None)
@@ -37,36 +37,55 @@ def test_a_run_may_go_on_exactly_as_long_as_every_limit_allows() -> None:
 
 
 def test_the_narrower_limit_is_the_one_that_is_named() -> None:
-    assert budget_of(Limits(max_node_hours=8, max_cost=10), 2.0) == Budget(
-        node_seconds=5 * 3600, limit="limits.max_cost 10"
-    )
-    assert budget_of(Limits(max_node_hours=4, max_cost=10), 2.0) == Budget(
-        node_seconds=4 * 3600, limit="limits.max_node_hours 4"
-    )
+    for hours, price, seconds, name in (
+        (8, 2.0, 5 * 3600, "limits.max_cost 10"),
+        (4, 2.0, 4 * 3600, "limits.max_node_hours 4"),
+        (4, 10.0, 3600, "limits.max_cost 10"),
+    ):
+        budget = budget_of(Limits(max_node_hours=hours, max_cost=10), price)
+        assert budget
+        assert (budget.left(Spent(), price), budget.limit(price)) == (seconds, name)
     assert budget_of(Limits(), 2.0) is None
+    assert budget_of(Limits(max_cost=10), None) is None
+
+
+def test_each_attempt_costs_its_own_price_and_what_is_left_is_of_the_present_one() -> None:
+    budget = budget_of(Limits(max_cost=200), 1.0)
+    assert budget
+    # 16 node-hours at 10, then a candidate at 1.
+    before = Spent().plus(16 * 3600, 10.0)
+    assert str(before) == "16.00 node-hours (cost 160.00)"
+    assert budget.left(before, 1.0) == 40 * 3600
+    assert budget.finding(before.plus(39.9 * 3600, 1.0)) is None
+    assert budget.finding(before.plus(40 * 3600, 1.0)) == (
+        "56.00 node-hours (cost 200.00) used: all that limits.max_cost 200 allows, earlier attempts included"
+    )
+    assert str(before.plus(3600, None)) == "17.00 node-hours", "a part of it has no known price"
 
 
 def test_what_is_said_of_it_adds_up() -> None:
     draw = random.Random(SEED)
     for _ in range(200):
         seconds, price = draw.uniform(0, 1e7), draw.uniform(0.01, 100)
-        said = re.fullmatch(r"([\d.]+) node-hours \(cost ([\d.]+)\)", described(seconds, price))
+        said = re.fullmatch(r"([\d.]+) node-hours \(cost ([\d.]+)\)", str(Spent().plus(seconds, price)))
         assert said
         assert float(said[1]) == pytest.approx(seconds / 3600, abs=0.006)
         assert float(said[2]) == pytest.approx(seconds / 3600 * price, abs=0.006)
-        assert described(seconds, None) == f"{said[1]} node-hours"
+        assert str(Spent().plus(seconds, None)) == f"{said[1]} node-hours"
     assert cost_of(3600, None) is None
 
 
 def test_the_message_names_what_was_used_the_limit_and_that_earlier_attempts_count() -> None:
     budget = budget_of(Limits(max_cost=10), 2.5)
     assert budget
-    assert budget.finding(4 * 3600 - 1, 2.5) is None
-    assert budget.finding(4 * 3600, 2.5) == (
+    assert budget.finding(Spent().plus(4 * 3600 - 1, 2.5)) is None
+    assert budget.finding(Spent().plus(4 * 3600, 2.5)) == (
         "4.00 node-hours (cost 10.00) used: all that limits.max_cost 10 allows, earlier attempts included"
     )
 
 
 def test_it_survives_the_record_of_a_run() -> None:
-    budget = Budget(node_seconds=7.5, limit="limits.max_node_hours 1")
+    budget = Budget(node_seconds=7.5, cost=3.0)
     assert codec.decode(Budget, codec.encode(budget)) == budget
+    before = {"node_seconds": 7.5, "limit": "limits.max_cost 3"}
+    assert codec.decode(Budget, before) == Budget(node_seconds=7.5), "as the version before has recorded it"

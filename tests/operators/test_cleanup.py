@@ -7,6 +7,8 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +16,10 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import DAG, task_group
 
+from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.gangs import kills
+from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator, gang_cleanup
 from airflow_provider_ocidist.operators.cleanup import EndTrainingOperator
@@ -201,10 +205,8 @@ def test_a_run_in_the_compartment_of_its_job_is_found_by_what_the_training_publi
     mine, other = started(), started(task_id="other")
     told: list[RunRef] = [mine]
     places: list[str | None] = []
-    monkeypatch.setattr(gang_cleanup, "_published_by", lambda _: told[0].to_json())
-    monkeypatch.setattr(
-        gang_cleanup, "gangs_of", lambda _, keys, place=None, run_dir=None: places.append(place) or []
-    )
+    monkeypatch.setattr(gang_cleanup, "_published_by", lambda _: told[0])
+    monkeypatch.setattr(gang_cleanup, "gangs_of", lambda *given: places.extend(given[-1]) or [])
     assert end().execute(context(run_id, train="failed")) == [mine.key.name]
     assert set(places) == {None, mine.compartment_id}
     told[0] = other
@@ -239,3 +241,53 @@ def test_the_connection_of_a_training_is_known_or_asked_for(run_id: str) -> None
         nodes = DistributedTrainingOperator.partial(task_id="more", job="job.yaml", conn_id="oci_other")
         shared = EndTrainingOperator(task_id="c", training=nodes.expand(nodes=[1, 2]))
     assert (named._conn_id_in_dag(), given.conn_id, shared.conn_id) == ("oci_other", "oci_one", "oci_other")
+
+
+# Gangs at other homes
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Local:
+    """Return the home that is this machine; the connection names nothing else."""
+    fields = {"work_dir": str(tmp_path / "work")}
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": fields}))
+    return Local.connect(fields)
+
+
+def started_at(home: Local, run_id: str, **changes: Any) -> RunRef:
+    job = a_job(nodes=1, seconds=60, backend={"kind": "local"}, **changes)
+    return home.submit(home.plan(job, a_key(run_id)))
+
+
+def test_a_gang_at_another_home_is_found_by_its_record(here: Local, run_id: str) -> None:
+    left = started_at(here, run_id)
+    assert end().execute(context(run_id, train="failed")) == [left.key.name]
+    assert here.status([left])[0].ended
+
+
+def test_a_gang_whose_job_names_another_work_dir_is_found_by_what_the_training_published(
+    here: Local, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = started_at(here, run_id, work_dir=str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(gang_cleanup, "_published_by", lambda _: left)
+    assert end().execute(context(run_id, train="failed")) == [left.key.name]
+    assert here.status([left])[0].ended
+
+
+def test_a_home_that_nothing_names_can_be_named(here: Local, run_id: str) -> None:
+    del here
+    with pytest.raises(AirflowException, match="compartment"):
+        end().execute(context(run_id, train="failed"))
+    assert end(backend="local").execute(context(run_id, train="failed")) == []
+
+
+def test_a_home_that_cannot_be_asked_keeps_no_gang_at_another_alive(
+    here: Local, run_id: str, backend: OciDataScience
+) -> None:
+    left = started_at(here, run_id)
+    elsewhere = backend.plan(a_job(), a_key(run_id, attempt=2))
+    unseen = Attempt.of(replace(elsewhere, run_dir=f"{Path(left.run_dir).parent}/{elsewhere.key.name}"))
+    here.gangs.record(unseen)
+    with pytest.raises(AirflowException):
+        end().execute(context(run_id, train="failed"))
+    assert here.status([left])[0].ended

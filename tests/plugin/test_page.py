@@ -28,7 +28,9 @@ LINES = {"rank": 0, "lines": [{"id": "1", "time": NOW, "text": HOSTILE}], "probl
 ANSWERS = {
     "large": (200, task_view(record(ref(1000)), running(1000), NOW)),
     "failed": (200, task_view(record(state="failed"), failed(), NOW)),
+    "moved": (200, task_view(record(ref(candidate=f"shape {HOSTILE}")), running(), NOW)),
     "restarted": (200, task_view(record(), restarted(), NOW)),
+    "of-pods": (200, task_view(record(ref(backend="pytorchjob")), Snapshot(), NOW)),
     "unreachable": (200, task_view(record(), Snapshot(problem="no route to the region"), NOW)),
     "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Snapshot(), NOW)),
     "nothing-yet": (200, task_view(replace(record(), ref=None, state="queued"), Snapshot(), NOW)),
@@ -142,6 +144,18 @@ def test_restarts_stand_in_a_table_with_cause_node_and_the_time_they_took(pages)
     row = page[page.index("Launched again") :].partition("<tbody>")[2].partition("</tbody>")[0]
     assert re.sub(r"<[^>]+>", "|", row).replace("||", "|").strip("|") == f"1|NODE|1|40|10 s|{SHOWN}"
     assert "Launched again" not in pages["failed"]
+
+
+def test_a_gang_is_spoken_of_in_the_words_of_its_home(pages):
+    assert "2 nodes, each a pod" in pages["of-pods"]
+    assert "Copy the id of the main pod" in pages["of-pods"]
+    assert "each a job run" in pages["large"]
+    assert "Copy the OCID of the main job run" in pages["large"]
+
+
+def test_what_of_the_candidates_the_gang_has_become_stands_beside_its_attempt(pages):
+    assert f">candidate: shape {SHOWN}</span>" in pages["moved"]
+    assert "candidate: " not in pages["large"]
 
 
 def test_a_failure_stands_on_top_with_its_remedy(pages):

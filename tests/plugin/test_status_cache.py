@@ -214,7 +214,7 @@ def test_beside_nodes_that_write_very_much_only_the_last_seconds_are_read():
     service.log = [line(0, end - 1000 + number / 100, number) for number in range(100_000)]
     tail = log_tail_of(service, shared, 0, end)
     assert [each.id for each in tail.lines] == [each.id for each in service.log[-LINES:]]
-    assert "wrote nothing in the last 20 s" in log_tail_of(service, shared, 1, end).problem
+    assert "printed nothing in the last 20 s" in log_tail_of(service, shared, 1, end).problem
     service.log = [line(0, end - 19 + number / MOST_LINES, number) for number in range(19 * MOST_LINES)]
     tail = log_tail_of(service, shared, 0, end)
     assert [each.id for each in tail.lines] == [each.id for each in service.log[-LINES:]]

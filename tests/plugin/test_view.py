@@ -30,6 +30,14 @@ def test_a_running_gang_shows_progress_nodes_and_checkpoints():
     json.dumps(view, allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    "kind, nouns", [("oci_data_science", ("job run", "OCID")), ("runai", ("pod", "id"))], ids=["oci", "runai"]
+)
+def test_the_page_gets_the_nouns_of_the_gangs_home(kind: str, nouns: tuple[str, str]) -> None:
+    gang = task_view(record(ref(backend=kind)), Snapshot(), NOW)["gang"]
+    assert (gang["node_noun"], gang["identifier"]) == nouns
+
+
 def test_restarts_are_shown_with_their_number_cause_node_and_how_long_they_took():
     why = Restart(cause=Cause.NODE, message="its machine is gone", rank=1, step=40)
     again = Restart(cause=Cause.USER, message=HOSTILE, rank=0)
@@ -47,6 +55,13 @@ def test_restarts_are_shown_with_their_number_cause_node_and_how_long_they_took(
     unseen = task_view(record(state="success", result=published), Snapshot(problem="no route"), NOW)
     assert unseen["restarts"] == shown
     assert task_view(record(), running(), NOW)["restarts"] == []
+
+
+def test_the_candidate_that_a_gang_has_become_is_shown():
+    assert task_view(record(ref(candidate="shape VM.GPU.A10.2")), running(), NOW)["gang"]["candidate"] == (
+        "shape VM.GPU.A10.2"
+    )
+    assert task_view(record(), running(), NOW)["gang"]["candidate"] == ""
 
 
 def test_a_slow_node_and_a_machine_that_is_not_well_are_shown_at_their_nodes():
@@ -107,7 +122,7 @@ def test_a_failed_task_whose_nodes_did_their_part_points_to_its_log():
     )
     failure = task_view(record(state="failed"), Snapshot(at=NOW, status=done), NOW)["failure"]
     assert failure["cause"] is None
-    assert "its log says why" in failure["message"]
+    assert "see the log of the task" in failure["message"]
 
 
 def test_without_a_look_the_result_of_the_task_is_shown():

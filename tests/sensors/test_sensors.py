@@ -146,7 +146,7 @@ def test_a_run_that_was_deleted_is_named(backend: OciDataScience, started: Calla
     backend.delete(ref)
     wait_until(backend, ref, lambda status: status.nodes[0].state is NodeState.MISSING)
     for arguments in MODES:
-        with pytest.raises(AirflowFailException, match=rf"job run {ref.main_run_id} was deleted"):
+        with pytest.raises(AirflowFailException, match=rf"its job run {ref.main_run_id} was deleted"):
             sensor(ref.to_json(), **arguments).execute(context())
 
 
@@ -282,5 +282,5 @@ def test_credentials_that_are_wrong_in_themselves_are_said_at_once(
 
 def test_a_checkpoint_that_never_comes_is_named(folder: str) -> None:
     waiting = CheckpointSensor(task_id="w", uri=folder, after_step=5, deferrable=True, timeout=60)
-    with pytest.raises(AirflowSensorTimeout, match="there is no whole checkpoint after step 5 below oci://"):
+    with pytest.raises(AirflowSensorTimeout, match="no whole checkpoint after step 5 found below oci://"):
         waiting.resume_execution(*TRIGGER_TIMEOUT, context())

@@ -107,7 +107,7 @@ class Done:
     seconds: float = 0.0
     """Of the world."""
     took: float = 0.0
-    """Real seconds."""
+    """Seconds of a processor."""
     calls: int = 0
     digest: str = ""
 
@@ -124,7 +124,10 @@ class Tally:
     """By rule: seeds and texts of what violated it."""
     digests: dict[str, str] = field(default_factory=dict)
     virtual: float = 0.0
-    slowest: tuple[float, str] = (0.0, "")
+    took: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds of a processor for each schedule, with its seed."""
+    spent: Counter[str] = field(default_factory=Counter)
+    """The same for the schedules that met a kind of fault."""
     calls: int = 0
 
     def add(self, done: Done, known: str) -> list[tuple[str, str]]:
@@ -135,7 +138,8 @@ class Tally:
         self.states[done.state] += 1
         self.virtual += done.seconds
         self.calls += done.calls
-        self.slowest = max(self.slowest, (done.took, done.seed))
+        self.took.append((done.took, done.seed))
+        self.spent.update(dict.fromkeys(done.kinds, done.took))
         if done.digest:
             self.digests[done.seed] = done.digest
         new = [
@@ -150,19 +154,33 @@ class Tally:
     def print(self, took: float) -> None:
         print(
             f"{self.done} schedules in {took:.1f} s: {self.done / took * 60:.0f} a minute; "
-            f"{self.virtual / 3600:.0f} h of the world, {self.calls} requests; "
-            f"slowest {self.slowest[0]:.2f} s ({self.slowest[1]})"
+            f"{self.virtual / 3600:.0f} h of the world, {self.calls} requests"
         )
+        self._print_costs()
         print("tasks: " + ", ".join(f"{count} {state}" for state, count in self.states.most_common()))
-        print("faults (schedules that met them; how often in all):")
+        print(
+            "faults (schedules that met them; how often in all; seconds of a processor for such a schedule):"
+        )
         for kind, count in self.struck.most_common():
-            print(f"  {kind:<28} {count:>6} {self.kinds[kind]:>8}")
+            print(f"  {kind:<28} {count:>6} {self.kinds[kind]:>8} {self.spent[kind] / count:>8.3f}")
         for seed, digest in sorted(self.digests.items()):
             print(f"trace of {seed}: {digest}")
         for rule, where in sorted(self.found.items(), key=lambda item: -len(item[1])):
             print(f"VIOLATED {rule}: {len({seed for seed, _ in where})} schedules")
             for seed, text in where[:3]:
                 print(f"    seed {seed}: {text}")
+
+    def _print_costs(self) -> None:
+        took = sorted(self.took) or [(0.0, "")]
+        tenth = took[-max(1, len(took) // 10) :]
+        whole, slow = (sum(seconds for seconds, _ in some) for some in (took, tenth))
+        if not whole:
+            return
+        print(
+            f"{whole / len(took):.3f} s of a processor each: half of them within {took[len(took) // 2][0]:.3f} s, "
+            f"the slowest tenth {slow / whole:.0%} of all; slowest "
+            + ", ".join(f"{seconds:.2f} s ({seed})" for seconds, seed in reversed(tenth[-5:]))
+        )
 
 
 def work(seed: str, *, digest: bool, dump: str | None) -> Done:

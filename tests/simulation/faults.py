@@ -101,9 +101,10 @@ class Faults:
                 and self.fire(f"window/{window.name}", window.kind)
             ):
                 return window.kind
-        if now >= self.quiet_after:
+        if now >= self.quiet_after or not self.rates:
             return None
-        count = self.counts[f"{actor.name} {call}"] = self.counts[f"{actor.name} {call}"] + 1
+        counted = f"{actor.name} {call}"
+        count = self.counts[counted] = self.counts[counted] + 1
         for rate in self.rates:
             if call.startswith(rate.calls) and actor.name.startswith(rate.actors):
                 name = f"{actor.name} {call} {count} {rate.kind}"

@@ -83,7 +83,7 @@ class Machine:
             code = getattr(error, "code", 1)
         self.machines.world.note(self.process.name, "agent exits with %s", code)
         self.is_over = True
-        self.rules.agent_ended(self.gang, int(code))
+        self.rules.agent_ended(self, int(code))
         if (
             code
             and scenario.swallows

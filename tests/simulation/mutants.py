@@ -34,7 +34,7 @@ def _one(name: str, point: str, module: str, old: str, new: str, rules: str) -> 
 _OCI = "backends/oci_data_science/"
 MUTANTS = (
     _one(
-        "after an error all counts as whole",
+        "after an error every checkpoint counts as whole",
         "1a",
         "agent/save/proofs.py",
         "frozenset({Moment.EXITED})),",
@@ -42,7 +42,7 @@ MUTANTS = (
         "wholeness",
     ),
     Mutant(
-        "whatever rests is whole",
+        "an unchanged checkpoint counts as whole",
         "1b",
         "agent/save/proofs.py",
         (
@@ -56,7 +56,7 @@ MUTANTS = (
         "wholeness",
     ),
     _one(
-        "retention spares none",
+        "retention deletes the newest checkpoint",
         "1c",
         "storage/retention.py",
         "    last = _last(manifests, max(1, rule.keep))",
@@ -64,7 +64,7 @@ MUTANTS = (
         "retention",
     ),
     _one(
-        "newest goes by the step in the name",
+        "the step in the name decides which is newest",
         "2",
         "storage/listing.py",
         "key=lambda item: item.manifest.order,",
@@ -72,16 +72,23 @@ MUTANTS = (
         "order|retention",
     ),
     _one(
-        "a name without a number is none",
+        "a name without a number is no checkpoint",
         "2",
         "agent/save/entries.py",
         "            if placed:\n",
         "            if placed and placed.number is not None:\n",
         "lost model|healthy gang ended.*checkpoint",
     ),
-    _one("oldest is newest", "2", "storage/listing.py", "reverse=True)", "reverse=False)", "order|retention"),
     _one(
-        "a failure that the service calls a success",
+        "the oldest checkpoint counts as newest",
+        "2",
+        "storage/listing.py",
+        "reverse=True)",
+        "reverse=False)",
+        "order|retention",
+    ),
+    _one(
+        "a reported failure counts as success",
         "3",
         "gangs/verdict.py",
         "    ReportOutcome.FAILURE: NodeEnd.FAILED,",
@@ -89,7 +96,7 @@ MUTANTS = (
         "success",
     ),
     _one(
-        "a node that never reported has done its part",
+        "a node without a report counts as successful",
         "3",
         "gangs/verdict.py",
         "    ReportOutcome.NOTHING: NodeEnd.FAILED,",
@@ -97,7 +104,7 @@ MUTANTS = (
         "success",
     ),
     _one(
-        "another's checkpoint is one's own",
+        "a checkpoint of another attempt counts as own",
         "3",
         "gangs/verdict.py",
         "    return Saved.COMPLETE if _was_complete(status, status.checkpoint) else Saved.FORMER",
@@ -105,7 +112,7 @@ MUTANTS = (
         "success",
     ),
     Mutant(
-        "one refusal ends the waiting",
+        "one refusal ends the wait",
         "4",
         "model/evidence.py",
         (
@@ -116,14 +123,14 @@ MUTANTS = (
         "gave up|healthy gang ended|left running",
     ),
     Mutant(
-        "one 404 is a deletion",
+        "one 404 counts as a deletion",
         "4",
         "model/evidence.py",
         (("ABSENT_ANSWERS = 4", "ABSENT_ANSWERS = 1"), ("ABSENT_FOR = 120.0", "ABSENT_FOR = 0.0")),
         "healthy gang ended|gave up|lost model",
     ),
     _one(
-        "a store that is down loses the model",
+        "the last save is not retried",
         "4",
         "agent/save/saving.py",
         "        if not self._may_pass(error) or self.left <= 0:",
@@ -131,7 +138,7 @@ MUTANTS = (
         "lost model|healthy gang ended",
     ),
     _one(
-        "a node that saves is lost as soon as any",
+        "lost_timeout also holds for a node that saves",
         "4",
         "gangs/decisions.py",
         "        if not _is_saving(node):",
@@ -139,7 +146,7 @@ MUTANTS = (
         "healthy gang ended",
     ),
     _one(
-        "a task gives up and leaves its gang",
+        "a task gives up and leaves its gang running",
         "4",
         "gangs/kills.py",
         '    message = masked_text(f"its task has given up:',
@@ -147,7 +154,7 @@ MUTANTS = (
         "left running|gave up",
     ),
     _one(
-        "a last report that was lost is a failure",
+        "a lost last report counts as a failure",
         "3",
         "gangs/verdict.py",
         "    ReportOutcome.NOT_DONE: NodeEnd.UNSAID,",
@@ -155,7 +162,7 @@ MUTANTS = (
         "lost model",
     ),
     _one(
-        "a cancel that meets a conflict counts as done",
+        "a cancel that was refused with 409 counts as done",
         "4",
         f"{_OCI}cancels.py",
         "            return self._after_conflict(run_id, error) if error.status_code == 409 else error",
@@ -163,7 +170,7 @@ MUTANTS = (
         "slow cancel|left running",
     ),
     _one(
-        "a run that is hidden counts as cancelled",
+        "a run that the service does not show counts as cancelled",
         "4",
         f"{_OCI}cancels.py",
         "        error = answer.refused or (None if stop_requested else answer.unseen)",
@@ -171,7 +178,7 @@ MUTANTS = (
         "slow cancel|left running",
     ),
     _one(
-        "nobody claims the checkpoints",
+        "no attempt writes its fence",
         "2",
         "storage/fences.py",
         "    for _ in range(_TRIES):",
@@ -179,7 +186,7 @@ MUTANTS = (
         "fence|retention",
     ),
     _one(
-        "another's shards of before count as new",
+        "old parts of another node count as new",
         "1b",
         "agent/save/own_files.py",
         "        return {name for name in of_one_process if before.get(name) == now[name]}",
@@ -187,7 +194,7 @@ MUTANTS = (
         "wholeness|lost model|healthy gang ended",
     ),
     Mutant(
-        "what is proved late is newest",
+        "the checkpoint that is proved last counts as newest",
         "2",
         "agent/save/uploads.py",
         (
@@ -197,25 +204,26 @@ MUTANTS = (
         "order",
     ),
     _one(
-        "a clear with fewer retries is a retry",
+        "a clear with fewer retries counts as a retry",
         "5",
         "model/attempts.py",
         "    return max(now.max_tries, latest.key.generation + 1)",
         "    return latest.key.generation",
         "success.*before the clear|two gangs",
     ),
-    _one(
-        "only the own place is looked at",
+    Mutant(
+        "earlier places are not searched for gangs",
         "5",
         "backends/recorded_gangs.py",
-        "        return merged_records(\n"
-        "            noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items())\n"
-        "        )",
-        "        return []",
-        "two gangs",
+        (
+            ("        return merged_records(\n", "        return [] and merged_records(\n"),
+            # That an earlier attempt is seen once this one is recorded came later.
+            ("        return self.index_of(begun).unknown(begun.key, [*known, begun])", "        return []"),
+        ),
+        "two gangs|left running|gave up",
     ),
     _one(
-        "a failed submission leaves its nodes",
+        "a failed submission leaves its nodes running",
         "5",
         f"{_OCI}gangs.py",
         "            alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)",
@@ -223,7 +231,7 @@ MUTANTS = (
         "left running|two gangs|slow cancel",
     ),
     _one(
-        "uploads of the dead stay open",
+        "uploads of ended attempts stay open",
         "5",
         "storage/open_uploads.py",
         '    base, _, own = uri.rstrip("/").rpartition("/")',
@@ -231,7 +239,7 @@ MUTANTS = (
         "multipart",
     ),
     _one(
-        "every job is listed",
+        "jobs are listed without a filter by name",
         "5",
         f"{_OCI}gangs.py",
         "compartment_id, display_name=name))",
@@ -239,7 +247,7 @@ MUTANTS = (
         "requests",
     ),
     _one(
-        "clocks are compared",
+        "the clocks of two machines are compared",
         "6",
         "gangs/decisions.py",
         "        silent = durations.seconds(record, durations.node(node.rank))",
@@ -247,7 +255,7 @@ MUTANTS = (
         "healthy gang ended",
     ),
     _one(
-        "an ending without an end",
+        "ending nodes are waited for without limit",
         "6",
         "gangs/decisions.py",
         "    if now - ending.first >= record.ending_limit:",
@@ -255,15 +263,15 @@ MUTANTS = (
         "endless",
     ),
     _one(
-        "a left-over gang is waited for for ever",
+        "a left-over gang is waited for without limit",
         "6",
         "gangs/canceller.py",
-        "            if time.monotonic() > deadline:\n                raise _still_alive(live, within)",
+        "            if now > deadline:\n                raise _still_alive(live, within)",
         "            if False:\n                raise _still_alive(live, within)",
         "endless",
     ),
     _one(
-        "who fetches is waited for for ever",
+        "a node that fetches is waited for without limit",
         "6",
         "agent/join/topology.py",
         "        if now > deadline and gathering.overdue(timeout):",
@@ -271,7 +279,7 @@ MUTANTS = (
         "endless|guard.*fetching",
     ),
     _one(
-        "a kill reaches nothing",
+        "a kill does not cancel the gang",
         "7",
         "gangs/kills.py",
         "        self._wanted = True\n",
@@ -300,7 +308,7 @@ MUTANTS = (
         "slow cancel|left running",
     ),
     _one(
-        "what ends a gang waits behind all else",
+        "cancels wait behind all other calls",
         "7",
         "triggers/threads.py",
         "        with (_ending_threads if ends_a_gang else _threads).held() as pool:",
@@ -316,15 +324,15 @@ MUTANTS = (
         "slow cancel|left running",
     ),
     _one(
-        "a budget of restarts is not held",
+        "the budget of restarts is ignored",
         "15.1",
         "agent/train/restarts.py",
-        '    return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None',
+        '    return f"all {allowed} of restarts.{budget} are used" if spent >= allowed else None',
         "    return None",
         "budget",
     ),
     _one(
-        "a crash loop goes on",
+        "a crash loop is not ended",
         "15.1",
         "agent/train/restarts.py",
         "    if is_crash_loop(before, failure):",
@@ -332,7 +340,7 @@ MUTANTS = (
         "crash loop",
     ),
     _one(
-        "a node goes back before the others have saved",
+        "a node restores before the others have saved",
         "15.1",
         "agent/node.py",
         """await_others_saved(
@@ -342,7 +350,7 @@ MUTANTS = (
         "restore|order|healthy gang ended|not launched again",
     ),
     _one(
-        "what a launch has left unproved stays",
+        "unproved checkpoints of a launch are kept",
         "15.1",
         "agent/save/uploads.py",
         "        lasts = restarts or Path(checkpoints.path).is_absolute()",
@@ -358,7 +366,7 @@ MUTANTS = (
         "wholeness|restore|order",
     ),
     _one(
-        "nodes compare the step that they restored",
+        "nodes compare only the step that they restored",
         "3",
         "agent/stages/checkpoint_folder.py",
         "starts_from=found.digest or found.uri",
@@ -366,7 +374,7 @@ MUTANTS = (
         "restore",
     ),
     _one(
-        "a store that is down at a fetch is the data's fault",
+        "a store that is down during a fetch is not retried",
         "4",
         "agent/store_retries.py",
         "    if isinstance(error, (StorageError, BackendError)) and error.retryable:",
@@ -374,16 +382,16 @@ MUTANTS = (
         "gave up|healthy gang ended|tried again",
     ),
     _one(
-        "a job that is listed and not found is wrong",
+        "a job that is listed and answers 404 is not retried",
         "4",
         f"{_OCI}gangs.py",
         """                status_code=404,
                 retryable=True,""",
-        """                status_code=404,""",
-        "gave up|left running|two gangs",
+        """                status_code=400,""",
+        "gave up|healthy gang ended|left running|two gangs",
     ),
     _one(
-        "a failed submission trusts the list",
+        "a failed submission relies on the list of runs",
         "5",
         f"{_OCI}gangs.py",
         "with_runs(ref, existing | submission.abandoned()), stop)\n            if alive",
@@ -391,7 +399,7 @@ MUTANTS = (
         "left running|two gangs|slow cancel",
     ),
     _one(
-        "an odd state is an end",
+        "an unusual state counts as the end",
         "4",
         f"{_OCI}answers.py",
         '    "NEEDS_ATTENTION": NodeState.RUNNING,',
@@ -399,7 +407,7 @@ MUTANTS = (
         "healthy gang ended|gave up|lost model",
     ),
     _one(
-        "a shape that was refused is asked for again",
+        "a refused shape is requested again",
         "9",
         "gangs/candidates.py",
         "        if refusal is None or not refusal.holds(nodes, now):",
@@ -407,15 +415,15 @@ MUTANTS = (
         "candidates",
     ),
     _one(
-        "a budget is not held",
+        "the budget of node-hours is ignored",
         "9",
         "model/budget.py",
-        "        if spent < self.node_seconds:",
+        "        if not by_hours and not by_cost:",
         "        if True:",
         "guard.*node-seconds",
     ),
     _one(
-        "a program's error is tried again",
+        "a program's error is retried",
         "4",
         "model/causes.py",
         "    Cause.USER: Meaning(\n        retry=Retry.NEVER,",
@@ -423,7 +431,7 @@ MUTANTS = (
         "tried again",
     ),
     _one(
-        "a report shows what the program has printed",
+        "a report shows secrets that the program printed",
         "8",
         "agent/stages/context.py",
         "        return masked_text(text, self.secrets)",
@@ -431,7 +439,7 @@ MUTANTS = (
         "secret",
     ),
     _one(
-        "a line of the log is shown again",
+        "a line of the log is shown twice",
         "6",
         "gangs/log_follower.py",
         " and line.id not in seen:",
@@ -439,7 +447,7 @@ MUTANTS = (
         "log.*again",
     ),
     _one(
-        "stragglers of the log are not looked for",
+        "late lines of the log are not searched for",
         "6",
         "gangs/log_follower.py",
         "            since = [max(newest, self._looked_at) - self.OVERLAP for newest in self._newest]\n        else:",

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.simulation.airflow_model import BUDGETS, LOG, Airflow
 from tests.simulation.faults import Faults
-from tests.simulation.machines import Machines, shape_of
+from tests.simulation.machines import Machine, Machines, shape_of
 from tests.simulation.program import SECRET, Fault, Gang, Save, Truth
 from tests.simulation.runtime import Process, World
 from tests.simulation.scenario import SHAPES, Scenario
@@ -20,6 +20,7 @@ from tests.simulation.service import TERMINAL, DataScience, Resource
 from tests.simulation.store import Bucket, Stored
 
 MANIFEST = "manifest.json"
+SECRET_BYTES = SECRET.encode()
 REFUSED_FOR = 600.0
 """Seconds for which a shape that was refused is not asked for again, while there is another."""
 OVER_BUDGET = 60.0
@@ -52,6 +53,8 @@ PEER_STUCK = 28.0
 """Seconds that one node alone cannot write for, after which the others give it up."""
 BELIEVED_AFTER = 880.0
 """Seconds of refusals after which a task may give up."""
+REFUSES_ALL = ("service.", "service.list_", "service.get_")
+"""Calls that are refused for so long: what is refused alone is asked for otherwise."""
 LIST_PAGES = 8
 """Pages of the compartment's jobs that one look for a task's gangs may read."""
 LOOK_AGAIN_AFTER = 9.0
@@ -154,7 +157,7 @@ class Rules:
 
     def _wrote(self, name: str, stored: Stored) -> None:
         folder, _, file = name.rpartition("/")
-        if file.endswith(".json") and SECRET.encode() in stored.data:
+        if file.endswith(".json") and SECRET_BYTES in stored.data:
             self.violate("secret", f"{file} holds a secret")
         if file == MANIFEST:
             self._published(folder, stored)
@@ -313,7 +316,15 @@ class Rules:
 
     def reason_to_end(self, gang: Gang) -> str | None:
         """Return what may rightly end a gang now; None where it is well."""
-        looks = (self._harm, self._act, self._late, self._silence, self._refused, self._without_store)
+        looks = (
+            self._harm,
+            self._act,
+            self._late,
+            self._silence,
+            self._refused,
+            self._without_store,
+            self._went_apart,
+        )
         return next((reason for look in looks if (reason := look(gang)) is not None), None)
 
     def _harm(self, gang: Gang) -> str | None:
@@ -343,7 +354,7 @@ class Rules:
     def _refused(self, gang: Gang) -> str | None:
         """Whether the service has refused for as long as it takes to be believed."""
         aged = any(
-            window.calls.startswith("service.") and self.world.now - window.begin > BELIEVED_AFTER
+            window.calls in REFUSES_ALL and self.world.now - window.begin > BELIEVED_AFTER
             for window in self.scenario.windows
             if window.end > self.world.now - 120.0
         )
@@ -360,6 +371,15 @@ class Rules:
             for window in self.scenario.windows
         )
         return "nothing could be fetched for long" if away and not gang.trained else None
+
+    def _went_apart(self, gang: Gang) -> str | None:
+        """Whether a checkpoint of an earlier gang was published while its nodes restored theirs, one after another."""
+        began = min((run.created for run in self.runs_of(gang)), default=self.world.now)
+        late = any(
+            save is not None and save.gang < gang.number and since > began
+            for save, since in self.manifests.values()
+        )
+        return "a checkpoint came amid its restores" if late and not gang.trained else None
 
     def _late(self, gang: Gang) -> str | None:
         now, scenario, runs = self.world.now, self.scenario, self.runs_of(gang)
@@ -429,6 +449,8 @@ class Rules:
     # the guards against cost (I9): each ends a gang within its window, and none while data is on its way
 
     def _check_cause(self, run_prefix: str, stored: Stored) -> None:
+        if b'"HANG"' not in stored.data and b'"DEADLINE"' not in stored.data:
+            return
         gang = self._gang_of(run_prefix)
         if gang is None:
             return
@@ -765,8 +787,19 @@ class Rules:
         found = ([fault for fault in gang.faults if fault.launch == launch] for launch in range(number))
         return [faults[0] for faults in found if len(faults) == 1]
 
-    def agent_ended(self, gang: Gang, code: int) -> None:
-        """A node has ended itself: not for a fault that another launch makes up for."""
+    def agent_ended(self, machine: Machine, code: int) -> None:
+        """A node has ended itself: not where nothing was wrong, nor for a fault that another launch makes up for."""
+        gang = machine.gang
+        if (
+            code != 0
+            and machine.program is None
+            and gang.number not in self.told
+            and self.reason_to_end(gang) is None
+        ):
+            self.violate(
+                "healthy gang ended",
+                f"node {machine.rank} of gang {gang.number} ended itself with {code}, and nothing was wrong",
+            )
         if code == 0 or gang.number in self.given_up or not self._is_undisturbed(gang):
             return
         self.given_up.add(gang.number)

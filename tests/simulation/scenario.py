@@ -136,6 +136,11 @@ def _launched_again(dice: random.Random, scenario: Scenario, length: float) -> M
         hangs_launches=dice.choice([1, 1, 2]),
     )
     budgets = dice.choice([1, 2, 9]), dice.choice([0, 1, 3]), dice.choice([0, 1, 2])
+    if dice.random() < 0.3:
+        # Most launches end within a moment after a save, which is sent while the others go back.
+        habits = replace(habits, save_every=1, step_seconds=1.0, write_seconds=0.3)
+        nodes = max(2, scenario.nodes)
+        return _merge(scenario, nodes=nodes, restarts=budgets, habits=habits, events=tuple(deaths))
     return _merge(scenario, restarts=budgets, habits=habits, events=tuple(deaths))
 
 
@@ -182,11 +187,20 @@ def _stale(dice: random.Random, scenario: Scenario, length: float) -> Mapping[st
 
 
 def _lost_create(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Answers that are lost or refusals amid the creation; half of the time of several nodes, with lists that lag."""
     rates = (
         Rate("lost", "service.create_job", dice.choice([0.2, 0.5])),
         Rate(dice.choice(["500", "503", "404"]), "service.create_job_run", 0.3),
     )
-    return _merge(scenario, rates=rates)
+    if dice.random() < 0.5:
+        return _merge(scenario, rates=rates)
+    return _merge(
+        scenario,
+        nodes=max(2, scenario.nodes),
+        topology="job_runs",
+        rates=(Rate("404", "service.create_job_run", 0.3), Rate("stale", "service.list_", 0.6)),
+        list_lag=30.0,
+    )
 
 
 def _outage(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
@@ -243,13 +257,14 @@ def _store_down_at_end(dice: random.Random, scenario: Scenario, length: float) -
 
 
 def _store_down_at_start(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """For longer than one fetch is repeated at once, at times, and never as long as a node is patient."""
     begin = dice.uniform(5.0, 30.0)
     window = Window(
         "store down at the start",
         dice.choice(["503", "unreachable"]),
         "store.",
         begin,
-        begin + dice.choice([20.0, 60.0]),
+        begin + dice.choice([20.0, 60.0, 110.0]),
         actors="node ",
     )
     return _merge(scenario, windows=(window,))
@@ -439,9 +454,30 @@ def _hidden(dice: random.Random, scenario: Scenario, length: float) -> Mapping[s
 
 
 def _zombie(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
-    """A node that is cut off until its successor trains, and of whose cancel it never hears."""
+    """A node that is cut off until its successor trains, and of whose cancel it never hears.
+
+    Now and then it comes back between two nodes of its successor, with a save that names no step.
+    """
     details = {"rank": 0, "seconds": dice.choice([120.0, 150.0, 200.0])}
     habits = replace(scenario.habits, hangs_at=0, fails_at=0, full_at=0, trains_nothing=False, save_every=1)
+    if dice.random() < 0.4:
+        habits = replace(habits, layout="rolling", silent=True, steps=40, write_seconds=0.3, keeps=0)
+        details["seconds"] = dice.uniform(70.0, 100.0)
+        return _merge(
+            replace(scenario, rates=(), windows=()),
+            rates=(),
+            windows=(),
+            zombie=True,
+            checkpoints=True,
+            resume=True,
+            nodes=max(2, scenario.nodes),
+            topology="job_runs",
+            odd_rank=0,
+            late_node=60.0,
+            retries=max(2, scenario.retries),
+            habits=replace(habits, step_seconds=6.0, on_sigterm="ignores"),
+            events=(Event("partition", "cut_off", dice.uniform(85, 110), details),),
+        )
     return _merge(
         scenario,
         zombie=True,
@@ -474,15 +510,15 @@ def _refused_for_long(dice: random.Random, scenario: Scenario, length: float) ->
 
 
 def _last_try_refused(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
-    """The worker dies, and the last try meets nothing but refusals."""
-    at, kind = dice.uniform(5, length), dice.choice(["429", "503", "500", "401"])
+    """The worker dies, and the last try meets nothing but refusals, or a gang whose job is listed and not found."""
+    at, kind = dice.uniform(5, length), dice.choice(["429", "503", "500", "401", "absent", "absent"])
+    calls, kind = ("service.get_job", "404") if kind == "absent" else ("service.", kind)
+    end = at + dice.choice([60.0, 300.0, 1200.0])
     return _merge(
         scenario,
         deferrable=False,
         retries=1,
-        windows=(
-            Window(f"{kind} at the last try", kind, "service.", at, at + dice.choice([60.0, 300.0, 1200.0])),
-        ),
+        windows=(Window(f"{kind} at the last try", kind, calls, at, end),),
         events=(Event("worker dies", "kill_worker", at, {}),),
     )
 
@@ -540,18 +576,23 @@ def _saves_over(dice: random.Random, scenario: Scenario, length: float) -> Mappi
 
 
 def _store_refuses_checkpoints(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
-    """Where checkpoints lie cannot be written for a while, as in a bucket of their own; all else can."""
+    """Where checkpoints lie cannot be written for a while, as in a bucket of their own; all else can.
+
+    Half of the time that lasts until the program has ended, and then the node that saves is not heard of for a while.
+    """
     begin = dice.uniform(0.4, 1.2) * length
-    window = Window(
-        "checkpoints refused",
-        dice.choice(["503", "500", "unreachable"]),
-        "store.put",
-        begin,
-        begin + dice.choice([40.0, 80.0, 120.0, 420.0]),
-        actors="node ",
-        objects="/checkpoints/",
+    kind, seconds = dice.choice(["503", "500", "unreachable"]), dice.choice([40.0, 80.0, 120.0, 420.0])
+    silent_from = length + dice.uniform(90.0, 120.0)
+    silence = Window(
+        "no store amid a save", "503", "store.", silent_from, silent_from + 130.0, actors="node "
     )
-    return _merge(scenario, checkpoints=True, windows=(window,))
+    windows, end = (), begin + seconds
+    if dice.random() < 0.5:
+        begin, windows, end = begin / 3, (silence,), silence.end + 20.0
+    refused = Window(
+        "checkpoints refused", kind, "store.put", begin, end, actors="node ", objects="/checkpoints/"
+    )
+    return _merge(scenario, checkpoints=True, windows=(refused, *windows))
 
 
 def _trains_nothing_later(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
@@ -657,9 +698,10 @@ def _attention(dice: random.Random, scenario: Scenario, length: float) -> Mappin
 
 
 def _logged(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
-    """A log at the service, read by those whose clocks may be ahead or behind."""
+    """A log at the service, read by those whose clocks may be ahead or behind; half of the time nothing else is odd."""
     skews = {name: dice.choice([0.0, dice.uniform(-280, 280)]) for name in ("worker_skew", "triggerer_skew")}
-    return _merge(scenario, logs=True, topology="job_runs", **skews)
+    calm = {"rates": (), "windows": (), "events": (), "crowd": 0} if dice.random() < 0.5 else {}
+    return {**_merge(scenario, logs=True, topology="job_runs", **skews), **calm}
 
 
 def _clock_jumps(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
@@ -690,7 +732,13 @@ def _other_machines(dice: random.Random, scenario: Scenario, length: float) -> M
 
 
 def _budget(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
-    return _merge(scenario, node_seconds=scenario.nodes * dice.uniform(25.0, 1.5 * length))
+    """What the job may use; half of the time its program goes on for much longer, and nothing else ends it."""
+    limit = scenario.nodes * dice.uniform(25.0, 1.5 * length)
+    if dice.random() < 0.5:
+        return _merge(scenario, node_seconds=limit)
+    calm = {"rates": (), "windows": (), "events": (), "crowd": 0, "max_runtime": None}
+    limit = scenario.nodes * dice.uniform(25.0, 60.0)
+    return {**_merge(scenario, node_seconds=limit, habits=_lasts(scenario.habits)), **calm}
 
 
 def _cleared_otherwise(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:

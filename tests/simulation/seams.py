@@ -162,7 +162,7 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist.agent import guard, node
     from airflow_provider_ocidist.agent.join import topology
     from airflow_provider_ocidist.agent.monitor import health, peers, progress, watches
-    from airflow_provider_ocidist.agent.prepare import code
+    from airflow_provider_ocidist.agent.prepare import code, workspace
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
     from airflow_provider_ocidist.agent.save import judging, shard_uploader
     from airflow_provider_ocidist.agent.stages import context, meeting, program_launch
@@ -210,8 +210,9 @@ def _patch_agent() -> None:
     health.disk_fault = lambda _place: None
     submission.agent_bundle = lambda *_: b"agent"
     plans.boot_text = lambda: "boot"
-    # What the package consists of does not change meanwhile.
+    # What the package consists of, and where it lies, does not change meanwhile.
     kinds.names = functools.cache(kinds.names)
+    workspace._package_path = functools.cache(workspace._package_path)
     # As leases are short here: nodes that never end are waited for often, and for nothing new.
     run.ENDING_LIMIT = canceller.END_WITHIN = triggers.END_WITHIN = SHORT_ENDING
     canceller.Canceller.end.__kwdefaults__["within"] = SHORT_ENDING

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.simulation import mutants, seams
 
 ROOT = Path(__file__).parents[2]
-BROKEN = "whatever rests is whole"
+BROKEN = "an unchanged checkpoint counts as whole"
 """A mutant that most schedules in which something fails in a save find at once."""
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from airflow_provider_ocidist.storage import catalog, checkpoints
 from airflow_provider_ocidist.storage.catalog import FolderState, Item, PruneRule
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention
+from airflow_provider_ocidist.storage.stores.base import Entry
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.published import publish
 
@@ -183,3 +187,157 @@ def test_a_later_attempt_is_newer_whatever_its_step(place, tmp_path):
     (again / "model.bin").write_bytes(b"x")
     publish(again, str(place), step=5, fence=Fence(attempt=2), sequence=1)
     assert next(iter(listed(place))).startswith("checkpoint-5")
+
+
+def a_file(name: str, size: int | None = 1, modified: float | None = None) -> Entry:
+    return Entry(name=name, size=size, modified=modified)
+
+
+def a_manifest(*, at: float, sequence: int = 1, **more: Any) -> Manifest:
+    given = {"version": 2, "name": "c", "step": None, "loss": None, "attempt": 1, "files": ()}
+    return Manifest(**{**given, "created_at": at, "sequence": sequence, **more})
+
+
+def an_item(folder: str, state: FolderState = FolderState.WHOLE, **more: Any) -> Item:
+    return Item(folder=folder, state=state, **{"files": {}, **more})
+
+
+def test_a_folder_has_the_size_of_its_files_and_the_time_of_its_publication_or_last_change():
+    files = {"a": a_file("f/a", 3, 10.0), "b": a_file("f/b", None, 30.0), "c": a_file("f/c", 4)}
+    item = an_item("f", FolderState.UNFINISHED, files=files)
+    assert (item.size, item.saved_at) == (7, 30.0)
+    assert an_item("f", files=files, manifest=a_manifest(at=20.0)).saved_at == 20.0
+    assert an_item("f", files={"c": files["c"]}).saved_at is None
+    assert (an_item("f").size, an_item("f").fault) == (0, None)
+
+
+def test_each_kind_of_folder_says_why_it_is_not_whole(place):
+    (place / "checkpoint-40").mkdir()
+    (place / "checkpoint-40" / "model.bin").write_bytes(b"half")
+    (place / "unproved").mkdir()
+    (place / "unproved" / "last.pt").write_bytes(b"nor this")
+    (place / "checkpoint-20" / MANIFEST).write_text("{")
+    (place / "aside.txt").write_text("of nobody")
+    found = listed(place)
+    assert list(found) == [
+        "checkpoint-30",
+        "checkpoint-10",
+        "checkpoint-20",
+        "checkpoint-40",
+        "unproved/last.pt",
+    ]
+    assert found["checkpoint-40"].fault == f"it has no {MANIFEST}"
+    assert found["unproved/last.pt"].fault == "nothing proved that it is whole"
+    assert found["unproved/last.pt"].files.keys() == {"last.pt"}
+    assert "manifest" in str(found["checkpoint-20"].fault)
+    assert found["checkpoint-20"].manifest is None
+    assert found["checkpoint-20"].files.keys() == {MANIFEST, "model.bin", "optimizer.bin"}
+    assert "Entry(" not in repr(found["checkpoint-30"]), "a thousand files are no text"
+    assert found["checkpoint-30"].fault is None
+    assert found["checkpoint-30"].files.keys() == {MANIFEST, "model.bin", "optimizer.bin"}
+
+
+def test_a_folder_that_retention_deletes_meanwhile_is_not_there(place):
+    class Deleting(LocalStore):
+        def read(self, name: str) -> bytes:
+            if name.startswith("checkpoint-20/"):
+                raise FileNotFoundError(name)
+            return super().read(name)
+
+    found = catalog.items(Deleting(str(place)))
+    assert [item.folder for item in found] == ["checkpoint-30", "checkpoint-10"]
+
+
+def test_a_damaged_folder_keeps_its_manifest_and_is_not_read(place):
+    (place / "checkpoint-20" / "optimizer.bin").unlink()
+    item = listed(place)["checkpoint-20"]
+    assert item.manifest is not None
+    store = open_store(str(place))
+    assert catalog.what_differs(store, item) == "optimizer.bin is missing"
+    half = an_item("f", FolderState.UNFINISHED)
+    assert catalog.what_differs(store, half) == f"it has no {MANIFEST}"
+    assert catalog.what_differs(store, an_item("f", FolderState.UNPROVED, fault="why")) == "why"
+
+
+class Pieces:
+    """A store whose files are read in ranges, or only from front to back."""
+
+    def __init__(self, data: bytes, *, ranges: bool) -> None:
+        self.data, self.ranges = data, ranges
+        self.asked: list[tuple[int, int]] = []
+        self.finished = 0
+
+    def download(self, entry: Entry, part_size: int) -> Pieces | None:
+        assert (entry.name, part_size) == ("f/x", catalog.PIECE)
+        return self if self.ranges else None
+
+    def pieces(self, offset: int, length: int) -> Iterator[bytes]:
+        self.asked.append((offset, length))
+        yield self.data[offset : offset + length]
+
+    def finish(self) -> None:
+        self.finished += 1
+
+    def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
+        assert (entry.name, size) == ("f/x", catalog.PIECE)
+        yield self.data
+
+
+def test_a_file_is_read_in_pieces_to_its_last_byte_and_checked_at_its_end(monkeypatch):
+    monkeypatch.setattr(catalog, "PIECE", 4)
+    store = Pieces(b"abcdefghij", ranges=True)
+    assert b"".join(catalog.content(store, a_file("f/x", 10))) == store.data
+    assert store.asked == [(0, 4), (4, 4), (8, 2)]
+    assert store.finished == 1
+    store.asked.clear()
+    assert list(catalog.content(store, a_file("f/x", None))) == []
+    assert (store.asked, store.finished) == ([], 2)
+    front = Pieces(b"abcdefghij", ranges=False)
+    assert list(catalog.content(front, a_file("f/x", 10))) == [front.data]
+    assert (front.asked, front.finished) == ([], 0)
+
+
+def test_what_is_old_enough_to_the_second_is_chosen_and_of_remains_nothing_within_an_hour():
+    newest = an_item("n", manifest=a_manifest(at=NOW, sequence=3))
+    old = [an_item(str(at), manifest=a_manifest(at=at)) for at in (NOW - 100.0, NOW - 99.9)]
+    rest = [
+        an_item(f"r{age:g}", FolderState.UNFINISHED, files={"x": a_file("r/x", 1, NOW - age)})
+        for age in (ABANDONED_AFTER_S, ABANDONED_AFTER_S - 0.1, 2 * ABANDONED_AFTER_S)
+    ]
+    timeless = an_item("t", FolderState.UNPROVED, files={"x": a_file("t/x")})
+    found = [newest, *old, *rest, timeless]
+
+    def chosen(**selection: Any) -> list[str]:
+        rule = PruneRule(rule=Retention(keep=1), **selection)
+        return [item.folder for item in catalog.selected(found, rule, NOW)]
+
+    assert chosen(older_than=100.0) == [old[0].folder]
+    assert chosen() == [old[0].folder, old[1].folder]
+    at_once = an_item("o", manifest=a_manifest(at=NOW))
+    assert catalog.selected([newest, at_once], PruneRule(rule=Retention(keep=1)), NOW) == [at_once]
+    assert chosen(older_than=100.0, remains=True) == [old[0].folder, rest[0].folder, rest[2].folder]
+    assert chosen(older_than=2 * ABANDONED_AFTER_S, remains=True) == [rest[2].folder]
+
+
+def test_of_a_later_attempt_everything_counts_though_an_earlier_one_was_published_last():
+    later = an_item("b", manifest=a_manifest(at=NOW, attempt=2, sequence=1))
+    others = [an_item(f"a{n}", manifest=a_manifest(at=NOW - 9, sequence=n)) for n in (2, 1)]
+    found = catalog.selected([later, *others], PruneRule(rule=Retention(keep=1)), NOW)
+    assert found == others
+    older = an_item("c", manifest=a_manifest(at=NOW - 1, attempt=2, sequence=0))
+    assert catalog.selected([later, older], PruneRule(rule=Retention(keep=1)), NOW) == [older]
+
+
+def test_the_manifest_goes_first_so_that_no_half_passes_for_whole(place):
+    deleted: list[str] = []
+
+    (place / "checkpoint-20" / "a.bin").write_bytes(b"beside it")
+
+    class Noting(LocalStore):
+        def delete(self, name: str) -> None:
+            deleted.append(name)
+            super().delete(name)
+
+    catalog.delete(Noting(str(place)), listed(place)["checkpoint-20"])
+    assert deleted[0] == f"checkpoint-20/{MANIFEST}"
+    assert sorted(deleted[1:]) == [f"checkpoint-20/{name}.bin" for name in ("a", "model", "optimizer")]

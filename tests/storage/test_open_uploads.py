@@ -6,15 +6,19 @@ import logging
 import os
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
+from airflow_provider_ocidist.storage.copying.in_flight import InFlight
+from airflow_provider_ocidist.storage.open_uploads import abort_left_behind, abort_reported
 from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores.base import Origin
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.storage.transfer import copy
 from tests.oci_client.test_rest import store_at
 from tests.storage.published import publish
 from tests.storage.unruly_proxy import Fault
@@ -156,3 +160,54 @@ def test_a_node_that_may_not_list_uploads_goes_on(bucket, access, unruly, proxy,
     proxy.faults = [Fault(method="GET", path="/u?", status=404, times=9)]
     assert abort_left_behind(f"{bucket}/dag-train-0a-g0", Fence(attempt=2), unruly) == 0
     assert "uploads that earlier attempts have left open" in caplog.text
+
+
+# Outputs: their folders are not the task's own
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"x" * 3 * PART)
+    return str(path)
+
+
+def test_a_copy_says_which_uploads_it_has_open(model, bucket, access, unruly, proxy):
+    noted, amid = [], []
+    proxy.faults = [Fault(method="PUT", path="/u/", meanwhile=lambda: amid.append(noted[-1]))]
+    copy(model, f"{bucket}/out/", access=unruly, part_size=PART, in_flight=InFlight(noted.append))
+    ((sending,),) = amid
+    assert (sending.folder, sending.name) == (f"{bucket}/out", "model.bin")
+    assert noted == [(sending,), ()]
+    assert abort_reported([sending], access) == 1, "it has arrived: there is nothing to abort"
+    assert open_store(f"{bucket}/out", access).exists("model.bin")
+
+
+def test_what_a_killed_copy_was_sending_is_aborted_and_no_other_upload_of_that_name(
+    model, bucket, access, unruly, proxy
+):
+    place, noted = f"{bucket}/out", []
+    others = open_store(place, access).upload("model.bin", PART, PART)
+    proxy.faults = [Fault(method="PUT", path="/u/", status=503, times=99)]
+    with pytest.raises(StorageError):
+        # As a killed one, it leaves its upload open.
+        copy(
+            model,
+            f"{place}/",
+            access=replace(unruly, max_attempts=1),
+            part_size=PART,
+            in_flight=InFlight(noted.append),
+        )
+    assert len(open_store(place, access).open_uploads()) == 2
+    assert abort_reported(noted[-1], access) == 1
+    (left,) = open_store(place, access).open_uploads()
+    assert left.id == others.upload_id
+
+
+def test_a_copy_that_gives_up_says_that_nothing_is_open(model, bucket, unruly, proxy):
+    noted = []
+    proxy.faults = [Fault(method="PUT", path="/u/", status=403, times=99)]
+    with pytest.raises(StorageError):
+        copy(model, f"{bucket}/out/", access=unruly, part_size=PART, in_flight=InFlight(noted.append))
+    assert (len(noted[0]), noted[-1]) == (1, ())

@@ -255,6 +255,28 @@ def test_a_passing_outage_is_ridden_out(unruly, proxy, bucket):
     assert store.read("x") == b"1"
 
 
+def test_an_object_whose_body_breaks_is_read_whole_all_the_same(unruly, proxy, bucket):
+    store, content = open_store(bucket, unruly), os.urandom(300_000)
+    store.write("x", content)
+    proxy.faults = [Fault(method="GET", cut_after=cut) for cut in (1000, 200_000)]
+    assert store.read("x") == content
+    proxy.faults = [Fault(method="GET", cut_after=1000, times=100)]
+    with pytest.raises(StorageError):
+        store.read("x")
+
+
+def test_an_object_that_is_written_anew_while_its_body_breaks_is_not_mixed(unruly, proxy, bucket):
+    store = open_store(bucket, unruly)
+    store.write("x", b"1" * 100_000)
+    proxy.faults = [
+        Fault(method="GET", cut_after=1000),
+        Fault(method="GET", meanwhile=lambda: store.write("x", b"2" * 100_000)),
+    ]
+    with pytest.raises(StorageError, match="changed while it was read"):
+        store.read("x")
+    assert store.read("x") == b"2" * 100_000
+
+
 def test_a_heartbeat_costs_one_request(unruly, proxy, bucket):
     store = open_store(bucket, unruly)
     proxy.seen.clear()

@@ -22,8 +22,8 @@ from tests.training_jobs import a_key, wait_until
 pytestmark = [pytest.mark.launchers, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOBS = REPOSITORY / "dags_examples" / "jobs"
-TRAINED_BY_DAGS = {"compare.yaml", "demand.yaml", "examine_demand.yaml", "retrain_gpt.yaml"}
-"""By tests/examples."""
+TRAINED_BY_DAGS = {"compare.yaml", "demand.yaml", "examine_demand.yaml", "retrain_gpt.yaml", "saved.yaml"}
+"""By tests/examples and tests/e2e/test_dag_test.py."""
 DRILLED = {"drill.yaml"}
 """By tests/chaos/test_drills.py, on this machine."""
 SLUG = "your_pytorch_p311_env"

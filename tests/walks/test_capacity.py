@@ -22,7 +22,7 @@ from airflow_provider_ocidist.decorators import distributed_training_task
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
 from airflow_provider_ocidist.gangs import capacity
 from airflow_provider_ocidist.gangs.capacity import CapacitySearch, pause_after
-from airflow_provider_ocidist.gangs.search import gangs_of
+from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
@@ -246,7 +246,8 @@ def test_a_task_that_is_killed_while_it_waits_starts_nothing(
     thread.join(20)
     assert isinstance(ended[0], AirflowFailException)
     place = task._training()._connection.backend("oci_data_science")
-    assert [ref.key.attempt for ref in gangs_of(place, [task_context.key_of(context(ti))])] == [1]
+    keys = [task_context.key_of(context(ti))]
+    assert [ref.key.attempt for ref in gangs_of(place, keys, recorded_of(place, keys))] == [1]
 
 
 @pytest.mark.parametrize("seed", range(10))

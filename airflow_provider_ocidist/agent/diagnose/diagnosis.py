@@ -15,21 +15,21 @@ TAIL_LENGTH = 4000
 """Characters of output that a report carries."""
 
 PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
-"""Before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
+"""Marks before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
 MOST_PREFIXES = 2
 TRACEBACK = "Traceback (most recent call last):"
 
 INNER = "See inner exception for details."
-"""torch's note that the exception before this one explains more."""
+"""Note of torch that the exception before this one explains more."""
 DETAILS = 4
-"""Lines after the exception's own with NCCL's explanation."""
+"""Number of lines after the exception's own that hold NCCL's explanation."""
 
 TEARDOWN = (-signal.SIGABRT, -signal.SIGSEGV)
-"""How a process may end as torch's threads are torn down, after the exception that ended the program."""
+"""Exit codes of a process whose torch threads are torn down, after the exception that ended the program."""
 LAST_BREATH = ("terminate called", "Fatal Python error: Aborted", "Fatal Python error: Segmentation fault")
-"""The first line of such an end, where it prints one."""
+"""First lines of such an end, if it prints one."""
 LIBRARY_LOG = re.compile(r"\[?[EIWF]\d{4} ")
-"""A line of torch's own log in C++ or Python: its teardown warns after the program's last line."""
+"""Beginning of a line of torch's own log in C++ or Python: its teardown warns after the program's last line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +39,14 @@ class NodeFailure:
     cause: Cause
     message: str
     exit_code: int
-    """Of the process that failed first; negative for a signal."""
+    """Exit code of the process that failed first; negative for a signal."""
     rank: int | None = None
-    """Of that process, over all nodes."""
+    """Rank of that process, over all nodes."""
     tail: str = ""
     consequence: bool = False
-    """Whether it looks like a consequence of another node's."""
+    """Whether the failure looks like a consequence of another node's."""
     remedy: str | None = None
-    """The remedy for this error, where one is known."""
+    """Remedy for this error, if one is known."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Traceback:
     local_rank: int | None = None
     lines: list[str] = field(default_factory=list)
     details: list[str] = field(default_factory=list)
-    """What follows the exception's first line, when that is one of NCCL's."""
+    """Lines after the exception's first, if that is one of NCCL's."""
     uncaught: bool = True
     """Whether its process printed nothing after it: a handled exception is followed by output."""
 

@@ -14,7 +14,7 @@ from typing import Any
 RECORD = re.compile(r"nccl_trace_rank_(?P<rank>\d+)")
 PIPE = "pipe_rank_*.pipe"
 WRITE_LIMIT = 5.0
-"""Seconds in which torch writes them, after a look at its pipe each second."""
+"""Seconds in which torch writes its records; it looks at its pipe each second."""
 LARGEST = 100_000_000
 
 

@@ -1,4 +1,4 @@
-"""HangEvidence: what a node keeps of a training that hangs, before it is ended."""
+"""HangEvidence: what a node saves about a training that hangs, before it ends it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from airflow_provider_ocidist.model.work_dir import flight_record_of, stacks_of
 logger = logging.getLogger(__name__)
 
 Write = Callable[[str, bytes], object]
-"""Puts a file into the run directory. Raises OcidistError or OSError."""
+"""Function that writes a file into the run directory. Raises OcidistError or OSError."""
 LINES = 64
-"""Processes whose line is logged: one node has up to eight ranks, each with its loaders."""
+"""Most processes whose line is logged: one node has up to eight ranks, each with its loaders."""
 
 
 class HangEvidence:
-    """Of one node: asks its processes where they stand, and keeps their answers in the run directory."""
+    """Asks the processes of one node for their stacks, and saves the answers in the run directory."""
 
     def __init__(self, folder: Path, rank: int, write: Write, mask: Callable[[str], str]) -> None:
         """`folder`: the node's own, for what the processes write; `mask` hides secrets."""
@@ -33,7 +33,7 @@ class HangEvidence:
         self.records.mkdir(exist_ok=True)
 
     def environment(self) -> Mapping[str, str]:
-        """Return what the processes of the training need to answer."""
+        """Return the variables with which the processes of the training can answer."""
         return {
             "OCIDIST_STACK_FILE": str(self.stack_file),
             "OCIDIST_STACK_SIGNAL": str(int(stacks.STACK_SIGNAL)),
@@ -41,12 +41,12 @@ class HangEvidence:
         }
 
     def begin(self) -> None:
-        """Forget what a launch before has left."""
+        """Delete what an earlier launch has left."""
         for path in [self.stack_file, *self.records.iterdir()]:
             path.unlink(missing_ok=True)
 
     def keep(self, guard_pid: int, launch: int, search: str | None) -> tuple[StackPosition, ...]:
-        """Keep stacks and flight records of a hang; return where its ranks stand. `search`: the program's PATH."""
+        """Save stacks and flight records of a hang; return its ranks' stack positions. `search`: the program's PATH."""
         taken = stacks.take(guard_pid, self.stack_file, search)
         logger.error("the training hangs:\n%s", "\n".join(stack.line for stack in taken[:LINES]))
         if not self._write(stacks_of(launch, self.rank), self.mask(stacks.as_text(taken)).encode()):
@@ -56,7 +56,7 @@ class HangEvidence:
         return stacks.stack_positions(taken)
 
     def keep_records(self, launch: int) -> None:
-        """Keep the flight records that are there: torch writes them also when a collective has timed out."""
+        """Save the flight records that are there: torch writes them also when a collective has timed out."""
         for rank, record in flight_records.records_in(self.records).items():
             found = flight_records.stuck_collective(record)
             if found:

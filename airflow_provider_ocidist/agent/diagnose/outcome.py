@@ -33,17 +33,17 @@ class Outcome:
     """How this node's part ended."""
 
     code: int
-    """Of the agent."""
+    """Exit code of the agent."""
     exit_code: int | None = None
-    """Of the training."""
+    """Exit code of the training."""
     cause: Cause | None = None
-    """None: it succeeded, or was stopped."""
+    """Cause of the failure; None for a success, and for a node that was stopped."""
     message: str | None = None
     tail: str | None = None
     remedy: str | None = None
-    """Where a better one than the cause's is known."""
+    """Remedy, if a better one than the cause's is known."""
     restarts: tuple[Restart, ...] = ()
-    """Where the training is launched again: all so far, the new one last."""
+    """Restarts so far with the new one last, if the training is launched again."""
 
 
 def success(tail: str) -> Outcome:
@@ -55,7 +55,7 @@ def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
     message = found.message
     if silent:
         ranks = ", ".join(map(str, silent))
-        message = f"node {ranks} is lost, and so the training here ended: {message}"
+        message = f"the training ended because node {ranks} was lost: {message}"
     elif found.consequence and found.cause is Cause.NODE:
         message = f"lost the connection to another process: {message}"
     if found.rank is not None:

@@ -18,32 +18,33 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model.report import StackPosition
 
 PROGRAM_FOLDER = str(Path(program.__file__).resolve().parent)
-"""What the training's PYTHONPATH begins with."""
+"""First folder of the training's PYTHONPATH."""
 STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7
-"""The agent's question. No library that we know uses the real-time signals; SIGUSR1 and 2 belong to programs."""
+"""Signal that asks a process for its stacks. No library that we know uses the real-time signals; SIGUSR1 and 2 belong
+to programs."""
 ANSWER_LIMIT = 2.0
-"""Seconds that a process has to answer: one that is stopped, or waits for a disk, does not."""
+"""Seconds within which a process must answer: one that is stopped, or waits for a disk, does not."""
 TOTAL_LIMIT = 20.0
 """Seconds for all processes of a node: idle machines cost money."""
 QUIET = 0.1
 """Seconds without another byte after which an answer is complete."""
 SPY_LIMIT = 10.0
 SPIES = 4
-"""Processes that py-spy looks at in the same moment."""
+"""Number of processes that py-spy looks at at the same time."""
 ABORT_TIME = 1.0
-"""Seconds that processes have to print their stacks on SIGABRT."""
+"""Seconds in which processes print their stacks after SIGABRT."""
 INNERMOST = 5
-"""Functions of a stack that are shown in a line."""
+"""Number of functions of a stack that a line shows."""
 NAMED = 3
-"""Ranks that a message names at the most."""
+"""Most ranks that a message names."""
 WAITS = ("(distributed_c10d.py:", "_engine_run_backward (")
-"""Where a process waits for the others: in a collective of torch's, or in the backward pass that runs them."""
+"""Functions in which a process waits for the others: a collective of torch's, or the backward pass that runs them."""
 
 FRAME = re.compile(
     r'^\s+(?:File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)'
     r"|(?P<spied>\S.*?) \((?P<place>[^()]+):(?P<number>\d+)\))\s*$"
 )
-"""As faulthandler writes it, or as py-spy does."""
+"""Lines of a stack as faulthandler or py-spy writes them."""
 THREAD = re.compile(r"^(?:Current thread |Thread )(?P<rest>.*)$", re.MULTILINE)
 
 
@@ -53,12 +54,12 @@ class ProcessStack:
 
     pid: int
     rank: int | None
-    """By its environment; None where that names none."""
+    """Rank from the process's environment; None if that names none."""
     state: str
-    """`S (sleeping) in futex_wait, 5 threads`."""
+    """State of the process: `S (sleeping) in futex_wait, 5 threads`."""
     command: str
     text: str = ""
-    """Of all threads; empty where the process has not answered, or is no Python."""
+    """Stacks of all threads; empty if the process has not answered, or is no Python."""
 
     @property
     def frames(self) -> tuple[str, ...]:

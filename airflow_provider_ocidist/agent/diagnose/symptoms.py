@@ -14,11 +14,11 @@ class Symptom:
 
     name: str
     words: str
-    """A pattern, searched for in an exception's message, or in a program's last lines."""
+    """Pattern that is searched for in an exception's message, or in a program's last lines."""
     cause: Cause
     remedy: str
     echo: bool = False
-    """Whether it is mostly a consequence of another's failure."""
+    """Whether the error is mostly a consequence of another process's failure."""
 
 
 def symptom_of(message: str) -> Symptom | None:

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.storage.locations import join
 
 CLUSTER_MODES = ("MAIN", "WORKER")
 CODE_DIR = "/code"
-"""Where the images of `kind: distributed` hold the user's code."""
+"""Folder of the user's code in the images of `kind: distributed`."""
 TIMEOUT = "600"
 """Seconds that ADS waits for the other nodes."""
 WORK_DIR_VARIABLE = "OCIDIST_WORK_DIR"
@@ -36,7 +36,7 @@ NOT_DONE = {
     "CONDA_ENV_TYPE": "a container has its own environment",
     "OCI__METRICS_NAMESPACE": "GPU metrics are in the node's report instead",
 }
-"""What ADS would do with a variable that we ignore, or why it has no meaning here."""
+"""Effect at ADS of each variable that we ignore, or why it has no meaning here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class NodeInstructions:
 
     config: AgentConfig
     environ: Mapping[str, str]
-    """The node's environment, with the variables that agent and program also read."""
+    """Environment of the node, with the variables that agent and program also read."""
     not_done: Sequence[str] = ()
-    """What we do not do, one sentence each."""
+    """Sentences about what the agent does not do."""
 
 
 def speaks(environ: Mapping[str, str]) -> bool:

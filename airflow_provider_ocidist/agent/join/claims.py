@@ -15,7 +15,7 @@ def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
     """Claim the folder of the task's checkpoints for this attempt, and abort earlier attempts' uploads to it.
 
     Where the folder cannot be reached just now, the first checkpoint claims it. Raises AgentError when a later attempt
-    has claimed it, or when what says so is damaged: nothing that this gang trains could be saved there.
+    has claimed it, or when its fence is damaged: nothing that this gang trains could be saved there.
     """
     if config.checkpoints is None or config.checkpoints.uri is None:
         return

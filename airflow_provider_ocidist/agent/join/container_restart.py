@@ -1,4 +1,4 @@
-"""Container restart: what a node does that its platform has started again after it had begun."""
+"""Container restart: what a node does after its platform has restarted its container."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 logger = logging.getLogger("ocidist")
 
 STAY = 120.0
-"""Seconds for which it stays: the waiting process reads the log of the first start meanwhile, and deletes the gang."""
-LOST = "its platform has started it again: what ran on it before has ended without a word"
+"""Seconds for which the node stays, while the waiting process reads the log of the first start and deletes the gang."""
+LOST = "the platform restarted its container; the process before has ended without a report"
 
 
 def is_restarted(config: AgentConfig, environ: Mapping[str, str]) -> bool:
-    """Return whether this node of this attempt has begun before; what it left unsaid is then said in its report.
+    """Return whether this node of this attempt has begun before; if it has left its report open, it is closed here.
 
     Raises AgentError when the run directory cannot be read.
     """
@@ -43,10 +43,10 @@ def is_restarted(config: AgentConfig, environ: Mapping[str, str]) -> bool:
 
 
 def _last_of(before: NodeReport) -> NodeReport:
-    """Return the report of a node that runs no more, whatever runs in its place."""
+    """Return the last report of the node whose container was restarted."""
     if before.phase is not Phase.DONE:
         return replace(before, phase=Phase.DONE, lost=True, message=LOST, finished_at=time.time())
-    # Its own words stay; the mark shows also those who look for the first time that this pod is not that node.
+    # Its message stays. The mark also shows a process that looks for the first time that this pod is not that node.
     return replace(before, lost=before.cause is not None or before.exit_code != 0)
 
 
@@ -60,6 +60,6 @@ def _report(store: Store, rank: int) -> NodeReport | None:
 def wait_for_end(switch: StopSwitch) -> None:
     """Wait until this node is ended."""
     logger.warning(
-        "this node has begun before: a gang is retried whole, so that it does nothing until its end"
+        "this container was restarted: the node stays idle, because a gang is only retried as a whole"
     )
     switch.event.wait(STAY)

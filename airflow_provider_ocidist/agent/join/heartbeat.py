@@ -24,7 +24,7 @@ ANSWER_LIMIT = 5.0
 """Seconds for each of the up to three small requests of a beat. A connection may have died silently, and a node that
 waited a minute for it would count as lost (`peers.STUCK`), though its training goes on."""
 WRITERS = 20
-"""Stop requests that may be written at a time."""
+"""Number of stop requests that may be written at a time."""
 LAST_WORD_LIMIT = 20.0
 """Seconds during which the last report is retried; a waiting node costs money."""
 
@@ -41,20 +41,20 @@ class Heartbeat:
         *,
         quick_store: Store | None = None,
     ) -> None:
-        """`quick_store`: the same place, without retries and with a short timeout."""
+        """`quick_store`: the same store without retries and with a short timeout."""
         self.store = store
         self.quick_store = quick_store or store
         self._report = report
         self._changes: dict[str, Any] = {}
-        """Of the report, since it was last looked at: a beat's make one new report, not one each."""
+        """Changes of the report since the last beat, which makes one new report of all."""
         self.switch = switch
         self.interval = interval
         self.watches: list[Callable[[], object]] = []
-        """Called before each report is written; they may call `update`."""
+        """Functions that are called before each report is written; they may call `update`."""
         self.began_at = time.monotonic()
-        """When this node began, on the clock `time.monotonic`, as all times here."""
+        """Time at which this node began, on the clock `time.monotonic`, as all times here."""
         self.written_at = self.began_at
-        """When the report was last written; at first, when this node began."""
+        """Time of the last write of the report; at first, the time at which this node began."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._wake = threading.Event()
@@ -74,7 +74,7 @@ class Heartbeat:
 
     @property
     def report(self) -> NodeReport:
-        """What this node has to say by now."""
+        """The report as it is now."""
         with self._lock:
             if self._changes:
                 self._report = replace(self._report, **self._changes)

@@ -21,9 +21,9 @@ from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 
 ADDRESSES_VARIABLE = "OCIDIST_ADDRESSES"
-"""Of all nodes, by rank, separated by commas."""
+"""Variable with the addresses of all nodes, by rank, separated by commas."""
 NODES_FILE_VARIABLE = "CLUSTER_NODES_METADATA_FILE"
-"""A JSON list with `Rank` and `IPAddress` of each node (as Oracle ADS reads it)."""
+"""Variable with the path of a JSON list of `Rank` and `IPAddress` of each node (as Oracle ADS reads it)."""
 
 RANKS = (RANK_VARIABLE, "NODE_RANK", "PET_NODE_RANK")
 COUNTS = ("INITIAL_CLUSTER_SIZE", "PET_NNODES")
@@ -36,7 +36,7 @@ class NodeIdentity:
 
     rank: int
     address: str | None = None
-    """Where other nodes reach this one."""
+    """Address at which other nodes reach this one."""
     master: str | None = None
     """Name or address of the node of rank 0."""
     master_port: int | None = None

@@ -44,7 +44,7 @@ class Beats:
 
     def __init__(self) -> None:
         self._heard: dict[int, tuple[float, float]] = {}
-        """By rank: the last heartbeat, and when this node first saw it."""
+        """Last heartbeat of each node, by rank, and the time at which this node first saw it."""
 
     def silent_for(self, report: NodeReport) -> float:
         """Return the seconds since the heartbeat of a report was new."""
@@ -62,8 +62,8 @@ class PeerLiveness:
     """Whether other nodes can still answer, by their reports."""
 
     def __init__(self, store: Store, *, patient: Callable[[], bool] = lambda: False) -> None:
-        """`patient`: whether a silent node is waited for: it may hold its part of a finished model, out of reach of
-        the store. That it is dead the waiting task sees at the service.
+        """`patient`: whether to wait for a silent node, which may hold its part of a finished model, out of reach of
+        the store. Whether it is dead, the waiting task learns from the service.
         """
         self.store = store
         self._patient = patient
@@ -86,5 +86,5 @@ class PeerLiveness:
         return silent_for > GONE_AFTER and not self._patient()
 
     def is_waited_for(self, rank: int) -> bool:
-        """Whether a node was silent when it was looked at last, and is waited for all the same."""
+        """Whether a node was silent at the last look, and is still waited for."""
         return rank in self._silent and self._patient()

@@ -24,14 +24,15 @@ from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others,
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
 from airflow_provider_ocidist.storage.stores.base import Store
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOOK, LAST_LOOK = 0.1, 0.4
-"""Seconds between looks; they bound how long a complete gang waits, so they stay small."""
+FIRST_LOOK, LAST_LOOK, LONGEST_PAUSE = 0.1, 0.4, 2.0
+"""Seconds between looks; they bound how long a complete gang waits, so they stay small, beside what it has waited."""
 SAY_INTERVAL = 30.0
 JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
 SHARED_PORTS = range(20000, 29000)
@@ -141,8 +142,9 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     sends heartbeats, and makes progress at least once in `timeout`.
     """
     gathering = Gathering(store, heartbeat.report.rank, nodes, heartbeat.launch)
-    deadline = (time.monotonic() if heartbeat.launch else heartbeat.began_at) + timeout
-    pause, say_at = FIRST_LOOK, time.monotonic() + SAY_INTERVAL
+    began = time.monotonic()
+    deadline = (began if heartbeat.launch else heartbeat.began_at) + timeout
+    pause, say_at = FIRST_LOOK, began + SAY_INTERVAL
     while not gathering.look():
         now = time.monotonic()
         if now > deadline and gathering.overdue(timeout):
@@ -153,7 +155,7 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
             logger.info("waiting for the others: %s not here yet", gathering.missing())
             say_at += SAY_INTERVAL
         heartbeat.switch.pause(pause)
-        pause = min(LAST_LOOK, pause * 1.5)
+        pause = pause_after(now - began, min(LAST_LOOK, pause * 1.5), LONGEST_PAUSE)
     return [
         heartbeat.report if rank == heartbeat.report.rank else gathering.ready[rank] for rank in range(nodes)
     ]
@@ -190,7 +192,7 @@ def _plain(address: str) -> str:
 
 
 class SucceededBefore(Exception):
-    """Raised where a node has succeeded in the moment in which another one failed: no other launch is possible."""
+    """A node has succeeded while another one failed: no other launch is possible."""
 
 
 class Gathering:
@@ -204,11 +206,11 @@ class Gathering:
         self.ready: dict[int, NodeReport] = {}
         self.fetching: dict[int, NodeReport] = {}
         self.seen_at: dict[int, float] = {}
-        """By rank: when a new heartbeat was seen, on this node's clock."""
+        """Time of the newest heartbeat of each node, by rank, on this node's clock."""
         self.moved_at: dict[int, float] = {}
-        """The same for its progress."""
+        """Time of the newest progress of each node, by rank, on this node's clock."""
         self.sighted_since = time.monotonic()
-        """Since when this node has been able to look: before, nobody's silence was heard."""
+        """Time since which the run directory can be read; silence is counted from then."""
 
     def look(self) -> bool:
         """Read what is new; return whether all are ready."""
@@ -236,16 +238,16 @@ class Gathering:
         return f"{kind} {names} of {self.nodes}{note}"
 
     def standstill(self, timeout: float) -> str:
-        """Return for how long the known nodes without progress for `timeout` have had none."""
+        """Return which known nodes have made no progress for `timeout`, and for how long; empty for none."""
         return "".join(
-            f"; node {rank} has not got any further for {time.monotonic() - self.moved_at[rank]:.0f} s "
+            f"; node {rank} made no progress for {time.monotonic() - self.moved_at[rank]:.0f} s "
             "(code, packages, data or checkpoint: its log says which)"
             for rank in self.stuck(timeout)
         )
 
     def _take(self, report: NodeReport) -> None:
         if report.phase is Phase.DONE and len(report.restarts) < self.launch:
-            raise TopologyTimeout(f"node {report.rank} has ended, and does not come to another launch")
+            raise TopologyTimeout(f"node {report.rank} has exited, so the training cannot be launched again")
         if report.phase in JOINED and len(report.restarts) >= self.launch:
             self.ready[report.rank] = report
             self.awaited.discard(report.rank)
@@ -283,10 +285,11 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
     Where all nodes are one run of the service, a failed node's exit ends the run for all, and the others would lose
     what they are still saving. A signal means that the run is being ended already.
     """
-    deadline = time.monotonic() + limit
+    began = time.monotonic()
     beats = Beats()
     while any(_at_work(report, beats) for report in read_others(store, rank, nodes)):
-        if signalled.wait(LAST_LOOK) or time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > limit or signalled.wait(pause_after(waited, LAST_LOOK, LONGEST_PAUSE)):
             return
 
 
@@ -299,7 +302,7 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     TopologyTimeout for one that has ended otherwise or is silent, or whose report cannot be read for `timeout` seconds.
     """
     beats = Beats()
-    read_at = time.monotonic()
+    began = read_at = time.monotonic()
     while True:
         others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
         known = [report for report in others if report]
@@ -313,9 +316,10 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
                 raise SucceededBefore(f"node {report.rank} has ended already")
         lost = [report.rank for report in behind if not _at_work(report, beats)]
         if lost or time.monotonic() - read_at > timeout:
-            names = ", ".join(map(str, lost)) or "of which no report can be read"
-            raise TopologyTimeout(f"node {names} does not come to another launch")
-        heartbeat.switch.pause(LAST_LOOK)
+            names = ", ".join(map(str, lost))
+            why = f"node {names} has exited or is silent" if lost else "the reports of a node cannot be read"
+            raise TopologyTimeout(f"{why}, so the training cannot be launched again")
+        heartbeat.switch.pause(pause_after(time.monotonic() - began, LAST_LOOK, LONGEST_PAUSE))
 
 
 def _at_work(report: NodeReport | None, beats: Beats) -> bool:
@@ -327,7 +331,7 @@ def placement_of(
 ) -> Placement:
     """Return this node's placement among all the nodes."""
     address = reports[place.rank].address
-    # Another for each launch: what is left of the one before must not join.
+    # Each launch has its own id: processes that the launch before has left must not join.
     restarts = len(reports[place.rank].restarts)
     rendezvous = f"{config.run_name}-restart-{restarts}" if restarts else config.run_name
     master = place.master or reports[0].address

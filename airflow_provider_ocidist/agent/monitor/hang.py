@@ -10,19 +10,20 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
 
 LOOKS = 4
-"""In each timeout, at the others, by a node that counts no steps itself: each is a request for every node."""
+"""Number of reads of the other nodes' reports within `hang_timeout`, if this node counts no steps; each takes a request
+per node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StallTime:
-    """For how long one node has shown no progress, in s by its own clock."""
+    """The seconds for which one node has shown no progress, by its own clock."""
 
     idle: float
     by_steps: bool = False
     """Whether the node counts steps, so that its other output is no progress."""
     longest_step: float = 0.0
     step: int | None = None
-    """The newest."""
+    """Newest step."""
 
 
 def is_hung(nodes: Sequence[StallTime], timeout: float) -> bool:
@@ -62,7 +63,7 @@ class HangWatch:
             idle=self.meter.idle,
             by_steps=self.meter.by_steps,
             longest_step=self.meter.longest_step,
-            step=self.meter.progress.step,
+            step=self.meter.step,
         )
         if not (is_hung([own], self.timeout) or self._may_be_mere_talk(own)):
             return []

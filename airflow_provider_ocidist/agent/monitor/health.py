@@ -1,4 +1,4 @@
-"""Health: what is wrong with this machine, where anything shows it: its GPUs, its disks, its network to each peer."""
+"""Health: finds faults of this machine: of its GPUs, its disks, its network to each peer."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from airflow_provider_ocidist.agent.monitor.peers import host_answers
 logger = logging.getLogger(__name__)
 
 INTERVAL = 300.0
-"""Seconds between two looks when nobody asks."""
+"""Seconds between two checks without a request."""
 SMI_LIMIT = 30.0
 SLOW_CHECK = 20.0
 """Seconds after which a check that has not come back is itself a finding: a driver or a file server hangs."""
 SLOW_WRITE = 10.0
-"""Seconds for a few bytes to reach the disk."""
+"""Seconds for a write of a few bytes to reach the disk, from which on the disk counts as slow."""
 LEAST_SPACE = 50_000_000
 """Bytes below which a disk counts as full."""
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Why a folder cannot be written that is another user's, or a part of an image: no fault of its disk, unless it could
-be written before."""
+"""Errors of a folder that the process may not write; no fault of its disk, unless it could be written before."""
 PROBES = 8
-"""Peers that are asked in the same moment."""
+"""Number of peers that are probed at the same time."""
 REASONS = {
     "hw_thermal_slowdown": "it is too hot",
-    "hw_power_brake_slowdown": "the power supply holds it back",
-    "hw_slowdown": "its hardware holds it back",
+    "hw_power_brake_slowdown": "throttled by the power supply",
+    "hw_slowdown": "throttled by its hardware",
 }
-"""Why a GPU is slowed down by its hardware, as nvidia-smi names it; each explains those below it."""
+"""Reasons why hardware slows a GPU down, by nvidia-smi's name; each explains those below it."""
 PREFIXES = ("clocks_throttle_reasons", "clocks_event_reasons")
-"""The older and the newer name of the same fields."""
+"""Prefixes of those fields in older and in newer versions of nvidia-smi."""
 ECC = "ecc.errors.uncorrected.volatile.total"
 
 Gpus = Mapping[str, Sequence[str]]
-"""By the GPU's index: its uncorrected errors, and whether each of the reasons is active, in the words of nvidia-smi."""
+"""Values that nvidia-smi prints for each GPU, by its index: uncorrected errors, then whether each reason is active."""
 
 
 class HealthWatch:
-    """Looks in its own thread, at the start, when asked, and every few minutes. What was so at the start is no finding
-    where that may have other reasons, such as a firewall that drops probes.
+    """Checks the node in a thread of its own: at the start, on request, and every few minutes.
+
+    What was found at the start is not reported later where it may have other reasons, as a firewall that drops probes.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class HealthWatch:
         self.report = report
         self._smi = shutil.which("nvidia-smi")
         self._fields: str | None = None
-        """The prefix of the fields that this nvidia-smi knows."""
+        """Prefix of the fields that this nvidia-smi knows."""
         self._errors_before: dict[str, int] = {}
         self._answered: set[int] = set()
         self._written: set[Path] = set()
         self._at: tuple[str, float] | None = None
-        """What is being looked at, and since when."""
+        """Subject of the check that runs, and the time since which it does."""
         self._wake = threading.Event()
         self._closing = False
 
@@ -78,11 +78,11 @@ class HealthWatch:
         self._wake.set()
 
     def ask(self) -> None:
-        """Look soon."""
+        """Request a check."""
         self._wake.set()
 
     def stuck(self) -> tuple[str, ...]:
-        """Return the check that does not come back, if one does not."""
+        """Return the check that hangs, if one does."""
         at = self._at
         if at is None or time.monotonic() - at[1] < SLOW_CHECK:
             return ()

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from airflow_provider_ocidist.model.report import Usage
 
 CORES_AT_WORK = 0.1
-"""Processor cores; a launcher that waits for its program, and a program that sleeps, take a hundredth."""
+"""Processor cores from which on a node is at work; a waiting launcher, and a program that sleeps, take a hundredth."""
 GPU_AT_WORK = 0.02
-"""Share of the time in which anything runs on the GPUs."""
+"""Share of the time with anything on the GPUs from which on a node is at work."""
 
 
 def is_used(usage: Usage) -> bool:
-    """Whether the machine was in use since the look before."""
+    """Whether the machine was in use since the last look."""
     return (usage.cores or 0.0) >= CORES_AT_WORK or (usage.gpu or 0.0) >= GPU_AT_WORK
 
 

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.errors import OcidistError
 logger = logging.getLogger(__name__)
 
 LOOKS = 12
-"""Per lease; twice as many as renewals."""
+"""Number of looks per lease; twice as many as renewals."""
 
 
 class LeaseWatch:
@@ -41,7 +41,7 @@ class LeaseWatch:
         self._renewal: bytes | None = None
         self._silent_for = 0.0
         self._read_at: float | None = None
-        """When the store last answered; None when it did not at the last look."""
+        """Time at which the store last answered; None if it did not at the last look."""
         self._declared = False
 
     def look(self) -> None:

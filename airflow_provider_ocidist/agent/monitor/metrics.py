@@ -19,7 +19,7 @@ Metrics = dict[str, Any]
 
 _NUMBER = rb"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
 _IS = rb"['\"]?\s*[:=]?\s*['\"]?"
-"""Between a name and its value: `loss 2.3`, `loss=2.3`, `loss: 2.3`, `'loss': 2.3`, `"loss": "2.3"`."""
+"""Text between a name and its value: `loss 2.3`, `loss=2.3`, `loss: 2.3`, `'loss': 2.3`, `"loss": "2.3"`."""
 _RATES = (
     rb"(?:train_)?(?:tokens|samples|examples|images|tok|it)(?:/s(?:ec)?|_per_s(?:ec(?:ond)?)?)|tps|throughput"
 )
@@ -55,13 +55,13 @@ EPOCH_AND_COUNT = re.compile(
 )
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 PREFIXES = re.compile(rb"(?m)^(?:\[[A-Za-z_][\w-]*?\d+\]:){1,2}")
-"""torchrun's mark of a line's process: `[default0]:`."""
+"""Marks by which torchrun names a line's process: `[default0]:`."""
 UP = b"\x1b[A"
-"""How tqdm returns from a bar below another."""
+"""Sequence by which tqdm returns from a bar below another."""
 HINTS = re.compile(rb"step|loss|%\||epoch", re.IGNORECASE)
-"""Output without one of these holds no metrics."""
+"""Texts without which output holds no metrics."""
 CLEARED = re.compile(rb"(?:^|[\r\n]) +[\r\n]")
-"""How tqdm clears a bar."""
+"""Blanks by which tqdm clears a bar."""
 RECORD = re.compile(rb"['\"](?:\w+_)?(?:loss|runtime)['\"]:")
 
 
@@ -70,7 +70,7 @@ class OutputReader:
 
     def __init__(self) -> None:
         self._is_cleared = False
-        """Whether a bar was cleared, and none shown since."""
+        """Whether a bar was cleared, and no other printed since."""
 
     def read(self, output: bytes) -> list[Metrics]:
         """Return the metrics of each line that has a step or a step's results.

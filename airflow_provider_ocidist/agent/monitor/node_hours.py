@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from airflow_provider_ocidist.model.budget import Budget
+from airflow_provider_ocidist.model.budget import Budget, Spent, cost_of
 from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, rank_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -21,23 +21,39 @@ LONGEST_PAUSE = 30.0
 
 def seconds_in(reports: Iterable[NodeReport | None]) -> float:
     """Return the time of the nodes together, as far as their reports show it."""
-    ends = ((each.finished_at or each.heartbeat_at) - each.started_at for each in reports if each)
-    return sum(max(0.0, seconds) for seconds in ends)
+    return sum(_seconds(each) for each in reports if each)
 
 
-def spent_before(run_dir: str, attempt: int, access: OciAccess) -> float:
-    """Return the node-seconds of all earlier attempts of this generation.
+def _seconds(report: NodeReport) -> float:
+    return max(0.0, (report.finished_at or report.heartbeat_at) - report.started_at)
 
-    `run_dir`: of this attempt. An attempt that has counted those before it ends the search. Raises StorageError.
+
+def counted_in(report: NodeReport, price: float | None) -> Spent | None:
+    """Return what a node's report says of the attempts before its own; None: nothing.
+
+    `price`: of a node for an hour, where it does not say what they have cost.
     """
-    total = 0.0
+    seconds, cost = report.spent_before, report.cost_before
+    if seconds is None:
+        return None
+    return Spent(node_seconds=seconds, cost=cost_of(seconds, price) if cost is None else cost)
+
+
+def spent_before(run_dir: str, attempt: int, access: OciAccess, price: float | None) -> Spent:
+    """Return what all earlier attempts of this generation have used, each node at its own price.
+
+    `run_dir`: of this attempt. `price`: of a node for an hour, for nodes that report none. An attempt that has counted
+    those before it ends the search. Raises StorageError.
+    """
+    total = Spent()
     stem = run_dir.rstrip("/").removesuffix(f"-a{attempt}")
     for number in range(attempt - 1, 0, -1):
         reports = _reports_in(open_store(f"{stem}-a{number}", access))
-        total += seconds_in(reports)
-        known = next((each.spent_before for each in reports if each.spent_before is not None), None)
+        for report in reports:
+            total = total.plus(_seconds(report), price if report.price is None else report.price)
+        known = next((found for each in reports if (found := counted_in(each, price))), None)
         if known is not None:
-            return total + known
+            return total.and_also(known)
     return total
 
 
@@ -68,8 +84,8 @@ class BudgetWatch:
     ) -> None:
         """`others` returns the newest reports of the other nodes, None for each that cannot be read."""
         self.budget = budget
-        self.before = 0.0
-        """Node-seconds of earlier attempts, once they are known."""
+        self.before = Spent()
+        """Usage of earlier attempts, once that is known."""
         self._price = price
         self._nodes = nodes
         self._others = others
@@ -77,23 +93,24 @@ class BudgetWatch:
         self._clock = clock
         self._began = clock()
         self._known: dict[int, NodeReport] = {}
-        """By rank: the others' newest reports that could be read."""
+        """Newest readable report of each other node, by rank."""
         self._due = 0.0
-        """On this node's own time, when the budget may be used up at the earliest."""
+        """Earliest time, by this node's clock, at which the budget may be used up."""
         self._declared = False
 
     def look(self) -> None:
         own = self._clock() - self._began
-        # No node is older than the oldest, which so never looks too late; the others' reports are read near the end.
-        if self._declared or own < self._due or self.before + own * self._nodes < self.budget.node_seconds:
+        # The oldest node bounds the total, so its estimate is never too low; it reads the others' reports near the end.
+        left = self.budget.left(self.before, self._price)
+        if self._declared or own < self._due or own * self._nodes < left:
             return
-        spent = self.before + own + self._of_others()
-        finding = self.budget.finding(spent, self._price)
+        spent = self.before.plus(own + self._of_others(), self._price)
+        finding = self.budget.finding(spent)
         if finding:
             self._declared = True
             self._declare(finding)
         # A node that could not be read may have used more than is known of it.
-        self._due = own + min(LONGEST_PAUSE, (self.budget.node_seconds - spent) / self._nodes)
+        self._due = own + min(LONGEST_PAUSE, self.budget.left(spent, self._price) / self._nodes)
 
     def _of_others(self) -> float:
         """Return the time of the other nodes; one that has never been seen may have no machine."""

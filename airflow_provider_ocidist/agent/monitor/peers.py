@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import threading
@@ -18,15 +19,16 @@ LOOK_INTERVAL = 3.0
 SILENCE = 15.0
 """Seconds without any answer after which a node is lost. torch alone takes 925 s for a silent partition."""
 STUCK = 30.0
-"""The same if its machine answers: its agent may be gone, or wait for the store."""
+"""Seconds without a report after which a node is lost though its machine answers: its agent may be gone, or wait for
+the store."""
 OWN_TROUBLE = 6.0
-"""Seconds since our own last report was written, after which others are not judged: the store may be at fault."""
+"""Seconds since this node's own last report after which it judges no others: the store may be at fault."""
 PROBED_PORT = 9
-"""A port without a server (discard): a refusal is an answer, and disturbs no server."""
+"""Port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
 TRAINED = (Phase.SAVING, Phase.DONE)
 PROBED = 4
-"""Nodes that are probed before this one counts as cut off."""
+"""Number of nodes that are probed before this one counts as cut off."""
 
 
 class PeerWatch:
@@ -53,11 +55,13 @@ class PeerWatch:
         self.alone_after = alone_after
         self.declare = declare
         self.answers = answers or host_answers
+        self._in_turn = itertools.cycle(self.others)
         self._done: set[int] = set()
+        """Ranks of nodes that have trained; their machines are given back."""
         self._heard: tuple[int, float, float] | None = None
-        """Rank, its last heartbeat, and when we first saw that."""
+        """Rank of the watched node, its last heartbeat, and the time at which this node first saw that."""
         self._answered: tuple[int, float] | None = None
-        """Rank, and when its machine last answered."""
+        """Rank of the watched node, and the time at which its machine last answered."""
         self._anybody_answers = False
         """Whether any machine has ever answered: a firewall may drop all probes."""
         self._closing = threading.Event()
@@ -92,21 +96,33 @@ class PeerWatch:
             return None
         answers = self.answers(peer.address)
         self._anybody_answers = self._anybody_answers or answers
+        # One more at each look: in an outage of the store it is too late to learn who has trained.
+        self._note_trained([each for each in [next(self._in_turn)] if each is not peer])
         return self._silent(peer, now, SILENCE if not answers else STUCK) or self._unreachable(
             peer, now, answers
         )
 
     def _cut_off(self, silent_for: float) -> str | None:
-        # The machine of a node that has trained is given back: that it answers no more says nothing of the network.
-        asked = [peer for peer in self.others if peer.rank not in self._done][:PROBED]
-        if silent_for < self.alone_after or not self._anybody_answers or not asked:
+        if silent_for < self.alone_after or not self._anybody_answers:
             return None
-        if any(self.answers(peer.address) for peer in asked):
-            return None
+        while True:
+            asked = [peer for peer in self.others if peer.rank not in self._done][:PROBED]
+            if not asked or any(self.answers(peer.address) for peer in asked):
+                return None
+            # The machine of a node that has trained is given back: that it answers no more says nothing of the network.
+            if not self._note_trained(asked):
+                break
         return (
             f"this node is cut off: its run directory could not be written for {silent_for:.0f} s, "
             f"and no other node answers (asked {', '.join(peer.address for peer in asked)})"
         )
+
+    def _note_trained(self, peers: Sequence[NodeReport]) -> bool:
+        """Note which of these have trained, as far as that can be read now; return whether any has."""
+        reports = [read_report(self.heartbeat.quick_store, peer.rank) for peer in peers]
+        trained = {report.rank for report in reports if report is not None and report.phase in TRAINED}
+        self._done |= trained
+        return bool(trained)
 
     def _silent(self, peer: NodeReport, now: float, limit: float) -> str | None:
         report = read_report(self.heartbeat.store, peer.rank)

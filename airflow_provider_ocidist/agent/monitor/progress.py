@@ -28,16 +28,16 @@ from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles
 from airflow_provider_ocidist.model.report import Progress, RankPace
 
 LOOKED_AT = 4096
-"""Bytes at the end of each piece of output that are searched: the newest step is all that counts."""
+"""Bytes at the end of each piece of output that are searched: only the newest step counts."""
 LOSSES_KEPT = 1000
 CURVE_POINTS = 100
-"""Losses that a report carries at the most."""
+"""Most losses that a report carries."""
 PACES_KEPT = 16
-"""Processes of a node whose own step times are reported; more than any machine has GPUs."""
+"""Most processes of a node whose own step times are reported; more than any machine has GPUs."""
 STEPS_TIMED = 20
-"""Steps over which a pace is taken."""
+"""Number of steps over which a pace is taken."""
 FEWEST_TIMED = 6
-"""Reports of steps without which there is no pace: the first steps are slower."""
+"""Least number of reported steps for a pace: the first steps are slower."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Announced:
     """An announced complete checkpoint."""
 
     at_ns: int
-    """Not later than its line was written, in ns of Unix time."""
+    """Unix time in ns that is not later than the write of its line."""
     step: int | None
 
 
@@ -73,17 +73,17 @@ class LossCurve:
 
 
 class StepClock:
-    """When the training got further. Where a program counts steps, its other output is no evidence of that."""
+    """The time of the last progress. Where a program counts steps, its other output is no progress."""
 
     def __init__(self) -> None:
         now = time.monotonic()
         self._output_at = self._further_at = now
         self._longest = 0.0
-        """Seconds between two steps, at most so far."""
+        """Seconds between two steps, the most so far."""
         self.first_at: float | None = None
-        """When the first step was named, on the clock `time.monotonic`."""
+        """Time of the first step, on the clock `time.monotonic`."""
         self._last: tuple[int | None, int | None] = (None, None)
-        """The step before the newest, and the newest."""
+        """Step before the newest, and the newest."""
         self._steps: deque[tuple[float, int]] = deque(maxlen=STEPS_TIMED + 1)
 
     @property
@@ -93,7 +93,7 @@ class StepClock:
 
     @property
     def idle(self) -> float:
-        """Seconds since the training got further; since its last output while it counts no steps."""
+        """Seconds since the last progress; since the last output while the training counts no steps."""
         return time.monotonic() - (self._further_at if self.by_steps else self._output_at)
 
     @property
@@ -110,7 +110,7 @@ class StepClock:
         return (ended - began) / (last - first)
 
     def output(self) -> None:
-        """Record a sign of life."""
+        """Record output, which is no progress where the program counts steps."""
         self._output_at = time.monotonic()
 
     def further(self) -> None:
@@ -141,8 +141,10 @@ class ProgressMeter:
         """`folder` is the meter's own; it is removed at the end."""
         self.file = folder / "progress.jsonl"
         self._offset = 0
+        self._known_by = (0, 0, 0)
+        """Inode, size and time of the progress file when it was last read; the size may be less than what was read."""
         self._read_ns = 0
-        """When the progress file had last been written to when it was last read: what is read next is not older."""
+        """Modification time of the progress file at its last reading; what is read next is not older."""
         self._follows = False
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -152,17 +154,17 @@ class ProgressMeter:
         self._bar: tuple[bytes, bytes] | None = None
         """Count and total of the progress bar that was printed last, an evaluation's too."""
         self._own_times: dict[int, deque[float]] = {}
-        """By rank: seconds for its own part of a step, by the program's word."""
+        """Seconds that the program reports for each process's own part of a step, by rank."""
         self._losses: dict[int, float] = {}
         self._curve = LossCurve()
         self._readers: dict[int, OutputReader] = {}
-        """By stream."""
+        """Readers of the program's output, by stream."""
         self._epochs = EpochCounter()
         self._unplaced = Unplaced()
         self._events: EventFiles | None = None
         self._hidden_output: NewOutput | None = None
         self._reported = False
-        """Whether output or progress file have named a step: then no other source is read."""
+        """Whether output or progress file have named a step; then no other source is read."""
 
     @property
     def progress(self) -> Progress:
@@ -184,10 +186,15 @@ class ProgressMeter:
             for rank, times in sorted(self._own_times.items())
         )
 
+    @property
+    def step(self) -> int | None:
+        """The step that the program was last seen to report."""
+        return self._progress.step
+
     def step_now(self) -> int | None:
         """Return the step that the program has reported last, also since the last beat."""
         self._read_file()
-        return self.progress.step
+        return self.step
 
     @property
     def idle(self) -> float:
@@ -224,6 +231,7 @@ class ProgressMeter:
         with self._reading, self._lock:
             self.file.unlink(missing_ok=True)
             self._offset = self._read_ns = 0
+            self._known_by = (0, 0, 0)
             self._announced, self._readers = {}, {}
             self._epochs, self._unplaced = EpochCounter(), Unplaced()
             self._progress = Progress(updated_at=time.time())
@@ -272,13 +280,19 @@ class ProgressMeter:
     def _read_file(self) -> None:
         with self._reading:
             try:
+                # Several times a beat, and mostly there is nothing new.
+                now = self.file.stat()
+                if (now.st_ino, now.st_size, now.st_mtime_ns) == self._known_by:
+                    return
                 with self.file.open("rb") as file:
                     # Before what is read: a line that comes meanwhile is later than that.
-                    written_ns = os.fstat(file.fileno()).st_mtime_ns
+                    now = os.fstat(file.fileno())
+                    written_ns = now.st_mtime_ns
                     file.seek(self._offset)
                     lines, _, rest = file.read().rpartition(b"\n")
             except OSError:
                 return
+            self._known_by = (now.st_ino, now.st_size, now.st_mtime_ns)
             earlier_ns, self._read_ns = self._read_ns, written_ns
             if lines:
                 self._offset += len(lines) + 1
@@ -318,7 +332,7 @@ class ProgressMeter:
                 # It announces a checkpoint, not the current step.
                 return
         self._take_own_time(found)
-        # A line without a step is the program's own word that it gets further.
+        # With a line without a step the program itself reports progress.
         self._update(found, further="step" not in found)
 
     def _take_own_time(self, found: Metrics) -> None:

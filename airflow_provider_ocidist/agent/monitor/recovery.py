@@ -17,7 +17,7 @@ class RecoveryClock:
         self._lock = threading.Lock()
         self._ended_at: float | None = None
         self._launch: int | None = None
-        """The launch whose first step is awaited; None: none is."""
+        """Number of the launch whose first step is awaited; None: none is."""
 
     def ended(self) -> None:
         """Note that a launch has ended."""

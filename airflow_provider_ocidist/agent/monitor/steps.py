@@ -16,9 +16,9 @@ class EpochCounter:
     def __init__(self) -> None:
         self._epoch: int | None = None
         self._done = 0
-        """Steps of the epochs before."""
+        """Number of steps in earlier epochs."""
         self._first = self._last = 0
-        """Counts of this epoch that were seen."""
+        """First and last count of this epoch that was seen."""
         self._apart = 0
         """Interval between two counts."""
         self._length: int | None = None
@@ -62,7 +62,7 @@ class Unplaced:
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST)
-        """When, the loss if it was one, and the step at that time."""
+        """Numbers that wait for their partner: the time, the loss if it was one, and the step at that time."""
         self._bars: deque[tuple[float, int]] = deque(maxlen=MOST)
 
     def given(self, loss: float | None, step: int | None, now: float) -> list[tuple[int, float]]:

@@ -12,16 +12,16 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase, Slow
 logger = logging.getLogger(__name__)
 
 TIMES_THE_MEDIAN = 1.5
-"""From which on a step time is slow."""
+"""Factor of the median from which on a step time is slow."""
 LEAST = 0.005
-"""Seconds by which a slow step is longer: less is the machine's own noise."""
+"""Least difference in seconds; a smaller one is noise of the machine."""
 FEWEST_STEPS = 5
 FIRST_LOOK, LONGEST_PAUSE = 5.0, 60.0
-"""Seconds; the pause doubles in between: each look is a request for every node."""
+"""First and longest seconds between two looks; they double, as each look is a request per node."""
 
 
 def find_slow(reports: Sequence[NodeReport]) -> tuple[Slow, ...]:
-    """Return who takes longer for a step than the others, the slowest first.
+    """Return the nodes that take longer for a step than the others, the slowest first.
 
     Processes are compared where they report their own time: where each step waits for all, all seem equally slow
     from outside. Else nodes are, which train each at its own pace.
@@ -49,7 +49,7 @@ def find_slow(reports: Sequence[NodeReport]) -> tuple[Slow, ...]:
 
 
 class StragglerWatch:
-    """Warns of each that becomes slow, on the main node."""
+    """Warns of each process or node that becomes slow, on the main node."""
 
     def __init__(
         self, reports: Callable[[], Sequence[NodeReport]], publish: Callable[[tuple[Slow, ...]], object]

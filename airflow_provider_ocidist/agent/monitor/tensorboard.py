@@ -16,15 +16,15 @@ from typing import Any
 
 NAME = "tfevents"
 LARGEST = 1 << 26
-"""Bytes of a record; a length beyond that is no length."""
+"""Most bytes of a record; a greater length is damage."""
 PIECE = 1 << 22
-"""Bytes that are read of a file at a time: images in it are skipped."""
+"""Bytes of a file that are read at a time: images in it are skipped."""
 SEARCH_INTERVAL = 30.0
 DEEPEST = 6
 MOST_ENTRIES = 20_000
 
 Scalar = tuple[int, str, float]
-"""Step, tag, value."""
+"""Step, tag and value of a scalar."""
 
 
 class EventFiles:

@@ -26,8 +26,8 @@ GPU_QUERY = (
     "--format=csv,noheader,nounits",
 )
 GPU_AT_WORK = 2.0
-"""Per cent of the time in which a GPU's memory is read or written. A collective that waits forever keeps the GPU
-itself at 100 %, and its memory idle."""
+"""Per cent of the time in which a GPU's memory is read or written, from which on it is at work. A collective that waits
+forever keeps the GPU itself at 100 %, and its memory idle."""
 CGROUP = Path("/sys/fs/cgroup")
 
 

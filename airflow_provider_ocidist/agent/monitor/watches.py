@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 Look = Callable[[], object]
 
 SAMPLES = 6
-"""Of the use of a machine, within `limits.idle`."""
+"""Number of samples of a machine's use within `limits.idle`."""
 
 
 class Watches:
-    """For hangs, slow and lost nodes, the machine's health, and the training's use of it."""
+    """Watches for hangs, slow and lost nodes, faults of the machine, and a training that does not use it."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Watches:
         self.end_gang = end_gang
         self._threads: list[PeerWatch | UsageMeter | HealthWatch] = []
         self._looks: list[Look] = []
-        """Those of the heartbeat's watches that are ours."""
+        """Functions among the heartbeat's watches that belong to this object."""
         self._health: HealthWatch | None = None
         self._asked = False
-        """Whether the machine's health was asked for in this time without progress."""
+        """Whether a check of the machine was requested in this time without progress."""
         self._done_at: dict[int, float] = {}
-        """By rank: when this node first saw that another was done, on its own clock."""
+        """Time at which this node first saw that another was done, by rank, on its own clock."""
 
     def start(self, reports: Sequence[NodeReport], main_rank: int, guard_pid: int, working_dir: Path) -> None:
         """Watch from now on; `reports` are those of the join."""
@@ -92,7 +92,7 @@ class Watches:
             thread.close()
 
     def _hung(self, message: str) -> None:
-        """End the gang: a machine that is not well is the cause before the program is."""
+        """End the gang; an unhealthy machine is the cause rather than the program."""
         stuck = self._health.stuck() if self._health else ()
         own = replace(self.heartbeat.report, health=(*self.heartbeat.report.health, *stuck))
         sick = [report for report in [own, *self._others()] if report and report.health]
@@ -164,7 +164,7 @@ class Watches:
         )
 
     def _ask_for_health(self) -> None:
-        """Look at the machine before the program is blamed."""
+        """Check the machine before a hang is charged to the program."""
         timeout = self.config.limits.hang_timeout
         is_still = timeout is not None and self.meter.idle > timeout / 2
         if self._health and is_still and not self._asked:
@@ -183,6 +183,6 @@ class Watches:
         self.heartbeat.update(usage=usage)
 
     def _gpu_at_work(self) -> None:
-        if self.meter.progress.step is None:
+        if self.meter.step is None:
             # Steps are better evidence of activity, where a program reports them.
             self.meter.touch()

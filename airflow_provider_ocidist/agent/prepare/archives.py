@@ -18,7 +18,7 @@ SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", "
 RESERVE = 64 << 20
 """Bytes that an archive must leave free for the training."""
 _LONGEST_PATH = 4_096
-"""Bytes of a path that Linux resolves."""
+"""Most bytes of a path that Linux resolves."""
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -28,7 +28,7 @@ from airflow_provider_ocidist.storage.stores.base import Store
 logger = logging.getLogger(__name__)
 
 CODE_VARIABLE = "OCIDIST_CODE_DIR"
-"""Name in the run directory."""
+"""Variable with the folder of code in an image."""
 
 
 def fetch_code(

@@ -24,7 +24,7 @@ class Finished:
 
     exit_code: int
     output: str
-    """The last lines of both of its streams, as they came."""
+    """Last lines of both of its streams, in the order of arrival."""
 
 
 def run(

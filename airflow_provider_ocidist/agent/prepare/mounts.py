@@ -8,8 +8,8 @@ from pathlib import Path
 from airflow_provider_ocidist.errors import AgentError, Cause
 
 ROOT_VARIABLE = "OCIDIST_MOUNT_ROOT"
-"""Where a process cannot be given a `/mnt` of its own, as in the emulator without the right to: the folder that
-stands for it."""
+"""Variable with the folder that stands for `/mnt`, where a process cannot have a `/mnt` of its own, as in the emulator
+without that right."""
 
 
 def check_mounts(paths: Sequence[str], environ: Mapping[str, str]) -> None:

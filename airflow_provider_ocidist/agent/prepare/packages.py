@@ -39,7 +39,7 @@ CULPRITS = (
     re.compile(r"Cannot install (.+?) because"),
     re.compile(r"Collecting (\S+)"),
 )
-"""Patterns for the package that pip could not install; the last: the one it was collecting."""
+"""Patterns for the package that pip could not install; the last: the one that it was collecting."""
 LAST_LINES = 4
 
 
@@ -50,9 +50,9 @@ class Pip:
     environ: Mapping[str, str]
     switch: StopSwitch
     folder: Path
-    """From where relative paths in requirements count."""
+    """Folder that relative paths in requirements begin in."""
     overlay: Overlay
-    """Where it installs to."""
+    """Overlay that pip installs to."""
 
     def run(self, *arguments: str) -> command.Finished:
         """Run one of pip's commands and log its output. Raises Stopped."""

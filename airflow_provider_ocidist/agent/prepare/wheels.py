@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.5
 WAIT_S = 180.0
-"""For node 0 to offer the wheels; one that has to build them takes as long as each node would."""
+"""Seconds to wait for node 0's wheels; if it has to build them, that takes as long as on each node."""
 FIRST_SIGN_S = 20.0
-"""For node 0 to report its start; a gang's nodes may start minutes apart."""
+"""Seconds to wait for node 0 to report its start; a gang's nodes may start minutes apart."""
 _PIECE = 1 << 20
 
 
@@ -182,7 +182,7 @@ class WheelCache:
             if manifest.get("state") in ("ready", "none"):
                 return manifest if manifest["state"] == "ready" else None
             if time.monotonic() - started > (WAIT_S if manifest else FIRST_SIGN_S):
-                logger.info("no wheels from node 0 yet: pip goes on without them")
+                logger.info("node 0 has shared no wheels in time: pip downloads them itself")
                 return None
             self.switch.pause(LOOK_INTERVAL_S)
 

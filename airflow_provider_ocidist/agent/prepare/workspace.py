@@ -27,12 +27,12 @@ class Workspace:
     """The user's program, and its working directory."""
 
     code: Path
-    """The clone, the unpacked archive, or the folder that holds the script or the project's folder."""
+    """Folder of the clone or of the unpacked archive, or the folder that holds the script or the project's folder."""
     working_dir: Path
     program: Program
-    """With the script's absolute path."""
+    """Program with the script's absolute path."""
     commit: str | None = None
-    """Of code that came from Git."""
+    """Commit of code that came from Git."""
     overlay: Overlay | None = None
     """Packages that were installed for this job."""
 

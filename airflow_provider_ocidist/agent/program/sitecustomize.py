@@ -8,9 +8,9 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would double the start-up time
 RENAMED = (2, 10)
-"""The version of torch that warns of the flight recorder's older variables (tried with 2.13)."""
+"""Version of torch that warns of the flight recorder's older variables (tried with 2.13)."""
 KEPT = "2000"
-"""Collectives that the flight recorder keeps, as torch's own pages advise."""
+"""Number of collectives that the flight recorder keeps, as torch's own pages advise."""
 
 
 def show_stacks_on_request(file: str, number: int) -> None:

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
 logger = logging.getLogger(__name__)
 
 LEDGER = ".{}.ocidist.json"
-"""The entries that were there before an attempt, or were proved in it, each with its files."""
+"""File with the entries that were there before an attempt, or were proved in it, each with its files."""
 ASIDE = "{}-unproved"
 # Both are beside the folder: a program may take any entry in it for a checkpoint.
 
@@ -86,11 +86,11 @@ class Ledger:
                 shutil.rmtree(place)
             path.replace(place)
         except OSError as error:
-            logger.warning("%s, which nothing proves to be whole, cannot be set aside: %s", path, error)
+            logger.warning("%s may be incomplete, and cannot be set aside: %s", path, error)
             return False
         logger.warning(
-            "%s was left by an attempt that was cut off, and nothing proves that it is whole: it is set aside in %s. "
-            "Remedy: if it is whole, delete %s and move it back before the next attempt",
+            "%s was left by an interrupted attempt and may be incomplete: it was moved to %s. "
+            "Remedy: if it is complete, delete %s and move it back before the next attempt",
             path.name,
             aside,
             self.file,

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.storage.stores.base import Store
 
 TRAINED = (Phase.SAVING, Phase.DONE)
 BEATS = 2
-"""New reports that a doubt takes to pass: the first may be of a look from before the last write."""
+"""Number of new reports after which a doubt passes: the first may stem from a look before the last write."""
 MOST_NAMES = 16
 
 
@@ -26,7 +26,7 @@ def written_entries(folder: Path) -> tuple[str, ...]:
 
 
 class FarWriters:
-    """Those of the main node: it publishes for all that share its folder, and sees its own processes only."""
+    """Shows the main node which other nodes may still write to the folder that they share with it."""
 
     def __init__(self, store: Store, ranks: Sequence[int], *, patient: Callable[[], bool]) -> None:
         """`store`: the run directory; `ranks`: of the nodes that share the folder.
@@ -37,7 +37,8 @@ class FarWriters:
         self._ranks = tuple(ranks)
         self._peers = PeerLiveness(store, patient=patient)
         self._heard: dict[Path, tuple[Signature, dict[int, tuple[float, int]]]] = {}
-        """By entry: its content, and by rank the last beat and how many were new since that content was seen."""
+        """Content of each entry, with the last heartbeat of each rank and the number of new ones since that content was
+        seen."""
 
     def doubt(self, item: Candidate) -> str | None:
         """Return why a node may still write to an entry, None where none does."""
@@ -45,7 +46,7 @@ class FarWriters:
         if content != item.signature:
             heard = {}
         self._heard[item.path] = (item.signature, heard)
-        # Of each, so that all are heard of in the same time.
+        # Each node is asked at once, so that the waits for all begin at the same time.
         doubts = [self._doubt_of(rank, item.path.name, heard) for rank in self._ranks]
         return next((doubt for doubt in doubts if doubt), None)
 

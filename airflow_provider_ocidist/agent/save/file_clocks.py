@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TICK_NS = 20_000_000
-"""Below this the two are one clock: kernels stamp files by a clock that ticks every 4 to 10 ms."""
+"""Difference in ns below which the two clocks are one: kernels stamp files by a clock that ticks every 4 to 10 ms."""
 SET_BACK_S = 0.5
-"""Less is the correction of a clock that runs."""
+"""Seconds from which on a clock was set back; a smaller step corrects a clock that runs."""
 
 
 def ahead_ns(folder: Path) -> int:
@@ -59,6 +59,6 @@ class WallClock:
         self._ahead = time.time() - time.monotonic()
 
     def went_back(self) -> bool:
-        """Whether it was, since this was asked last; a clock that is slowed down was not."""
+        """Whether the clock was set back since the last call; one that was slowed down was not."""
         before, self._ahead = self._ahead, time.time() - time.monotonic()
         return self._ahead < before - SET_BACK_S

@@ -1,4 +1,4 @@
-"""File pairing: which files of two checkpoints of a series are the same, though numbers in their names differ. Pure."""
+"""File pairing: pairs the files of two checkpoints whose names differ in numbers only. Pure."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from airflow_provider_ocidist.backports import dataclass
 _NUMBER = re.compile(r"([0-9]+)")
 
 Parts = Sequence[str]
-"""A name taken apart: text and numbers in turn, numbers at the odd places."""
+"""Texts and numbers of a name in turn, numbers at the odd places."""
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Each name of two checkpoints, with `#` where the number of its checkpoint stands."""
+    """The names of two checkpoints, with `#` in place of the checkpoint's own number."""
 
     now: Mapping[str, str]
     before: Mapping[str, str]
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """What the one before has and this one has not."""
+        """Files of the checkpoint before that this one lacks."""
         return tuple(sorted(set(self.before.values()) - set(self.now.values())))
 
 
 def align(now: Iterable[str], number: int | None, before: Iterable[str], its: int | None) -> Aligned:
     """Return the names of two checkpoints so that the same file has the same name in both.
 
-    `number`: of the checkpoint that is looked at; `its`: of the one before. A name may hold numbers of ranks and parts
-    too: `global_step1/zero_pp_rank_1.pt`. Names that differ in numbers alone show which they are: a number is
-    the checkpoint's own where all names of the one before have theirs there, and one of these has.
+    `number`: of the checkpoint to judge; `its`: of the checkpoint before. A name may also hold the number of a rank or
+    of a part: `global_step1/zero_pp_rank_1.pt`. A number in a name is the checkpoint's own if, at its place, all names
+    of the checkpoint before have that one's number, and at least one name of this checkpoint has its own.
     """
     mine, others = _by_form(now), _by_form(before)
     own = {form: _own_places(mine.get(form, ()), number, others[form], its) for form in others}
@@ -39,7 +39,7 @@ def align(now: Iterable[str], number: int | None, before: Iterable[str], its: in
 
 
 def _by_form(names: Iterable[str]) -> dict[Parts, list[Parts]]:
-    """Return names by what is left of them without numbers."""
+    """Return names grouped by their texts without the numbers."""
     found: dict[Parts, list[Parts]] = {}
     for name in names:
         parts = _NUMBER.split(name)

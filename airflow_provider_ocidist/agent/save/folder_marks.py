@@ -32,8 +32,7 @@ def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int
 
 def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> None:
     """Remove this node's mark where the main node cannot see it."""
-    # The main node's may be gone because it has looked already: that this folder is another than its own is for
-    # `nodes_apart` to say.
+    # The main node's mark may be gone because it has looked already: only `nodes_apart` decides which folders differ.
     if not _is_marked(folder, run_name, main_rank):
         _unmark(folder, run_name, rank)
 

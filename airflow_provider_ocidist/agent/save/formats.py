@@ -20,7 +20,7 @@ from airflow_provider_ocidist.backports import StrEnum
 logger = logging.getLogger(__name__)
 
 ZIPPED = (".pt", ".pth", ".ptz", ".npz", ".zip", ".keras")
-"""A file so named is an archive, or a pickle of torch's older format."""
+"""Extensions of files that are an archive, or a pickle of torch's older format."""
 WEIGHTS = (
     *ZIPPED,
     ".bin",
@@ -34,10 +34,10 @@ WEIGHTS = (
     ".msgpack",
     ".gguf",
 )
-"""A file so named is never empty."""
+"""Extensions of files that are never empty."""
 UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload")
 SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
-"""Of Linux; PyPy lacks the name."""
+"""Constant of Linux; PyPy lacks the name."""
 LONGEST_HEADER = 100_000_000
 LOCAL_HEADER = 30
 """Bytes of the header before each member of an archive, without its name and extra field."""
@@ -47,23 +47,23 @@ class FormatResult(StrEnum):
     """A format's result for a file or folder."""
 
     WHOLE = "whole"
-    """All that belongs to it is there."""
+    """All that belongs to the file is there."""
     BROKEN = "broken"
-    """Something is missing."""
+    """Something of the file is missing."""
     NOTHING = "nothing"
-    """The format does not show it."""
+    """The format does not show whether anything is missing."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a format says, and why."""
+    """The result of a format's check, and its reason."""
 
     says: FormatResult
     why: str = ""
     files: frozenset[str] = frozenset()
-    """Of a folder: the files that are whole by their own formats."""
+    """Files of a folder that are whole by their own formats."""
     is_doubtful: bool = False
-    """If broken: whether a complete one may look the same, so that the program's announcement overrides it."""
+    """Whether, if broken, a complete file may look the same, so that the program's announcement overrides it."""
 
 
 WHOLE, NOTHING = Reading(FormatResult.WHOLE), Reading(FormatResult.NOTHING)
@@ -79,7 +79,7 @@ def is_unfinished(name: str) -> bool:
 
 
 def read_file(path: Path) -> Reading:
-    """Return what the format of a file says. Raises OSError when the file cannot be read."""
+    """Return what the format of a file shows. Raises OSError when the file cannot be read."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
@@ -125,7 +125,7 @@ class _CannotTell(Exception):
 _CUT_OFF = (ValueError, KeyError, TypeError, EOFError, IndexError, SyntaxError, zipfile.BadZipFile)
 
 Check = Callable[[IO[bytes], int], None]
-"""Raises ValueError, KeyError or TypeError unless a file of this size is whole."""
+"""Function that raises ValueError, KeyError or TypeError unless a file of this size is whole."""
 
 
 def _check_for(name: str, begin: bytes) -> Check | None:

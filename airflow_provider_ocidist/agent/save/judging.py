@@ -26,7 +26,7 @@ from airflow_provider_ocidist.agent.save.renames import Renames
 from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 
 ALONE = ""
-"""The name of a file that is a checkpoint by itself, among those of a checkpoint's files."""
+"""Name, among a checkpoint's files, of a file that is a checkpoint by itself."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Verdict:
     item: Candidate
     found: Proof | Unproved
     begun: int
-    """Its number in the order in which the program has begun its saves."""
+    """Number of the save in the order in which the program has begun its saves."""
+    step: int | None
+    """The program's step when this version was first seen; None: it had reported none."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ class Judge:
         ahead: Callable[[Path], int] = ahead_ns,
         far: Callable[[Candidate], str | None] = lambda _: None,
         begins: Callable[[str], object] = lambda _: None,
+        step: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
         `ahead`: by how many ns the folder's file stamps are ahead of that clock. `far`: why another node may still
-        write to an entry. `begins` takes what is read next.
+        write to an entry. `begins` takes what is read next. `step` returns the program's step.
         """
         self.folder = folder
         self.pattern = pattern
@@ -72,16 +75,19 @@ class Judge:
         self._ahead = ahead
         self._far = far
         self._begins = begins
+        self._step = step
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
         self._order = SaveOrder(there)
         self._seen = {item.path: item.signature for item in there}
+        self._steps: dict[Path, int | None] = {}
+        """The program's step when the version of an entry that was last seen was new."""
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._models: dict[str, Model] = {}
         self._open: dict[Path, tuple[str, ...]] = {}
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
-        """The entry as it was last judged."""
+        """Entries as they were last judged."""
 
     def look(self, moment: Moment) -> list[Verdict]:
         """Return a verdict on each new entry, in the order of writing.
@@ -93,6 +99,11 @@ class Judge:
         found = candidates(self.folder, self.pattern)
         self._order.note(found, self._proved)
         at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
+        step = self._step()
+        self._steps = {
+            item.path: self._steps.get(item.path) if self._seen.get(item.path) == item.signature else step
+            for item in found
+        }
         self._seen = {item.path: item.signature for item in found}
         looked_at = at_rest if moment is Moment.RUNNING else found
         new = [item for item in reversed(looked_at) if self._proved.get(item.path) != item.signature]
@@ -118,7 +129,12 @@ class Judge:
         renamed: frozenset[str],
     ) -> Verdict:
         self._begins(str(item.path))
-        return Verdict(item, self._found(moment, item, found, written, renamed), self._order.of(item.path))
+        return Verdict(
+            item,
+            self._found(moment, item, found, written, renamed),
+            self._order.of(item.path),
+            self._steps[item.path],
+        )
 
     def _found(
         self,

@@ -23,18 +23,18 @@ from airflow_provider_ocidist.agent.save.formats import (
 )
 
 DCP_METADATA = ".metadata"
-"""What torch.distributed.checkpoint writes last, on one node alone."""
+"""File that torch.distributed.checkpoint writes last, on one node alone."""
 TRAINER_STATE = "trainer_state.json"
-"""Hugging Face's Trainer writes it last, or just before the random generators' states."""
+"""File that Hugging Face's Trainer writes last, or just before the random generators' states."""
 LATEST = "latest"
-"""DeepSpeed writes it last: it names the checkpoint just written."""
+"""File that DeepSpeed writes last, with the name of the checkpoint just written."""
 UNIVERSAL = re.compile(r"(.*/)?zero/optimizer_state\.pt")
-"""DeepSpeed's `ds_to_universal` writes it after all parameters, to resume with any number of processes."""
+"""File that DeepSpeed's `ds_to_universal` writes after all parameters, to resume with any number of processes."""
 LATEST_UNIVERSAL = "latest_universal"
 INDEX = re.compile(r".*\.index\.json")
 NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\..*)")
 MODEL_STATES = re.compile(r"(.*/)?(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt")
-"""The second form is of ZeRO's third stage, which shards the model too."""
+"""Files with the model's states; the second form is of ZeRO's third stage, which shards the model too."""
 ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)\d+")
 ZERO_STATES = re.compile(
     r"(.*/)?(?P<kind>(?:bf16_|fp16_)?zero_pp_rank_)\d+(?P<part>_mp_rank_\d+\w*_optim_states\.pt)"
@@ -49,7 +49,7 @@ TRAINER_WEIGHTS = re.compile(
 TRAINER_OPTIMIZER = re.compile(r"optimizer|global_step")
 
 Elsewhere = Callable[[str], bool]
-"""Whether a file that is not here may lie on another node."""
+"""Function that returns whether a file that is not here may lie on another node."""
 
 
 def none_elsewhere(_name: str) -> bool:

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.agent import guard
 
 WRITING = os.O_WRONLY | os.O_RDWR
 SHARED_MAPPING = re.compile(r"^\S+ .w.s \S+ \S+ \d+\s+(/.*)$", re.MULTILINE)
-"""A line of `/proc/PID/maps` for a file that is written through memory."""
+"""Line of `/proc/PID/maps` for a file that is written through memory."""
 
 
 def open_for_writing(root: int | None = None, *, mapped: bool = True) -> frozenset[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save, passes
@@ -15,12 +16,13 @@ from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.job import Output
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 from airflow_provider_ocidist.storage.locations import join, shown, shown_in
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})")
-"""A variable in the URI of an output, or `$$` for a dollar sign."""
+"""Variable in the URI of an output, or `$$` for a dollar sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +126,12 @@ def copy_outputs(
     cancel: threading.Event | None = None,
     *,
     deadline: SaveDeadline | None = None,
+    in_flight: InFlight | None = None,
 ) -> tuple[str, ...]:
     """Return the URIs of what was copied.
 
-    `deadline`: for how long a failed copy is retried; None: not at all. Raises AgentError when a required output is
-    missing, or a copy fails.
+    `deadline`: for how long a failed copy is retried; None: not at all. `in_flight` learns what is being sent. Raises
+    AgentError when a required output is missing, or a copy fails.
     """
     missing = [output.path for output in chosen if output.required and not _names(output.source)]
     if missing:
@@ -137,29 +140,38 @@ def copy_outputs(
             cause=Cause.USER,
         )
     return tuple(
-        _copy_patiently(output, access, cancel, deadline) for output in chosen if _names(output.source)
+        _copy_patiently(partial(_copy, output, access, cancel, in_flight), output.path, deadline)
+        for output in chosen
+        if _names(output.source)
     )
 
 
-def _copy_patiently(
-    output: OutputCopy, access: OciAccess, cancel: threading.Event | None, deadline: SaveDeadline | None
-) -> str:
-    what = f"the output {output.path} cannot be copied"
+def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline | None) -> str:
+    what = f"the output {path} cannot be copied"
     while True:
         try:
-            return _copy(output, access, cancel)
+            return copy()
         except (StorageError, OSError) as error:
             shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
             if deadline is None or not deadline.again(what, shown_error):
                 raise AgentError(f"{what}: {shown_error}", cause=cause_of_failed_save(error)) from error
 
 
-def _copy(output: OutputCopy, access: OciAccess, cancel: threading.Event | None) -> str:
+def _copy(
+    output: OutputCopy, access: OciAccess, cancel: threading.Event | None, in_flight: InFlight | None
+) -> str:
     from airflow_provider_ocidist.storage.progress import progress_lines
     from airflow_provider_ocidist.storage.transfer import copy
 
     folder = output.uri.rstrip("/") or "/"
     log_progress = progress_lines(logger.info, f"the output {output.path}", every=15.0)
-    report = copy(str(output.source), f"{folder}/", access=access, on_progress=log_progress, cancel=cancel)
+    report = copy(
+        str(output.source),
+        f"{folder}/",
+        access=access,
+        on_progress=log_progress,
+        cancel=cancel,
+        in_flight=in_flight,
+    )
     logger.info("copied %s to %s: %d files, %d bytes", output.path, folder, report.files, report.bytes)
     return join(folder, output.source.name) if output.source.is_file() else folder

@@ -1,4 +1,4 @@
-"""Own files: what of a checkpoint this node's processes have written, beside what was fetched to resume from."""
+"""Own files: which files of a checkpoint this node's processes have written, and not fetched to resume from."""
 
 from __future__ import annotations
 

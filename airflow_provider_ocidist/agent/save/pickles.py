@@ -10,9 +10,9 @@ from typing import IO, Any
 from airflow_provider_ocidist.backports import Self
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-"""The start of torch.save's files before they were zip archives."""
+"""First number in torch.save's files before they were zip archives."""
 LARGEST = 1 << 30
-"""Bytes of a pickle that are read at the most: it is held in memory."""
+"""Most bytes of a pickle that are read, since it is held in memory."""
 ITEM_SIZES = {
     "ByteStorage": 1,
     "CharStorage": 1,
@@ -67,7 +67,7 @@ class InertUnpickler(pickle.Unpickler):  # noqa: S301 - no class is ever found, 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, encoding="latin-1")
         self.storages: dict[str, tuple[str, int]] = {}
-        """Tensors' storages by their key: type, and number of items."""
+        """Type and number of items of each storage of tensors, by its key."""
 
     def find_class(self, _module: str, name: str) -> Any:
         return _inert(name.rpartition(".")[2])

@@ -19,9 +19,9 @@ class Moment(StrEnum):
     RUNNING = "running"
     """The training runs."""
     EXITED = "exited"
-    """It has exited with 0 by itself: its writes are done."""
+    """The training has exited with 0 by itself: its writes are done."""
     CUT_OFF = "cut off"
-    """It has ended in any other way: an error, a signal, or a stop request."""
+    """The training has ended in any other way: an error, a signal, or a stop request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,40 +30,41 @@ class Evidence:
 
     format: Reading = NOTHING
     is_file: bool = False
-    """Whether it is one file, which its format proves alone; of a folder another file may still be missing."""
+    """Whether the entry is one file, which its format proves alone; of a folder another file may still be missing."""
     open_for_writing: tuple[str, ...] = ()
-    """Files of it that a process of the training could still write to."""
+    """Files of the entry that a process of the training could still write to."""
     left_over: tuple[str, ...] = ()
     """Files unchanged since an earlier version, while others are newer: a save may be under way."""
     lacks: tuple[str, ...] = ()
-    """Files that the whole one before it has."""
+    """Files of the whole checkpoint before it that the entry lacks."""
     is_like_the_last: bool = False
-    """Whether it has the files of the whole one before it: of the same size, or proved by their format."""
+    """Whether the entry has the files of the whole checkpoint before it: of the same size, or proved by their
+    format."""
     followed: bool = False
-    """Whether the program has begun the next one since it last wrote to this one."""
+    """Whether the program has begun the next save since it last wrote to this entry."""
     announced: bool = False
-    """Whether the program has named it in its progress file since it last wrote to it."""
+    """Whether the program has named the entry in its progress file since it last wrote to it."""
     renamed: bool = False
-    """Whether it was renamed into place, and not written to since."""
+    """Whether the entry was renamed into place, and not written to since."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """It is whole."""
+    """The entry is whole."""
 
     by: str
-    """The rule that proved it; goes into the manifest."""
+    """Rule that proved it; goes into the manifest."""
 
 
 @dataclass(frozen=True)
 class Unproved:
-    """It may be partial."""
+    """The entry may be partial."""
 
     why: str
     broken: bool = False
-    """Whether something is missing for certain."""
+    """Whether something is certainly missing."""
     mixed: bool = False
-    """Whether files of two saves are in it."""
+    """Whether it holds files of two saves."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _why_not(found: Evidence) -> str:
     if found.lacks:
         return f"it lacks {found.lacks[0]}, which the whole one before has"
     if found.left_over:
-        return f"its file {found.left_over[0]} is of an earlier save, while others are newer"
+        return f"its file {found.left_over[0]} belongs to an earlier save than the others"
     return "nothing shows that the program had written all of it"
 
 

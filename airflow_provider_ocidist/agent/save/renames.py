@@ -25,7 +25,7 @@ class Renames:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._moved: dict[str, int | None] = {}
-        """By name: when the folder was moved, by its ctime, in ns; None for a file."""
+        """Time at which each folder was moved, by its name: its ctime, in ns; None for a file."""
         self._queue: Inotify | None = None
         # The machine may have no inotify instance left: then no rename is seen.
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""SaveOrder: in which order the saves of a program were begun, as far as looks at its folder show it. Pure."""
+"""SaveOrder: numbers a program's saves in the order in which they were begun, as scans of its folder show. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from airflow_provider_ocidist.backports import dataclass
 class _Save:
     number: int
     after: Signature | None
-    """What was known to be whole under this name when it was begun."""
+    """Signature of the complete save that had this name before; None: there was none."""
 
 
 class SaveOrder:
     """Numbers saves from 1.
 
-    A save that is proved late keeps its number: it is not newer than what was begun after it. Where an entry has a
-    number of its own, a save lasts until it is proved, however often the program pauses within it; what is added later
-    belongs to it. An entry without one is a new save whenever it is written to: it may be replaced within a second.
+    A save keeps its number when it is proved late, so it never counts as newer than a save that was begun after it.
+
+    An entry whose name holds a number is one save until it is proved: pauses do not end it, and files that are added
+    later belong to it. An entry without a number in its name is a new save at each write, since programs replace it.
     """
 
     def __init__(self, there: Iterable[Candidate]) -> None:
-        """`there`: what lies there at first, which is no save of this program."""
+        """`there`: the entries that were there before the program started; they are no saves of it."""
         self._seen = {item.path: item.signature for item in there}
         self._saves: dict[Path, _Save] = {}
         self._count = 0
 
     def note(self, found: Iterable[Candidate], whole: Mapping[Path, Signature]) -> None:
-        """Note what one look has shown; `whole`: the contents that are known to be whole, by their paths."""
+        """Take in what one scan has found. `whole`: the signatures that are known to be complete, by path."""
         now = {item.path: item for item in found}
         self._saves = {path: save for path, save in self._saves.items() if path in now}
         changed = [item for item in now.values() if self._seen.get(item.path) != item.signature]

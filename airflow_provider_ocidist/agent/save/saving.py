@@ -14,14 +14,14 @@ from airflow_provider_ocidist.errors import BackendError, Cause, StorageError, U
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before the next try; doubled each time."""
+"""First and longest seconds before the next try; they double each time."""
 SAVE_LIMIT = 300.0
-"""Seconds to save in after a failure, or after the lease has expired."""
+"""Seconds for saving after a failure, or after the lease has expired."""
 REFUSED_LIMIT = 600.0
 """Seconds for which a permanent refusal, such as 404, is retried: a single answer may be wrong."""
 LOOK_INTERVAL = 1.0
 READ_STEP = 1 << 26
-"""Bytes that this process has to read to get further: its heartbeat reads a little too."""
+"""Bytes that this process has to read to count as progress: its heartbeat reads a little too."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Undelivered:
 
 
 class SaveDeadline:
-    """Until when a failed save is retried; a stop request brings it forward."""
+    """The deadline up to which a failed save is retried; a stop request brings it forward."""
 
     def __init__(self, limit: float, switch: StopSwitch | None = None, *, grace: float = SAVE_LIMIT) -> None:
         """`limit`: in seconds from now.
@@ -57,7 +57,7 @@ class SaveDeadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether to stop waiting for what is under way."""
+        """Whether to stop waiting for an upload that is under way."""
         return self.left <= 0 and (self._switch is None or self._stop_heeded is not None)
 
     def again(self, what: str, error: Exception) -> bool:
@@ -105,11 +105,11 @@ class SaveDeadline:
 
 
 class Movement:
-    """Whether saving gets further: a thread that waits for a dead mount would be waited for without end."""
+    """Measures whether saving makes progress: a thread that reads from a dead mount never returns."""
 
     def __init__(self) -> None:
         self.at = ""
-        """What is being read or sent."""
+        """File that is being read or sent."""
         self._signs = 0
         self._known = (0, 0)
         self._since = time.monotonic()
@@ -120,7 +120,7 @@ class Movement:
         self.at = self.at if at is None else at
 
     def still_for(self) -> float:
-        """Return for how many seconds there was none, and little was read, by this process."""
+        """Return the seconds without progress, in which this process has also read little."""
         now = (self._signs, _bytes_read() // READ_STEP)
         if now != self._known:
             self._known, self._since = now, time.monotonic()
@@ -129,7 +129,7 @@ class Movement:
     @property
     def why(self) -> str:
         where = f": it stands at {self.at}, whose file system may not answer" if self.at else ""
-        return f"saving has not got any further for {self.still_for():.0f} s (limits.save_timeout){where}"
+        return f"saving made no progress for {self.still_for():.0f} s (limits.save_timeout){where}"
 
 
 def _bytes_read() -> int:

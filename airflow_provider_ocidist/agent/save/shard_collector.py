@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
 CLAIM_LIMIT = 120.0
-"""Seconds in which a node must find its part of a checkpoint; the upload itself has no limit."""
+"""Seconds within which a node must find its part of a checkpoint; the upload itself has no limit."""
 
 
 class ShardCollector:
@@ -98,8 +98,9 @@ class ShardCollector:
         fence: Fence = LOWEST,
         sequence: int = 1,
         proof: str = "",
+        confirm: Callable[[], object] = lambda: None,
     ) -> CheckpointRef:
-        """Have all nodes upload their files, then publish the checkpoint.
+        """Have all nodes upload their files, then publish the checkpoint, unless `confirm` raises.
 
         Raises IncompleteCheckpoint when a part is missing for good, StorageError when a retry may help.
         """
@@ -117,6 +118,7 @@ class ShardCollector:
         together = read_layout(item.path, {file.path: Stamp(file.size, 0, 0) for file in files})
         if together.says is FormatResult.BROKEN:
             raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
+        confirm()
         return seal(
             request.uri,
             item.path.name,
@@ -174,7 +176,7 @@ class ShardCollector:
         while True:
             for rank in set(request.ranks) - set(found):
                 if peers.is_waited_for(rank):
-                    # It cannot claim a part either.
+                    # A silent node cannot claim its part either.
                     claim_until[rank] = time.monotonic() + CLAIM_LIMIT
                 files = self._part_of(rank, request, peers, overdue=time.monotonic() > claim_until[rank])
                 if files is not None:
@@ -205,8 +207,8 @@ class ShardCollector:
         if gone and part:
             raise IncompleteCheckpoint(f"node {rank} has ended before it had sent its part")
         if gone or (part is None and overdue):
-            when = "at its end" if gone else f"after {CLAIM_LIMIT:.0f} s"
-            raise IncompleteCheckpoint(f"node {rank} had no part of it {when}; {REMEDY}")
+            when = "before its end" if gone else f"within {CLAIM_LIMIT:.0f} s"
+            raise IncompleteCheckpoint(f"node {rank} sent no shard of it {when}; {REMEDY}")
         return None
 
 

@@ -21,17 +21,17 @@ class ShardRequest:
 
     number: int
     name: str
-    """Of the entry in every node's own checkpoint folder."""
+    """Name of the entry in every node's own checkpoint folder."""
     uri: str
-    """Where all nodes send their files."""
+    """URI to which all nodes send their files."""
     ranks: tuple[int, ...]
-    """The nodes that are to answer."""
+    """Ranks of the nodes that are to answer."""
     written: bool
     """Whether the format shows that every process on every node has written its files."""
     everywhere: bool
-    """Whether every node must have some: ZeRO has parts on all, without a list of them."""
+    """Whether every node must have files of it: ZeRO has parts on all, without a list of them."""
     leave_out: tuple[str, ...]
-    """Files that the main node sends, and that are the same for all."""
+    """Files that the main node sends, and that are the same on all nodes."""
     companions: bool = False
     """Whether only companions are requested, which the checkpoint does not require."""
 
@@ -50,9 +50,9 @@ class ShardReply:
     """A node's answer to a request."""
 
     files: tuple[ManifestFile, ...] | None = None
-    """The uploaded files; None: not all yet."""
+    """Files that were uploaded; None: not all yet."""
     fault: str | None = None
-    """Why it cannot be sent."""
+    """Reason why the part cannot be sent."""
 
 
 class ShardExchange:

@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 LAST_TRIES = 4
 LOOK_INTERVAL = 1.0
 IDLE_INTERVAL = 10.0
-"""Seconds between looks at the board on a node that has no shards."""
+"""Seconds between looks at the board on a node that has no shards, or has sent all of them."""
 QUIET = 10.0
-"""Seconds without a change before a node uploads parts of which no list gives the number: ZeRO pauses between
-files. Each file is also checked."""
+"""Seconds without a change after which a node uploads parts whose number no list gives: ZeRO pauses between files. Each
+file is also checked."""
 
 
 class ShardUploader:
@@ -74,6 +74,8 @@ class ShardUploader:
         self._seen: dict[Path, Signature] = {}
         self._changed_at: dict[Path, float] = {}
         self._has_shards = False
+        self._unasked: set[Path] = set()
+        """Entries of which this node has parts that the main node has not had since they were changed."""
         self._claimed: set[int] = set()
         self._answered: set[int] = set()
         self._tries = 0
@@ -150,14 +152,15 @@ class ShardUploader:
         changed = [path for path in found if self._seen.get(path) != found[path]]
         self._changed_at |= dict.fromkeys(changed, time.monotonic())
         self._seen = found
-        if not self._has_shards and any(
-            is_shard(name) or is_companion(name) for path in changed for name in self._own.names(path)
-        ):
+        with_parts = {path for path in changed if any(map(_is_part, self._own.names(path)))}
+        self._unasked = (self._unasked | with_parts) & found.keys()
+        if with_parts:
             self._has_shards = True
             self._look_again_at = 0.0
 
     def _board(self) -> RequestBoard:
-        self._look_again_at = time.monotonic() + (0.0 if self._has_shards else IDLE_INTERVAL)
+        may_be_asked = self._unasked or (self._has_shards and self._training_ended.is_set())
+        self._look_again_at = time.monotonic() + (0.0 if may_be_asked else IDLE_INTERVAL)
         try:
             return self._exchange.board()
         except (OcidistError, OSError) as error:
@@ -169,10 +172,13 @@ class ShardUploader:
             return
         try:
             part = self._part_of(request)
-            if part:
-                self._exchange.reply(request, self.rank, part)
-                self._answered.add(request.number)
-                self._tries, self._pause = 0, FIRST_PAUSE
+            if part is None:
+                self._look_again_at = 0.0
+                return
+            self._exchange.reply(request, self.rank, part)
+            self._answered.add(request.number)
+            self._unasked.discard(self.folder / request.name)
+            self._tries, self._pause = 0, FIRST_PAUSE
         except (OcidistError, OSError) as error:
             self._failed(request, error)
 
@@ -261,6 +267,10 @@ class ShardUploader:
             self._answered.add(request.number)
             with contextlib.suppress(OcidistError, OSError):
                 self._exchange.reply(request, self.rank, ShardReply(fault=str(error)))
+
+
+def _is_part(name: str) -> bool:
+    return is_shard(name) or is_companion(name)
 
 
 def _is_asked_for(name: str, request: ShardRequest) -> bool:

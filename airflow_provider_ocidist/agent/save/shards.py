@@ -10,7 +10,7 @@ from airflow_provider_ocidist.errors import IncompleteCheckpoint
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 
 METADATA = ".metadata"
-"""torch.distributed.checkpoint writes it last, on one node: it names the files of all processes."""
+"""File that torch.distributed.checkpoint writes last, on one node, with the names of all processes' files."""
 DISTCP = re.compile(rb"__\d+_\d+\.distcp")
 SHARD = re.compile(
     r"""
@@ -23,9 +23,10 @@ SHARD = re.compile(
     re.VERBOSE,
 )
 FIRST = re.compile(r"mp_rank_0+(_0+)?(_model_states\.pt)?")
-"""Megatron's and DeepSpeed's first part of the model: all of it, or one of several, which its name does not show."""
+"""First part of the model as Megatron and DeepSpeed write it: all of it, or one of several, which its name does not
+show."""
 COMPANION = re.compile(r"rng_state_\d+\.pth|random_states_\d+\.pkl")
-"""Hugging Face's Trainer and Accelerate: the state of one process's random generators, in a file of its own."""
+"""State of one process's random generators in a file of its own, as Hugging Face's Trainer and Accelerate write it."""
 ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)(\d+)(?=_)")
 REMEDY = (
     "let checkpoints.path be a folder that all nodes share, such as a mounted file system, "

@@ -19,6 +19,7 @@ from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, 
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    SAVE_LIMIT,
     Movement,
     SaveDeadline,
     Undelivered,
@@ -51,7 +52,8 @@ class Whole:
     item: Candidate
     proof: Proof
     begun: int
-    """Its number in the order in which the program has begun its saves, from 1: what is proved late is not newer."""
+    """Number of the save, from 1, in the order in which the program has begun its saves; a late proof makes no save
+    newer."""
     step: int | None
 
 
@@ -63,7 +65,7 @@ class ProgramState:
     """Current step."""
     loss_at: Callable[[int], float | None] = lambda _step: None
     announced: Callable[[], Mapping[str, Announced]] = dict
-    """The entries it has named as complete."""
+    """Entries that the program has named as complete."""
 
 
 class CheckpointUploader:
@@ -83,11 +85,10 @@ class CheckpointUploader:
         fetched: Collection[str] = (),
         restarts: bool = False,
     ) -> None:
-        """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of an entry.
+        """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold.
 
-        `sharing`: those of them that write to the same folder.
-        `fetched`: the names of the entries that this attempt has fetched to resume from. `restarts`: whether the
-        program may be launched again in this folder.
+        `sharing`: the nodes that write to the same folder. `fetched`: the names of the entries that this attempt has
+        fetched to resume from. `restarts`: whether the program may be launched again in this folder.
         """
         self.folder = folder
         self.checkpoints = checkpoints
@@ -100,7 +101,7 @@ class CheckpointUploader:
             FarWriters(shards.store, sharing, patient=self._is_patient) if shards and sharing else None
         )
         self.error: Exception | None = None
-        """Why the last upload failed; None when it did not."""
+        """Error of the last upload; None if it succeeded."""
         # A relative folder is deleted with the node.
         lasts = restarts or Path(checkpoints.path).is_absolute()
         self.ledger = Ledger(folder, checkpoints.pattern) if lasts else None
@@ -115,23 +116,30 @@ class CheckpointUploader:
             elsewhere=shards.may_be_elsewhere if shards else none_elsewhere,
             far=self._far.doubt if self._far else lambda _: None,
             begins=self._movement.further,
+            step=self._current_step,
         )
         self._waiting: dict[Path, Whole] = {}
         self._last_written_ns = 0
-        """When the newest of what has become whole was."""
+        """Modification time of the newest complete entry, in ns."""
         self._last_of_series: dict[str, tuple[int, int]] = {}
-        """The same for each kind of entry, after the number of its save."""
+        """Number and modification time of the newest complete save of each series."""
         self._clock = WallClock()
         self._first_sequence: int | None = None
-        """The number of this process's first checkpoint; None until looked up."""
+        """Sequence number of this process's first checkpoint; None until looked up."""
         self._fenced = False
-        """Whether a later attempt saves to the same place."""
+        """Whether a later attempt or launch saves to the same place."""
+        self._offers = threading.Condition()
+        self._is_offering = False
+        """Whether a checkpoint whose files have all arrived is just being published."""
+        self._abandoned = False
         self._lost: dict[Path, tuple[int, str]] = {}
-        """Why entries will never be published, and the numbers of their saves."""
+        """Entries that cannot be published: the number of each save, and the reason."""
         self._published = 0
-        """How many are published."""
+        """Count of published checkpoints."""
         self._newest = 0
-        """The number of the newest save that is."""
+        """Number of the newest published save."""
+        self._names: set[str] = set()
+        """Names of all entries of the folder at the last look, which looked at each of them."""
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
@@ -149,7 +157,7 @@ class CheckpointUploader:
         self._thread.start()
 
     def program_ended(self) -> None:
-        """Judge nothing more before `finish` says how it has ended: a death closes the files of a half save too."""
+        """Judge no entry until `finish` has the program's end: a death also closes the files of half a save."""
         self._program_ended.set()
 
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
@@ -177,6 +185,15 @@ class CheckpointUploader:
             return Undelivered(message, Cause.SERVICE)
         lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
         return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
+
+    def abandon(self) -> None:
+        """Publish nothing from here on: the nodes are about to choose what another launch goes on from.
+
+        An upload may have outlived `finish`. Returns when what was just being published is there.
+        """
+        with self._offers:
+            self._abandoned = True
+            self._offers.wait_for(lambda: not self._is_offering, SAVE_LIMIT)
 
     def _stands_still(self) -> bool:
         return self._movement.still_for() > self._deadline.limit
@@ -236,41 +253,45 @@ class CheckpointUploader:
         """Queue what has become complete; return what is new and unproved."""
         self._warn_of_names()
         if self._clock.went_back():
-            # What is written from here on is stamped earlier, and is newer all the same.
+            # The clock was set back: later files get earlier stamps, and are newer all the same.
             self._last_written_ns, self._last_of_series = 0, {}
         verdicts = self.judge.look(self._moment)
         self._movement.further("")
         for verdict in verdicts:
             if isinstance(verdict.found, Proof):
-                self._take(verdict.item, verdict.found, verdict.begun)
+                self._take(verdict, verdict.found)
             elif verdict.found.mixed and self._moment is Moment.RUNNING:
                 self._warn_of_mixture(verdict.item.path.name, verdict.found.why)
         return [verdict for verdict in verdicts if isinstance(verdict.found, Unproved)]
 
-    def _take(self, item: Candidate, proof: Proof, begun: int) -> None:
+    def _take(self, verdict: Verdict, proof: Proof) -> None:
+        item, begun = verdict.item, verdict.begun
         if self.ledger:
             self.ledger.add(item)
         number, written_ns = self._last_of_series.get(item.placed.series, (0, 0))
         if begun < number or item.signature.modified_ns < written_ns:
-            logger.info("%s is not published: a later one was whole before it", item.path.name)
+            logger.info("%s is not published: a newer checkpoint was complete before it", item.path.name)
             return
         self._last_of_series[item.placed.series] = begun, item.signature.modified_ns
-        # As the last, where the program has written over what waits.
+        # The newest goes to the end, also where the program has overwritten an entry that waits.
         self._waiting.pop(item.path, None)
         self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
-        self._waiting[item.path] = Whole(item, proof, begun, self._step_of(item))
+        self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
             series = [whole for whole in self._waiting.values() if _series(whole) == item.placed.series]
             for older in sorted(series, key=lambda whole: whole.begun)[: -self.checkpoints.keep]:
                 del self._waiting[older.item.path]
 
-    def _step_of(self, item: Candidate) -> int | None:
-        """Return an entry's step: from the program's announcement, its name, or the current progress."""
-        announced = self.program.announced().get(item.path.name)
+    def _current_step(self) -> int | None:
+        return self.program.step()
+
+    def _step_of(self, verdict: Verdict) -> int | None:
+        """Return an entry's step: from the program's announcement, its name, or the progress when it was written."""
+        announced = self.program.announced().get(verdict.item.path.name)
         if announced and announced.step is not None:
             return announced.step
-        return self.program.step() if item.step is None else item.step
+        return verdict.step if verdict.item.step is None else verdict.item.step
 
     def _announced(self) -> dict[str, int]:
         return {name: announced.at_ns for name, announced in self.program.announced().items()}
@@ -291,6 +312,7 @@ class CheckpointUploader:
     def _try(self, whole: Whole) -> bool:
         self._movement.further(str(whole.item.path))
         try:
+            self._refuse_if_abandoned(whole.item)
             self._require_unchanged(whole.item)
             self._publish(whole)
         except Fenced as error:
@@ -298,7 +320,7 @@ class CheckpointUploader:
             logger.error("%s", error)
             return False
         except Unpublishable as error:
-            # The others do not wait behind it.
+            # The other checkpoints do not wait for it.
             self._give_up(whole, error)
         except _Changed:
             # The next scan judges it again.
@@ -312,6 +334,14 @@ class CheckpointUploader:
         return True
 
     def _publish(self, whole: Whole) -> None:
+        try:
+            self._succeeded(whole, self._sent(whole))
+        finally:
+            with self._offers:
+                self._is_offering = False
+                self._offers.notify_all()
+
+    def _sent(self, whole: Whole) -> CheckpointRef:
         from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
 
         item, uri = whole.item, self.checkpoints.uri
@@ -321,7 +351,7 @@ class CheckpointUploader:
         sequence = self._first_sequence + whole.begun - 1
         loss = None if whole.step is None else self.program.loss_at(whole.step)
         if self.shards and self.shards.needs_others(item.path):
-            reference = self.shards.publish(
+            return self.shards.publish(
                 item,
                 uri,
                 step=whole.step,
@@ -329,21 +359,31 @@ class CheckpointUploader:
                 fence=self.fence,
                 sequence=sequence,
                 proof=whole.proof.by,
+                confirm=lambda: self._begin_offer(item),
             )
-        else:
-            reference = publish(
-                item.path,
-                uri,
-                step=whole.step,
-                fence=self.fence,
-                sequence=sequence,
-                proof=whole.proof.by,
-                loss=loss,
-                metrics=item.placed.metrics,
-                confirm=lambda: self._require_unchanged(item),
-                access=self.access,
-            )
-        self._succeeded(whole, reference)
+        return publish(
+            item.path,
+            uri,
+            step=whole.step,
+            fence=self.fence,
+            sequence=sequence,
+            proof=whole.proof.by,
+            loss=loss,
+            metrics=item.placed.metrics,
+            confirm=lambda: self._begin_offer(item),
+            access=self.access,
+        )
+
+    def _begin_offer(self, item: Candidate) -> None:
+        """Raise _Changed where it is not what was proved, Fenced where the next launch looks for what to go on from."""
+        self._require_unchanged(item)
+        with self._offers:
+            self._refuse_if_abandoned(item)
+            self._is_offering = True
+
+    def _refuse_if_abandoned(self, item: Candidate) -> None:
+        if self._abandoned:
+            raise Fenced(f"{item.path.name} is not published: the training is launched again from before it")
 
     def _require_unchanged(self, item: Candidate) -> None:
         """Raise _Changed if the program has changed an entry since it was proved."""
@@ -366,7 +406,7 @@ class CheckpointUploader:
         # Unless the program has deleted it meanwhile, as one that keeps only the last.
         if whole.item.path.exists():
             is_half = isinstance(error, IncompleteCheckpoint)
-            fault = "is not whole and is not published" if is_half else "is not published and never can be"
+            fault = "is not whole and is not published" if is_half else "cannot be published"
             why = f"the checkpoint {whole.item.path.name} {fault}: {error}"
             self._lost[whole.item.path] = (whole.begun, why)
             logger.warning("%s", why)
@@ -386,15 +426,16 @@ class CheckpointUploader:
 
     def _warn_of_names(self) -> None:
         try:
-            entries = sorted(path.name for path in self.folder.iterdir())
+            names = {path.name for path in self.folder.iterdir()}
         except OSError:
             return
-        for name in entries:
+        new, self._names = names - self._names, names
+        for name in sorted(new):
             if name not in self._warned and is_unplaced(name, self.checkpoints.pattern):
                 self._warned.add(name)
                 logger.warning(
-                    "%s in the checkpoint folder is not published: its name is none of a checkpoint; "
-                    "say in checkpoints.pattern which names are",
+                    "%s in the checkpoint folder is not published: its name is not that of a checkpoint; "
+                    "set checkpoints.pattern to match it",
                     name,
                 )
 
@@ -440,7 +481,7 @@ class CheckpointUploader:
 
 
 class _Changed(StorageError):
-    """The program has written to it, or deleted it."""
+    """The program has written to the entry, or deleted it."""
 
 
 def _is_unchanged(item: Candidate) -> bool:

@@ -37,17 +37,17 @@ class CheckpointFolder:
         self.context = context
         self.settings = context.config.checkpoints
         self._folder: Path | None = None
-        """Where it is, once the program is launched."""
+        """Path of the folder, once the program is launched."""
         self._uploader: Uploader | None = None
         self._is_over = False
         """Whether the program has ended."""
         self._before: Mapping[str, Stamps] | None = None
-        """The entries that were there before the first launch; None before that is known."""
+        """Entries that were there before the first launch; None before that is known."""
         self._fetched: set[str] = set()
         """Names of the entries that this attempt has fetched."""
 
     def path(self, workspace: Workspace) -> Path:
-        """Return where it is, also for a job without checkpoints."""
+        """Return the path of the folder, also for a job without checkpoints."""
         return checkpoint_folder(self.settings, workspace.working_dir)
 
     def restore(self, workspace: Workspace) -> None:
@@ -70,7 +70,7 @@ class CheckpointFolder:
             discard(self.path(workspace), self.settings.pattern, fetched=self._fetched, before=self._before)
 
     def compare(self, workspace: Workspace) -> None:
-        """Find out which nodes share it; all have marked theirs by now."""
+        """Find out which nodes share the folder; all have put their marks into theirs by now."""
         context, folder = self.context, self.path(workspace)
         nodes, run_name = context.config.nodes, context.config.run_name
         if self.settings is None or self.settings.uri is None or nodes == 1:
@@ -81,7 +81,7 @@ class CheckpointFolder:
             hide_folder(folder, run_name, context.rank, context.main_rank)
 
     def start_uploader(self, workspace: Workspace) -> Uploader | None:
-        """Return what uploads from it from now on; None where the job's checkpoints have no place to go to."""
+        """Return the uploader of the folder; None if the job's checkpoints have no target."""
         if self.settings is None or self.settings.uri is None:
             return None
         folder = self._folder = self.path(workspace)
@@ -98,10 +98,15 @@ class CheckpointFolder:
         return uploader
 
     def program_ended(self) -> None:
-        """Take what lies open for half written, until it is known how the program has ended."""
+        """Count open files as half written, until it is known how the program has ended."""
         self._is_over = True
         if isinstance(self._uploader, CheckpointUploader):
             self._uploader.program_ended()
+
+    def abandon_uploads(self) -> None:
+        """Publish nothing more of this launch: another one follows."""
+        if isinstance(self._uploader, CheckpointUploader):
+            self._uploader.abandon()
 
     def require_checkpoint(self, workspace: Workspace) -> None:
         """Raise AgentError where the job requires a checkpoint and none was published."""
@@ -179,9 +184,7 @@ class CheckpointFolder:
             checkpoints,
             context.access,
             fence=context.config.fence,
-            program=ProgramState(
-                step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced
-            ),
+            program=ProgramState(step=lambda: meter.step, loss_at=meter.loss_at, announced=meter.announced),
             on_published=self._report_published,
             shards=shards if context.config.nodes > 1 else None,
             sharing=[rank for rank in range(context.config.nodes) if rank not in (context.rank, *apart)],

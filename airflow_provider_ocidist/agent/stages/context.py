@@ -36,7 +36,7 @@ class NodeContext:
         self.identity = identity_of(environ, config.nodes)
         self.rank = self.identity.rank
         self.main_rank = 0
-        """The node on which the process of global rank 0 runs, once the nodes have joined."""
+        """Rank of the node on which the process of global rank 0 runs, once the nodes have joined."""
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
         if config.one_run:
             mark_own_lines(self.rank)
@@ -70,6 +70,7 @@ class NodeContext:
             address="",
             started_at=now,
             heartbeat_at=now,
+            price=self.config.price,
         )
         try:
             return Heartbeat.open(self.config.run_dir, self.access, report, self.switch)

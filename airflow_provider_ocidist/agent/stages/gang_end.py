@@ -46,7 +46,7 @@ class GangEnd:
         """End the run for a fault that this node has found; after a hang only this launch, where another is allowed."""
         assert stop.cause is not None
         cause, message = stop.cause, stop.message
-        # After a hang, those whose machine is not well may still be launched again by the budget for hangs.
+        # A hang on an unhealthy machine is charged to the budget for hangs if there is none for node faults.
         charged = Cause.HANG if cause is Cause.NODE and not self.config.restarts.node else cause
         restarts, why_not = self._restarts_after(charged, message) if stop.stacks else ((), None)
         message = f"{message}; {why_not}" if why_not else message
@@ -62,7 +62,7 @@ class GangEnd:
             return ended
         if follows:
             self._await_first()
-        # Before the question: a node that fails from now on reads that this one has ended.
+        # The phase is written before the question: a node that fails from now on reads that this one has ended.
         self.heartbeat.write(phase=Phase.SAVING)
         request = self.heartbeat.read_stop_request()
         if request and request.restarts:
@@ -96,7 +96,7 @@ class GangEnd:
         return counts.restarts if counts else ()
 
     def _with_odd_ones(self, stop: Stop) -> Stop:
-        """Return the reason with the ranks that stand elsewhere than the others, where the training hung."""
+        """Return the reason with the ranks whose stacks differ from the others', if the training hung."""
         if not (stop.stacks and self.context.is_main):
             return stop
         reports = [self.heartbeat.report, *self._others()]
@@ -126,7 +126,7 @@ class GangEnd:
         return replace(failed, restarts=self.ask_others(cause, message, restarts))
 
     def _restarts_after(self, cause: Cause, message: str) -> tuple[tuple[Restart, ...], str | None]:
-        """Return the restarts with the new one, or none and why; without any allowed, no reason is worth a word."""
+        """Return the restarts with the new one, or none and the reason; no reason if the job allows no restarts."""
         budgets, before = self.config.restarts, self.heartbeat.report.restarts
         if budgets == Restarts():
             return (), None

@@ -1,4 +1,4 @@
-"""Program launch: starts the program on this node once, and keeps what is needed to explain its end."""
+"""Program launch: starts the program on this node once, and saves what explains its end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 logger = logging.getLogger("ocidist")
 
 STACKS_LIMIT = 10.0
-"""Seconds to wait, after a hang, until the other nodes have shown where their processes stand."""
+"""Seconds to wait, after a hang, for the stacks of the other nodes' processes."""
 
 
 class ProgramLaunch:
-    """One launch: another has an output and watches of its own, so that this one's explain nothing of that."""
+    """One launch of the program, with its own output and watches."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ProgramLaunch:
         self._process_logs = workspace.working_dir / logs if logs else None
         """Folder of the processes' own logs, where the launcher keeps any."""
         self._earlier_logs = runs_in(self._process_logs) if self._process_logs else frozenset[str]()
-        """Names of what lay in it before."""
+        """Names of the log folders of earlier launches."""
 
     def start(self, reports: Sequence[NodeReport]) -> Training:
         """Start the program, and watch it from now on; `reports` are those of the join."""
@@ -114,7 +114,7 @@ class ProgramLaunch:
         return {**defaults, **inherited, **ours, **self.launcher.environment(self.placement)}
 
     def _stack_shower(self, search: str | None) -> Callable[[int], None]:
-        """Return what keeps the stacks of a training that hangs; `search`: its PATH."""
+        """Return the object that saves the stacks of a training that hangs; `search`: its PATH."""
 
         def show(guard_pid: int) -> None:
             heartbeat = self.context.heartbeat
@@ -125,7 +125,7 @@ class ProgramLaunch:
         return show
 
     def _await_others_stacks(self) -> None:
-        """Wait until the other nodes have kept their stacks too: the end of one's processes ends the others'."""
+        """Wait until the other nodes have saved their stacks too: the end of one's processes ends the others'."""
         context = self.context
         deadline = time.monotonic() + STACKS_LIMIT
         while time.monotonic() < deadline:

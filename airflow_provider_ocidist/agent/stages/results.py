@@ -13,18 +13,20 @@ from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFo
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import AgentError
-from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.report import Phase, Sending
+from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 
 logger = logging.getLogger("ocidist")
 
 
 class Results:
-    """Of a training that succeeded, all that the job requires; of another, what can be saved in time."""
+    """Saves all that the job requires after a success, and what can be saved in time after a failure."""
 
     def __init__(self, context: NodeContext, checkpoints: CheckpointFolder) -> None:
         self.context = context
         self.checkpoints = checkpoints
         self.outputs = context.config.outputs
+        self._in_flight = InFlight(self._report_sending)
 
     def resolve_outputs(self) -> None:
         """Fill in the variables in the outputs' URIs. Raises AgentError for an unknown one."""
@@ -41,7 +43,9 @@ class Results:
                 raise AgentError(undelivered.message, cause=undelivered.cause)
             if context.is_main:
                 self.checkpoints.require_checkpoint(workspace)
-        copied = outputs.copy_outputs(self._copies(workspace), context.access, deadline=deadline)
+        copied = outputs.copy_outputs(
+            self._copies(workspace), context.access, deadline=deadline, in_flight=self._in_flight
+        )
         context.heartbeat.update(outputs=copied)
 
     def save_after_failure(
@@ -59,6 +63,9 @@ class Results:
                 logger.error("%s", undelivered.message)
         if is_last:
             self._copy_within(limit, workspace)
+        else:
+            # Before this node says that it has saved: all nodes then look for the newest.
+            self.checkpoints.abandon_uploads()
 
     def _copy_within(self, limit: float, workspace: Workspace) -> None:
         too_late = threading.Event()
@@ -66,11 +73,15 @@ class Results:
         timer.start()
         try:
             chosen = self._copies(workspace, failed_run=self.context.config.run_name)
-            outputs.copy_outputs(chosen, self.context.access, too_late)
+            outputs.copy_outputs(chosen, self.context.access, too_late, in_flight=self._in_flight)
         except AgentError as error:
             logger.error("%s", error)
         finally:
             timer.cancel()
+
+    def _report_sending(self, sending: tuple[Sending, ...]) -> None:
+        # At once where one was begun: who is killed reports nothing any more.
+        self.context.heartbeat.update(sending=sending, now=bool(sending))
 
     def _copies(self, workspace: Workspace, failed_run: str | None = None) -> list[outputs.OutputCopy]:
         return outputs.planned_copies(

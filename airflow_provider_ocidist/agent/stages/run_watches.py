@@ -1,4 +1,4 @@
-"""Run watches: what may end a run from the agent's start on, whatever the stage: budget, lease, a standstill."""
+"""Run watches: what may end a run in any stage: budget, lease, a download without progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.model.budget import budget_of
+from airflow_provider_ocidist.model.budget import Spent, budget_of
 from airflow_provider_ocidist.model.report import Phase
 
 
@@ -26,7 +26,7 @@ class RunWatches:
         self._recovery = RecoveryClock()
         watches = context.heartbeat.watches
         watches.append(self._report_progress)
-        # These two from the start: fetching terabytes costs as much as training on them.
+        # Both begin with the agent: fetching terabytes costs as much as training on them.
         if self._budget:
             watches.append(self._budget.look)
         lease = context.config.limits.lease
@@ -39,10 +39,12 @@ class RunWatches:
         if context.rank == 0 and context.config.attempt > 1:
             context.with_retries(self._count_earlier_attempts)
 
-    def note_spent(self, before: float | None) -> None:
-        """Take over the node-seconds of earlier attempts; None where they were not counted."""
-        self.context.heartbeat.update(spent_before=before)
-        if self._budget is not None and before is not None:
+    def note_spent(self, before: Spent | None) -> None:
+        """Take over what earlier attempts have used; None where that was not counted."""
+        if before is None:
+            return
+        self.context.heartbeat.update(spent_before=before.node_seconds, cost_before=before.cost)
+        if self._budget is not None:
             self._budget.before = before
 
     def launched(self) -> None:
@@ -51,12 +53,12 @@ class RunWatches:
             self._recovery.launched(self.context.heartbeat.launch)
 
     def launch_ended(self) -> None:
-        """Measure from now on how long the training takes to come back."""
+        """Begin to measure how long the training takes to its first new step."""
         self.note_recovery()
         self._recovery.ended()
 
     def note_recovery(self) -> None:
-        """Report how long the training took to come back, once it has."""
+        """Report how long the training took to its first new step, once it has one."""
         heartbeat = self.context.heartbeat
         recovery = self._recovery.look(self.context.meter.first_step_at())
         if recovery:
@@ -65,7 +67,7 @@ class RunWatches:
     def _count_earlier_attempts(self) -> None:
         config = self.context.config
         with fetch_errors("the run directories of earlier attempts", self.context.folder):
-            spent = spent_before(config.run_dir, config.attempt, self.context.access)
+            spent = spent_before(config.run_dir, config.attempt, self.context.access, config.price)
         self.note_spent(spent)
 
     def _budget_watch(self) -> BudgetWatch | None:
@@ -105,7 +107,7 @@ class RunWatches:
         still = self.context.activity.still_for()
         if still > limit and self.context.switch.stop is None:
             message = (
-                f"fetching code, packages, data or checkpoint has not got any further for {still:.0f} s "
-                "(limits.join_timeout); the log lines above name what was being fetched"
+                f"the download of code, packages, data or checkpoint made no progress for {still:.0f} s "
+                "(limits.join_timeout); the log lines above name what was being downloaded"
             )
             self.end_gang(Stop(cause=Cause.NODE, message=message))

@@ -9,11 +9,11 @@ from pathlib import Path
 from airflow_provider_ocidist.agent import guard
 
 OWN_STEP = 1 << 24
-"""Bytes that this process has to write to count as one step: its heartbeat and log write a little too."""
+"""Bytes that this process has to write for one step of progress: its heartbeat and log write a little too."""
 CHILDREN_STEP = 1 << 16
-"""Bytes that git, pip and the like have to read and write."""
+"""Bytes that git, pip and the like have to read and write for one step of progress."""
 TICKS = 100
-"""The same in ticks of processor time: pip compiles without output."""
+"""Ticks of processor time that these have to use for one step of progress: pip compiles without output."""
 
 
 class Activity:

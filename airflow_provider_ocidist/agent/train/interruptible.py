@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 T = TypeVar("T")
 _NAME = "fetching"
 LEAVE_AFTER = 5.0
-"""Seconds that the work has to stop by itself."""
+"""Seconds for the work to stop by itself."""
 
 
 def interruptible(work: Callable[[], T], switch: StopSwitch) -> T:

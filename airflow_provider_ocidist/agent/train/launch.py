@@ -18,7 +18,7 @@ from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.job import LauncherOptions
 
 MORE_PLACES = ("/usr/sbin", "/sbin")
-"""Where daemons are, also when not on PATH."""
+"""Folders of daemons, also when not on PATH."""
 
 
 def load_launcher(options: LauncherOptions) -> Launcher:

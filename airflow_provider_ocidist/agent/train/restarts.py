@@ -14,21 +14,21 @@ def why_no_launch(budgets: Restarts, before: Sequence[Restart], failure: Restart
     """Return why the training is not launched again after a failure; None: it is. `before`: the restarts so far."""
     budget = MEANINGS[failure.cause].restart
     if budget is None and failure.cause is not Cause.PREEMPTED:
-        return f"{failure.cause} is not mended by another launch"
+        return f"another launch does not help against {failure.cause}"
     if budgets == Restarts():
         return "the job has no restarts"
-    # A preemption is no fault of anybody's, and so costs nothing.
+    # A preemption is nobody's fault, and is charged to no budget.
     allowed = int(getattr(budgets, budget)) if budget else None
     if allowed == 0:
         return f"restarts.{budget} is 0"
     if is_crash_loop(before, failure):
         at = f" at step {failure.step}" if failure.step is not None else ""
         since = "" if at else ", with no step and no newer checkpoint since the first"
-        return f"it is a crash loop: {failure.cause}{at} for the second time{since}"
+        return f"crash loop: {failure.cause}{at} for the second time{since}"
     if allowed is None:
         return None
     spent = sum(MEANINGS[each.cause].restart == budget for each in before)
-    return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None
+    return f"all {allowed} of restarts.{budget} are used" if spent >= allowed else None
 
 
 def is_crash_loop(before: Sequence[Restart], failure: Restart) -> bool:

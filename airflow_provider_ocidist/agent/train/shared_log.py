@@ -7,7 +7,7 @@ import re
 
 MARK = re.compile(r"\[node (\d+)\] ")
 LAYOUT = "ocidist: %(message)s"
-"""Of what the agent itself logs."""
+"""Format of what the agent itself logs."""
 
 
 def mark(rank: int) -> str:

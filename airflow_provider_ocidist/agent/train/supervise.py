@@ -28,20 +28,20 @@ logger = logging.getLogger(__name__)
 CHUNK = 1 << 16
 PIPE_SIZE = 1 << 20
 SET_PIPE_SIZE = 1031
-"""F_SETPIPE_SZ of Linux; `fcntl` has the name since Python 3.10."""
+"""Number of Linux's F_SETPIPE_SZ; `fcntl` has the name since Python 3.10."""
 GATHERING = 0.01
 """Seconds after one piece of output in which more is gathered; the first piece is not delayed."""
 KEPT = 1 << 18
 """Bytes at the end of the output that are kept for the diagnosis."""
 RESTART_GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL at most, where the training is launched again."""
+"""Most seconds between SIGTERM and SIGKILL if the training is launched again."""
 KILL_LIMIT = 10.0
 """Seconds to wait for killed processes to end; one may be stuck in a driver."""
 OVERWRITTEN = re.compile(rb"[^\n\r]*\r(?=[^\n])")
-"""A progress bar's earlier states: overwritten in a terminal, and left out of the output's end."""
+"""Earlier states of a progress bar: overwritten in a terminal, and left out of the output's end."""
 
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
-"""Of a container (cgroup v2, v1), and of the whole machine, with others' processes."""
+"""Counters of a container (cgroup v2, v1), and of the whole machine, with others' processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +49,15 @@ class Ended:
     """How the training ended."""
 
     exit_code: int
-    """Of the launcher; negative for a signal."""
+    """Exit code of the launcher; negative for a signal."""
     output: str
-    """The ends of its standard output and of its standard error, one after the other."""
+    """Ends of its standard output and of its standard error, one after the other."""
     stop: Stop | None
-    """Set when it was asked to end before it did."""
+    """Stop that was requested before it ended; None: it ended by itself."""
     killed: bool
-    """Whether it had to be killed, having ignored SIGTERM."""
+    """Whether it was killed, because it ignored SIGTERM."""
     oom_killed: bool | None
-    """Whether the kernel killed anything for lack of memory meanwhile; None if unknown."""
+    """Whether the kernel killed any process for lack of memory meanwhile; None if unknown."""
 
 
 class ProgramOutput:
@@ -82,7 +82,7 @@ class ProgramOutput:
 
     @property
     def ends(self) -> str:
-        """The same stream by stream: in `end`, one stream's line may split the other's traceback."""
+        """The end of the output stream by stream: in `end`, one stream's line may split the other's traceback."""
         with self._lock:
             kept = [self._kept_of[sink][-KEPT:] for sink in sorted(self._kept_of)]
         return b"".join(kept).decode(errors="replace")
@@ -150,7 +150,7 @@ def _write(sink: int, data: bytes) -> None:
 
 
 class Training:
-    """The launcher and all that it starts, behind a guard that outlives neither us nor them."""
+    """The launcher and all that it starts, behind a guard that ends with this process and with them."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Training:
 
     @property
     def pid(self) -> int:
-        """Of the guard; the launcher is its child."""
+        """The process id of the guard; the launcher is its child."""
         return self._process.pid
 
     def wait(self, switch: StopSwitch, grace: float) -> Ended:

@@ -12,11 +12,11 @@ from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON, agent_bundle
 from airflow_provider_ocidist.backends.kubernetes.names import MANAGER, OURS
 
 FOLDER = "/ocidist"
-"""Where a node finds the ConfigMap's files."""
+"""Folder with the ConfigMap's files on a node."""
 VOLUME = "ocidist-agent"
 ARCHIVE, START = "agent.zip", "start.py"
 LARGEST = 1_000_000
-"""Bytes of a ConfigMap, base64 included: Kubernetes takes 1 MiB in all (its documentation, ConfigMaps)."""
+"""Most bytes of a ConfigMap, base64 included: Kubernetes takes 1 MiB in all (its documentation, ConfigMaps)."""
 START_SCRIPT = f"""\
 import sys
 if sys.version_info < {OLDEST_PYTHON}:
@@ -29,6 +29,16 @@ zipfile.ZipFile(os.path.join(os.path.dirname(os.path.abspath(__file__)), "{ARCHI
 os.execv(sys.executable, [sys.executable, os.path.join(folder, "ocidist", "node.py")])
 """
 COMMAND = ("python3", f"{FOLDER}/{START}")
+WAIT = """\
+import socket, sys, time
+while True:
+    try:
+        socket.getaddrinfo(sys.argv[1], None)
+        break
+    except OSError:
+        time.sleep(2)
+"""
+"""Ends as soon as a name resolves; runs in an image with any Python 3."""
 
 
 @functools.cache

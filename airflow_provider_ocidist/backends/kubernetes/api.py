@@ -19,6 +19,8 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 
 PAGE = 500
 """Objects of one answer to a list; the API server's own clients ask for as many."""
+CHANGES_WITHIN = 1
+"""Seconds, the fewest that a server takes, for which it is asked to send changes: those of before come at once."""
 CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 60.0
 """Seconds for a connection, and for each piece of an answer."""
@@ -27,9 +29,9 @@ URGENT_TIMEOUT = 2.0
 RETRIES = 3
 RETRIED = (429, 502, 503, 504)
 LONGEST_PAUSE = 8.0
-"""Seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
+"""Longest seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-"""Of the pod that this process runs in."""
+"""File with the namespace of the pod that this process runs in."""
 
 
 def truth(value: Any) -> bool:
@@ -71,14 +73,25 @@ class Api:
 
     def list(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """Yield the objects of a list, page by page."""
+        for page in self.pages(path, **query):
+            yield from page.get("items") or ()
+
+    def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a list."""
         asked = {"limit": PAGE, **query}
         while True:
             page = self.get(path, **asked)
-            yield from page.get("items") or ()
+            yield page
             token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return
             asked["continue"] = token
+
+    def changes(self, path: str, version: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield what has happened to the objects of a list since a version, as events of a watch; takes a second."""
+        asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": CHANGES_WITHIN}
+        content = self.text(path, **asked, allowWatchBookmarks="true", **query)
+        yield from (json.loads(line) for line in content.splitlines() if line)
 
     def spec_fields(self, api: str, kind: str) -> frozenset[str]:
         """Return the fields that a kind's `spec` may have, as the server publishes them; `api`: as `/apis/group/v1`.
@@ -155,7 +168,7 @@ class Api:
             return self._client
 
     def namespace(self) -> str:
-        """Return where objects go when nobody says: the connection's, the kubeconfig's, that of this pod."""
+        """Return the default namespace: the connection's, the kubeconfig's, or that of this pod."""
         if self._fields.namespace:
             return self._fields.namespace
         return _own_namespace(self._fields)
@@ -175,7 +188,7 @@ def _client_of(fields: ClusterFields, *, urgent: bool) -> Any:
 
 
 def _retries(total: int) -> Any:
-    """Return what urllib3 does after an answer that is none; it would wait for hours where it is asked to."""
+    """Return the rules by which urllib3 sends a request again; its own would wait for hours if a server asks so."""
     from urllib3 import Retry
 
     class Retries(Retry):

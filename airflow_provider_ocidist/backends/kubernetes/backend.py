@@ -32,7 +32,8 @@ from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
-from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog
+from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
+from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
@@ -66,7 +67,7 @@ from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported
 
 WORKLOAD = "Workload"
-"""Kueue has one for each gang in a queue; why it waits is in events of it."""
+"""Kind of Kueue's object for a gang in a queue; its events explain the wait."""
 GONE = Gang(GangState.GONE)
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Look:
     at: float
     """Unix time, by the API server's clock."""
     preempted: Callable[[str], Mapping[str, str]]
-    """Asks, once for a namespace, which of its pods were preempted."""
+    """Function that returns which pods of a namespace were preempted; it asks once for each namespace."""
 
 
 class KubernetesBackend(
@@ -102,9 +103,10 @@ class KubernetesBackend(
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
         self._pods: dict[str, Mapping[int, Obj]] = {}
-        """By the gang's id, as last seen: whose logs can be read."""
+        """Pods of each gang as last seen, by its id and by rank: their logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
-        """The same with those that are gone."""
+        """Pods of each gang as last seen, with those that are deleted by now."""
+        self._turns = Turns()
         self._last_words = LastWords(self.operator.container)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -122,7 +124,7 @@ class KubernetesBackend(
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
-        """Without any field: in a pod as that, elsewhere by the kubeconfig of this machine."""
+        """Without a field: in a pod with that pod's credentials, elsewhere with this machine's kubeconfig."""
         return cls(fields)
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
@@ -139,7 +141,7 @@ class KubernetesBackend(
     # submit
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
-        """Where its object is gone, somebody has deleted it: the same key never creates a second one."""
+        """Return the recorded gang, also if its object is deleted: the same key never creates a second one."""
         del found
         known = [each.ref for each in self.gangs.attempts(plan) if each.is_that_of(plan)]
         return next((ref for ref in known if ref is not None), None)
@@ -169,7 +171,7 @@ class KubernetesBackend(
             submitted_at=unix_time(metadata.get("creationTimestamp")) or self._api.now(),
             checkpoints_uri=said.get(names.CHECKPOINTS),
             compartment_id=metadata["namespace"],
-            # Where the lines of its log are.
+            # The namespace of its pods, whose logs hold its lines.
             log_group_id=metadata["namespace"],
             topology=topology,
             lease=float(said[names.LEASE]) if names.LEASE in said else None,
@@ -192,10 +194,10 @@ class KubernetesBackend(
     ) -> Mapping[int, Reported] | None:
         """Leave out the reports of nodes that began after their pods were listed: the next look has both."""
         name, namespace = _name_of(ref), str(ref.compartment_id)
-        pods, objects = seen.namespaces[namespace].pods, seen.namespaces[namespace].objects
+        pods, gangs = seen.namespaces[namespace].pods, seen.namespaces[namespace].gangs
         known = {*pods.get(name, ()), *self._last.get(ref.job_id, ())}
         unseen = {rank for rank, each in (reported or {}).items() if _lives(each) and rank not in known}
-        if not unseen or name not in objects:
+        if not unseen or name not in gangs:
             return reported
         begun = unseen & self._objects.pods(namespace, name).keys()
         return {rank: each for rank, each in (reported or {}).items() if rank not in begun}
@@ -209,10 +211,9 @@ class KubernetesBackend(
         self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None, look: Look
     ) -> tuple[NodeStatus, ...]:
         name = _name_of(ref)
-        obj, pods = seen.objects.get(name), seen.pods.get(name, {})
+        gang, pods = seen.gangs.get(name, GONE), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
         pods, last = self._first_pods(ref, pods, reported or {})
-        gang = GONE if obj is None else self.operator.read(obj)
         of_all = _about_all(self.operator, name, gang, seen)
 
         def node(rank: int) -> NodeStatus:
@@ -274,10 +275,14 @@ class KubernetesBackend(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
         parts = [(ref, rank, since[rank]) for ref, since in wanted for rank in range(ref.nodes)]
-        limit = pod_logs.bytes_of(most, len(parts))
-        read = in_parallel(lambda part: self._lines(*part, limit), parts)
+        turn = self._turns.of([(ref.job_id, rank) for ref, rank, _ in parts], gangs=len(wanted))
+        limit = pod_logs.bytes_of(most, len(turn))
+        due = [part for part in parts if (part[0].job_id, part[1]) in turn]
+        read = in_parallel(lambda part: self._lines(*part, limit), due, pod_logs.at_a_time(len(wanted)))
+        found = {(ref.job_id, rank): lines for (ref, rank, _), lines in zip(due, read, strict=True)}
         by_gang: dict[str, list[tuple[int, PodLines]]] = {}
-        for (ref, rank, _), lines in zip(parts, read, strict=True):
+        for ref, rank, since in parts:
+            lines = found.get((ref.job_id, rank), PodLines.later(since))
             by_gang.setdefault(ref.job_id, []).append((rank, lines))
         return [pod_logs.part_of(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
 
@@ -367,7 +372,12 @@ class KubernetesBackend(
             signed_in,
             preflight.operators(self._api, self.operator),
             preflight.rights_of_user(self._api, self.operator, namespace),
-            *preflight.needed(self._api, self.operator.needs(body)),
+            *preflight.needed(
+                self._api,
+                self.operator,
+                self.operator.needs(body),
+                round(job.limits.stop_grace) + SAVING_TIME,
+            ),
             *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
             writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
         ]
@@ -392,22 +402,27 @@ class KubernetesBackend(
             raise CancelFailed(error, stop_requested=stop_requested) from error
 
     def _end(self, ref: RunRef) -> BackendError | None:
-        """Delete a gang that may live; one that has ended keeps its logs until it is deleted after its `ttl`."""
+        """Delete a gang that may be running; one that has ended keeps its logs until it is deleted after its `ttl`."""
         namespace, name = str(ref.compartment_id), _name_of(ref)
         try:
             obj = self._urgent_objects.get(namespace, name)
             if obj is None or (self._is_over(obj) and self.operator.cleans_up(obj)):
                 return None
-            self._urgent_objects.delete(namespace, name)
+            self._urgent_objects.delete(namespace, name, self._grace_for(obj))
         except BackendError as error:
             return error
         return None
+
+    def _grace_for(self, obj: Obj) -> int | None:
+        """Return the seconds in which nodes end, where their pods, which a runtime describes, do not say it."""
+        config = None if self.operator.sets_grace else _config_in(self.operator.variables_in(obj))
+        return None if config is None else round(config.limits.stop_grace) + SAVING_TIME
 
     def _is_over(self, obj: Obj) -> bool:
         return self.operator.read(obj).state in (GangState.SUCCEEDED, GangState.FAILED)
 
     def end_leftovers(self, ref: RunRef) -> None:
-        """Delete a gang with containers that run on beside its nodes: its operator never calls it over."""
+        """Delete a gang whose containers outlive its nodes, since its operator never counts it as ended."""
         namespace, name = str(ref.compartment_id), _name_of(ref)
         obj = self._objects.get(namespace, name)
         if obj is None:
@@ -435,7 +450,7 @@ def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[st
     found = [text for subject in operator.subjects(name) for text in seen.warnings.get(subject, ())]
     if not gang.queued:
         return found
-    # The name of its workload goes on with letters that nobody knows beforehand.
+    # The name of its workload ends in random letters.
     start = f"{operator.kind.lower()}-{name}-"
     whys = (
         texts
@@ -447,9 +462,15 @@ def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[st
 
 def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
     """Return the record of a gang by the configuration of its nodes, as far as that is not in a Secret."""
-    entry = next((each for each in variables if each["name"] == CONFIG_VARIABLE), None)
-    if entry is None or "value" not in entry:
-        unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
-        return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
-    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]})
-    return RunRecord.of(ref, config, expectations(config))
+    config = _config_in(variables)
+    if config is not None:
+        return RunRecord.of(ref, config, expectations(config))
+    has_config = any(each["name"] == CONFIG_VARIABLE for each in variables)
+    unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
+    return RunRecord.of(ref, unknown, Expectations(reports=has_config))
+
+
+def _config_in(variables: Sequence[Mapping[str, Any]]) -> AgentConfig | None:
+    """Return the configuration of nodes; None where it is in a Secret, or they have none."""
+    entry = next((each for each in variables if each["name"] == CONFIG_VARIABLE), {})
+    return AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]}) if "value" in entry else None

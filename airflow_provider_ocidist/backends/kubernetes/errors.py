@@ -11,7 +11,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 
 ROLE = "docs/kubernetes.md has the Role"
 FOREIGN = ("kubernetes", "urllib3", "http", "ssl", "yaml")
-"""Packages whose errors reach us: the client, its HTTP library, what reads a kubeconfig."""
+"""Packages whose errors are mapped: the client, its HTTP library, the reader of a kubeconfig."""
 
 
 @contextmanager

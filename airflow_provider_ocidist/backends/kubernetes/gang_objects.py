@@ -6,18 +6,22 @@ import base64
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
+from airflow_provider_ocidist.backends.kubernetes.kept_list import KeptList
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID
 from airflow_provider_ocidist.backends.kubernetes.states import (
     PREEMPTED,
+    Gang,
     Obj,
     container_has_begun,
+    essence,
     sentences_by_pod,
     warnings_by_object,
+    words_of,
 )
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
@@ -25,17 +29,32 @@ from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 log = logging.getLogger(__name__)
 
+FEW = 20
+"""Gangs for which a look asks by their names; with more of them it follows all gangs of ours in a namespace."""
+Found = TypeVar("Found")
+Node = tuple[str, int, Obj]
+"""The gang and the rank of a pod, and the pod's essence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What one look at a namespace has found."""
 
-    objects: Mapping[str, Obj] = field(default_factory=dict)
-    """By name."""
+    gangs: Mapping[str, Gang] = field(default_factory=dict)
+    """Gangs by name; a gang without an object is not among them."""
     pods: Mapping[str, Mapping[int, Obj]] = field(default_factory=dict)
-    """By gang, by rank."""
+    """Pods by gang and by rank."""
     warnings: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    """By kind and name of what they are about."""
+    """Warnings by the kind and the name of their object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """What a look at a namespace reads."""
+
+    gangs: KeptList[tuple[str, Gang]]
+    pods: KeptList[Node]
+    warnings: KeptList[Obj]
 
 
 class GangObjects:
@@ -44,6 +63,8 @@ class GangObjects:
     def __init__(self, api: Api, operator: Operator) -> None:
         self._api = api
         self._operator = operator
+        self._followed: dict[str, Lists] = {}
+        """Lists of all gangs, by namespace."""
 
     # create
 
@@ -98,7 +119,7 @@ class GangObjects:
         found = self._api.get(f"{collection}/{name}")
         if not names.is_of(key, found):
             raise BackendError(
-                f"{self._operator.kind} {name} is there already, and no gang of {key.name}: delete it, or use another "
+                f"{self._operator.kind} {name} exists already, and is no gang of {key.name}: delete it, or use another "
                 "namespace",
                 cause=Cause.CONFIG,
             )
@@ -160,49 +181,79 @@ class GangObjects:
 
     def all(self, namespace: str, selector: str) -> list[Obj]:
         """Return the objects of gangs of ours that a selector finds."""
+        path = self._operator.collection(namespace)
+        return self._if_served(lambda: list(self._api.list(path, labelSelector=selector)))
+
+    def _if_served(self, reading: Callable[[], list[Found]]) -> list[Found]:
         try:
-            return list(self._api.list(self._operator.collection(namespace), labelSelector=selector))
+            return reading()
         except BackendError as error:
             raise self._not_served(error) if error.status_code == 404 else error from error
 
     def look(self, namespace: str, gangs: Sequence[str]) -> Seen:
-        """Return what there is of some gangs, in one list of each kind however many they are."""
-        only = gangs[0] if len(gangs) == 1 else None
-        selector = names.SELECTOR if only is None else f"{names.GANG}={only}"
-        listings: tuple[Callable[[], list[Obj]], ...] = (
-            lambda: self.all(namespace, selector),
-            lambda: self._pods(namespace, only),
-            lambda: self._events(namespace, "type=Warning"),
-        )
-        objects, pods, warnings = in_parallel(_called, listings)
+        """Return what there is of some gangs, in one request for each kind of object however many gangs they are."""
         wanted = set(gangs)
-        named = {each["metadata"]["name"]: each for each in objects}
-        return Seen(
-            {name: named[name] for name in wanted & named.keys()},
-            self._by_gang(pods, wanted),
-            warnings_by_object(warnings),
+        lists = self._lists(namespace, wanted) if len(wanted) <= FEW else self._all_lists(namespace)
+        readings: tuple[Callable[[], list[Any]], ...] = (
+            lambda: self._if_served(lists.gangs.now),
+            lists.pods.now,
+            lambda: _if_allowed(lists.warnings.now),
         )
+        found, pods, warnings = in_parallel(_called, readings)
+        known = {name: gang for name, gang in found if name in wanted}
+        if len(wanted) > FEW:
+            known |= self._overlooked(namespace, wanted - known.keys())
+        return Seen(known, self._by_gang(pods, wanted), warnings_by_object(warnings))
+
+    def _all_lists(self, namespace: str) -> Lists:
+        """Return the lists of all gangs in a namespace, kept from look to look."""
+        if namespace not in self._followed:
+            self._followed.setdefault(namespace, self._lists(namespace, ()))
+        return self._followed[namespace]
+
+    def _lists(self, namespace: str, gangs: Collection[str]) -> Lists:
+        """Return lists of these gangs, not read yet; of all gangs where none is named."""
+        operator = self._operator
+        selector = names.any_of(names.GANG, gangs) if gangs else names.SELECTOR
+        return Lists(
+            KeptList(self._api, operator.collection(namespace), self._gang_in, labelSelector=selector),
+            KeptList(
+                self._api, _pods_at(namespace), self._node_in, labelSelector=operator.pod_selector(gangs)
+            ),
+            KeptList(self._api, _events_at(namespace), words_of, fieldSelector="type=Warning"),
+        )
+
+    def _gang_in(self, obj: Obj) -> tuple[str, Gang]:
+        return str(obj["metadata"]["name"]), self._operator.read(obj)
+
+    def _node_in(self, pod: Obj) -> Node | None:
+        found = self._operator.gang_and_rank(pod)
+        return None if found is None else (*found, essence(pod))
+
+    def _overlooked(self, namespace: str, absent: Collection[str]) -> dict[str, Gang]:
+        """Return gangs that are there all the same: changes may be late, and a gang that is gone has ended."""
+        objects = in_parallel(lambda name: self.get(namespace, name), sorted(absent))
+        return dict(self._gang_in(obj) for obj in objects if obj is not None)
 
     def pods(self, namespace: str, name: str) -> Mapping[int, Obj]:
         """Return the pods of one gang as they are now, by rank."""
-        return self._by_gang(self._pods(namespace, name), {name}).get(name, {})
+        found = map(self._node_in, self._pods(namespace, name))
+        return self._by_gang([node for node in found if node is not None], {name}).get(name, {})
 
-    def _by_gang(self, pods: Iterable[Obj], wanted: Collection[str]) -> dict[str, dict[int, Obj]]:
+    def _by_gang(self, pods: Iterable[Node], wanted: Collection[str]) -> dict[str, dict[int, Obj]]:
         by_gang: dict[str, dict[int, Obj]] = {}
-        for pod in pods:
-            found = self._operator.gang_and_rank(pod)
-            if found is not None and found[0] in wanted:
-                gang, rank = found
+        for gang, rank, pod in pods:
+            if gang in wanted:
                 of_gang = by_gang.setdefault(gang, {})
                 of_gang[rank] = self._chosen(of_gang.get(rank), pod)
         return by_gang
 
-    def _pods(self, namespace: str, only: str | None) -> list[Obj]:
-        selector = self._operator.pod_selector(only)
-        return list(self._api.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector))
+    def _pods(self, namespace: str, gang: str) -> list[Obj]:
+        selector = self._operator.pod_selector([gang])
+        return list(self._api.list(_pods_at(namespace), labelSelector=selector))
 
     def _chosen(self, before: Obj | None, pod: Obj) -> Obj:
-        """Return which of two pods a node is: where the operator makes another by itself, that which has begun."""
+        """Return which of two pods is a node: the one that has begun, if the operator replaces pods by itself."""
         if before is None:
             return pod
         if self._operator.replaces_pods:
@@ -212,19 +263,9 @@ class GangObjects:
         return max(before, pod, key=_created)
 
     def preempted(self, namespace: str) -> dict[str, str]:
-        """Return what the scheduler has said of the pods that it has preempted, by name."""
-        return sentences_by_pod(self._events(namespace, f"reason={PREEMPTED}"))
-
-    def _events(self, namespace: str, selector: str) -> list[Obj]:
-        """Return events of a namespace: they cannot be listed by label. Nothing where that is not allowed."""
-        try:
-            found = self._api.list(f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector)
-            return list(found)
-        except BackendError as error:
-            if error.status_code != 403:
-                raise
-            log.debug("events cannot be read: %s", error)
-            return []
+        """Return the scheduler's messages about the pods that it has preempted, by name."""
+        path, selector = _events_at(namespace), f"reason={PREEMPTED}"
+        return sentences_by_pod(_if_allowed(lambda: list(self._api.list(path, fieldSelector=selector))))
 
     def suspend(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a gang. Raises RunNotFound where there is none."""
@@ -233,8 +274,13 @@ class GangObjects:
 
     # end
 
-    def delete(self, namespace: str, name: str) -> None:
-        """Delete a gang; its object stays until no pod of it is left. One that is not there is no error."""
+    def delete(self, namespace: str, name: str, grace: int | None = None) -> None:
+        """Delete a gang; its object stays until no pod of it is left. One that is not there is no error.
+
+        `grace`: seconds that nodes which have begun have to end; None: as their pods say.
+        """
+        if grace is not None:
+            self._end_begun(namespace, name, grace)
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
         try:
             self._api.delete(f"{self._operator.collection(namespace)}/{name}", body)
@@ -242,19 +288,54 @@ class GangObjects:
             return
         self._end_unstarted(namespace, name)
 
+    def _end_begun(self, namespace: str, name: str, grace: int) -> None:
+        """Begin to end the pods: what deletes them with their gang then leaves them the time that they have."""
+        try:
+            begun = [
+                pod
+                for pod in self._pods(namespace, name)
+                if container_has_begun(pod, self._operator.container)
+            ]
+            in_parallel(lambda pod: self._end_pod(namespace, pod, grace), begun)
+        except BackendError as error:
+            log.debug("pods of %s have the time that their runtime gives them: %s", name, error)
+
+    def _end_pod(self, namespace: str, pod: Obj, grace: int) -> None:
+        path = f"{_pods_at(namespace)}/{pod['metadata']['name']}"
+        self._api.delete(path, {"gracePeriodSeconds": grace})
+
     def _end_unstarted(self, namespace: str, name: str) -> None:
         """End pods that have not begun without the grace of those that save: a waiting shell hears no SIGTERM."""
         try:
             for pod in self._pods(namespace, name):
                 if not container_has_begun(pod, self._operator.container):
-                    path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
-                    self._api.delete(path, {"gracePeriodSeconds": 0})
+                    self._end_pod(namespace, pod, 0)
         except BackendError as error:
             log.debug("pods of %s end in their own time: %s", name, error)
 
 
-def _called(listing: Callable[[], list[Obj]]) -> list[Obj]:
-    return listing()
+def _called(reading: Callable[[], list[Any]]) -> list[Any]:
+    return reading()
+
+
+def _if_allowed(reading: Callable[[], list[Found]]) -> list[Found]:
+    """Return the events that were read; nothing where that is not allowed."""
+    try:
+        return reading()
+    except BackendError as error:
+        if error.status_code != 403:
+            raise
+        log.debug("events cannot be read: %s", error)
+        return []
+
+
+def _pods_at(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def _events_at(namespace: str) -> str:
+    # They cannot be listed by label.
+    return f"/api/v1/namespaces/{namespace}/events"
 
 
 def _named(plan: Plan, verb: str) -> list[Request]:

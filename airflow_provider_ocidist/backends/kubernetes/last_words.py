@@ -1,4 +1,4 @@
-"""LastWords: what programs without an agent have printed last, once they have failed: their pods may go with it."""
+"""LastWords: the last output of failed programs without an agent, read before it is deleted with their pods."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef
 
 LAST_LINES = 20
+"""Lines that are kept of a program without an agent."""
 log = logging.getLogger(__name__)
 
 
@@ -21,9 +22,10 @@ class LastWords:
     def __init__(self, container: str) -> None:
         self._container = container
         self._noted: dict[str, dict[int, tuple[str, str]]] = {}
-        """By the gang's id and by rank: when a node had ended, and what it had printed."""
+        """End and last output of nodes without an agent, by the gang's id and by rank."""
 
     def note(self, api: Api, ref: RunRef, pods: Mapping[int, Obj]) -> None:
+        """Read the last output of failed programs without an agent, before it is deleted with their pods."""
         noted = self._noted.setdefault(ref.job_id, {})
         for rank, pod in pods.items():
             ended = None if runs_agent(pod) else exit_of(pod, self._container)

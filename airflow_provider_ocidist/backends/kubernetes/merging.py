@@ -19,11 +19,11 @@ KEYS = {
     "topologySpreadConstraints": "topologyKey",
     "resourceClaims": "name",
 }
-"""Lists whose entries have a name: what identifies one (`patchMergeKey` in Kubernetes' API types)."""
+"""Key that identifies an entry, for each list of named entries (`patchMergeKey` in Kubernetes' API types)."""
 WHOLE = {"volumes", "env", "volumeMounts", "volumeDevices", "ports", "hostAliases"}
-"""Of these, the lists whose entries replace one another: a volume has one source, a variable one value."""
+"""Lists of these whose entries replace one another: a volume has one source, a variable one value."""
 APPENDED = {"tolerations", "envFrom"}
-"""Lists of alternatives, of which a node may need those of both sides."""
+"""Lists of alternatives, of which a node may need the entries of both sides."""
 
 
 def merged_manifest(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

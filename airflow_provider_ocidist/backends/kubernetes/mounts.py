@@ -10,7 +10,7 @@ from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.model.job import Mount, TrainingJob, is_placeholder
 
 CLAIM = "pvc://"
-"""`pvc://claim/folder`: a folder of a PersistentVolumeClaim of the namespace."""
+"""Beginning of a source in a PersistentVolumeClaim of the namespace: `pvc://claim/folder`."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 SOURCES = "pvc://claim/folder or 10.0.0.1:/export"
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_ocidist.backends.node_config import key_in, key_text
 from airflow_provider_ocidist.model.run import RunKey
 
 LABEL_LIMIT = 63
-"""Characters of a DNS label, and of a label's value (RFC 1035; Kubernetes' documentation, Object Names and IDs)."""
+"""Most characters of a DNS label and of a label's value (RFC 1035; Kubernetes' documentation, Object Names and IDs)."""
 DIGEST = 12
-"""Hexadecimal digits of a task's digest in a name; what the name belongs to is in the annotations."""
+"""Hexadecimal digits of a task's digest in a name; the annotations hold the whole key."""
 
 MANAGER = "app.kubernetes.io/managed-by"
 OURS = "ocidist"
@@ -20,11 +20,16 @@ GANG, TASK, GENERATION, ATTEMPT = "ocidist/gang", "ocidist/task", "ocidist/gener
 KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/request", "ocidist/run-dir"
 CHECKPOINTS, LEASE = "ocidist/checkpoints", "ocidist/lease"
 RESERVED = "ocidist/"
-"""What labels and annotations of ours begin with; a person's may not."""
+"""Prefix of the labels and annotations that ocidist sets; a person's may not have it."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label by which Kueue holds an object back."""
 SELECTOR = f"{MANAGER}={OURS}"
-"""Of every object that a gang has."""
+"""Label selector of every object that a gang has."""
+
+
+def any_of(label: str, values: Iterable[str]) -> str:
+    """Return the selector of what has one of these values."""
+    return f"{label} in ({','.join(sorted(values))})"
 
 
 def gang_name(key: RunKey, longest_suffix: str) -> str:

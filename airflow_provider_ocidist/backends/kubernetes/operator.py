@@ -18,31 +18,33 @@ class RoleVariables:
     """The variables of a gang's containers, in Kubernetes' form."""
 
     main: Sequence[Mapping[str, Any]]
-    """Of node 0."""
+    """Variables of node 0."""
     worker: Sequence[Mapping[str, Any]]
-    """Of all others."""
+    """Variables of all other nodes."""
 
 
 class Operator(ABC):
     """Builds the object of a gang, and reads what the operator makes of it. Pure."""
 
     kind: ClassVar[str]
-    """As the API names it, `PyTorchJob`."""
+    """Kind of its objects in the API, `PyTorchJob`."""
     group: ClassVar[str]
     version: ClassVar[str]
     plural: ClassVar[str]
     container: ClassVar[str]
-    """The container that holds the training."""
+    """Name of the container that holds the training."""
     longest_suffix: ClassVar[str]
-    """What it appends to a name at most, for a gang of a thousand."""
+    """Longest suffix that it appends to a name, for a gang of a thousand."""
     roles_apart: ClassVar[bool]
     """Whether node 0 and the others have templates of their own."""
     replaces_pods: ClassVar[bool] = False
-    """Whether a node that has ended is started again, in its pod or in another, without anybody having asked for it."""
+    """Whether it restarts a node that has ended, in its pod or in another, without a request."""
+    sets_grace: ClassVar[bool] = True
+    """Whether a gang's object says how long its pods have to end."""
     ends_others: ClassVar[bool]
     """Whether it ends the other nodes as soon as node 0 has succeeded."""
     remedy: ClassVar[str]
-    """What to do where the API server does not serve the kind."""
+    """Remedy where the API server does not serve the kind."""
 
     @property
     def path(self) -> str:
@@ -84,8 +86,8 @@ class Operator(ABC):
         """Return the same of an object that exists."""
 
     @abstractmethod
-    def pod_selector(self, name: str | None) -> str:
-        """Return the label selector of the pods of a gang; None: of all gangs."""
+    def pod_selector(self, gangs: Collection[str]) -> str:
+        """Return the label selector of the pods of some gangs, by name; none: of all."""
 
     @abstractmethod
     def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
@@ -116,6 +118,11 @@ class Operator(ABC):
         """Return path, name and remedy of each object that an administrator has to have made for this one."""
         del body
         return ()
+
+    def grace_of(self, needed: Mapping[str, Any]) -> float | None:
+        """Return for how many seconds an administrator's object lets a node end; None: the gang's own says it."""
+        del needed
+        return None
 
     @abstractmethod
     def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:

@@ -17,9 +17,9 @@ class SecretKey:
     __pydantic_config__ = BackendOptions.__pydantic_config__
 
     name: str
-    """Of the Secret."""
+    """Name of the Secret."""
     key: str
-    """Of the entry in it."""
+    """Key of the entry in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,37 +27,40 @@ class PodOptions(BackendOptions):
     """Each node is a pod; what is in Kubernetes' own form is passed on as it is."""
 
     namespace: str | None = None
-    """None: the connection's, else that of the kubeconfig's context, else `default`."""
+    """Namespace of the gang. None: the connection's, else that of the kubeconfig's context, else `default`."""
     gpus: int | None = None
-    """Of each node. None: those of the `preset`, else none."""
+    """Number of GPUs of each node. None: those of the `preset`, else none."""
     gpu_resource: str | None = None
-    """As the cluster's device plugin names it. None: that of the `preset`, else `nvidia.com/gpu`."""
+    """Resource name of a GPU, as the cluster's device plugin has it. None: that of the `preset`, else
+    `nvidia.com/gpu`."""
     cpu: str | None = None
-    """Requested for each node, as `8` or `500m`."""
+    """Processor cores requested for each node, as `8` or `500m`."""
     memory: str | None = None
-    """Requested for each node, and its limit, as `64Gi`."""
+    """Memory requested for each node, and its limit, as `64Gi`."""
     shm_size: str | None = None
-    """Of `/dev/shm`, in memory, as `16Gi`: data loaders and NCCL share memory there. None: the cluster's, 64 MB."""
+    """Size of `/dev/shm`, in memory, as `16Gi`: data loaders and NCCL share memory there. None: the cluster's, 64
+    MB."""
     preset: str | None = None
-    """A shape of OKE with an RDMA network, as `BM.GPU.H100.8`: host network, devices, parameters of NCCL, GPUs."""
+    """Shape of OKE with an RDMA network, as `BM.GPU.H100.8`; it sets host network, devices, parameters of NCCL,
+    GPUs."""
     queue: str | None = None
-    """Of Kueue, a LocalQueue in the namespace: it holds the gang back until there is room for all of it."""
+    """LocalQueue of Kueue in the namespace; it holds the gang back until there is room for all of it."""
     priority_class: str | None = None
-    """Of the pods, one of the cluster's."""
+    """Priority class of the pods, one of the cluster's."""
     service_account: str | None = None
-    """Of the pods."""
+    """Service account of the pods."""
     image_pull_secrets: tuple[str, ...] = ()
-    """Names of Secrets."""
+    """Names of the Secrets with which the image is pulled."""
     image_pull_policy: str | None = None
-    """`Always`, `IfNotPresent` or `Never`. None: as Kubernetes chooses by the image's tag."""
+    """Pull policy of the image: `Always`, `IfNotPresent` or `Never`. None: as Kubernetes chooses by the image's tag."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that a machine must have."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
-    """In Kubernetes' form, as every key below that has no type of its own."""
+    """Tolerations of the pods, in Kubernetes' form, as every key below that has no type of its own."""
     affinity: Mapping[str, Any] = field(default_factory=dict)
-    """In Kubernetes' form."""
+    """Affinity of the pods, in Kubernetes' form."""
     security_context: Mapping[str, Any] = field(default_factory=dict)
-    """Of the pod."""
+    """Security context of the pod, in Kubernetes' form."""
     host_network: bool = False
     """Whether the pods use the network of their machines, as RDMA needs it."""
     env_from: tuple[Mapping[str, Any], ...] = ()
@@ -65,15 +68,15 @@ class PodOptions(BackendOptions):
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
     """Variables whose values are entries of Secrets: `{HF_TOKEN: {name: hugging-face, key: token}}`."""
     init_containers: tuple[Mapping[str, Any], ...] = ()
-    """In Kubernetes' form; they run before the training, on each node."""
+    """Containers that run before the training, on each node, in Kubernetes' form."""
     pod_template: Mapping[str, Any] = field(default_factory=dict)
-    """`metadata` and `spec` of a pod, laid over all the rest: lists of named entries by name, other lists whole."""
+    """`metadata` and `spec` of a pod, merged over all the rest: lists of named entries by name, other lists whole."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the job and its pods, beside those of `tags`."""
+    """Labels of the job and its pods, beside those of `tags`."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Of the job and its pods."""
+    """Annotations of the job and its pods."""
     suspend: bool = False
-    """Create the gang suspended: a person or a queue lets it begin."""
+    """Whether to create the gang suspended, until a person or a queue lets it begin."""
 
     @property
     def gpus_of_node(self) -> int:
@@ -93,14 +96,14 @@ class ClusterFields:
     in_cluster: bool | str | None = None
     kube_config_path: str | None = None
     kube_config: Any = field(default=None, repr=False)
-    """A kubeconfig as JSON text, or as the mapping."""
+    """Kubeconfig as JSON text, or as the mapping."""
     cluster_context: str | None = None
     namespace: str | None = None
     disable_verify_ssl: bool | str | None = None
     work_dir: str | None = None
-    """Ours, as all that follows."""
+    """URI of the work directory; this field and all that follow are read by ocidist only."""
     storage_conn_id: str | None = None
-    """A connection of type `oci`, whose credentials open `work_dir` and other places of Object Storage."""
+    """Id of a connection of type `oci`, whose credentials open `work_dir` and other places of Object Storage."""
     require_training: bool | str | None = None
     prices: Mapping[str, float] | str | None = None
-    """Of a node for an hour, by instance type or preset; JSON where it comes from the form or from a URI."""
+    """Prices of a node for an hour, by instance type or preset; JSON where they come from the form or from a URI."""

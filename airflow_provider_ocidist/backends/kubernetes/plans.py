@@ -31,7 +31,7 @@ from airflow_provider_ocidist.storage.locations import join
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CONFIG_MAP, SECRET = "CreateConfigMap", "CreateSecret"
 UID = "<uid of the object created before>"
-"""Stands in a plan for the one value that only the API server can give."""
+"""Placeholder in a plan for the one value that only the API server can give."""
 
 
 def make_plan(

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.log_lines import last_time, lines_of, since_time
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.work_dir.parallel import PARALLEL
 
 log = logging.getLogger(__name__)
 
 BYTES_OF_A_LINE = 200
-"""About: by it a number of lines becomes a limit that the API server takes."""
+"""Assumed bytes of a line, to turn a number of lines into a limit that the API server takes."""
 LEAST_BYTES = 65_536
 MOST_BYTES = 16 << 20
-"""Of one second of one pod; what it has written beyond that is left out."""
+"""Most bytes read of one second of one pod; what it wrote beyond that is left out."""
 WIDER = 4
+FEW_PODS = 64
+"""Number of logs up to which all are read at each look, however many gangs they are of."""
+READS_PER_S, MOST_AT_ONCE = 10.0, 100.0
+"""Logs that are read of more pods than that: per second, and at most per look."""
+READS_AT_A_TIME = 8
 UNREADABLE = (400, 404)
-"""Of a container that has not started; of a pod that is gone, and its log with it."""
+"""Statuses for the log of a container that has not started, and of a pod that is deleted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +41,11 @@ class PodLog:
     pod: str
     rank: int
     since: float
-    """Unix time; infinity: nothing."""
+    """Unix time of the first line to read; infinity: none."""
     container: str | None = None
-    """None: the only one."""
+    """Name of the container; None: the only one."""
     previous: bool = False
-    """Whether it is that of the container's start before this one."""
+    """Whether to read the log of the container's start before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,41 @@ class PodLines:
 
     lines: tuple[LogLine, ...] = ()
     unread_from: float | None = None
-    """The Unix time from which on there is more; None: that is all."""
+    """Unix time of the first unread line; None: all were read."""
+
+    @classmethod
+    def later(cls, since: float) -> Self:
+        """Return what was read where the next look reads it."""
+        return cls(unread_from=None if since == math.inf else since)
+
+
+class Turns:
+    """Whose log is read now: each pod has its own, and no request returns those of several. Safe to share."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._saved, self._at = MOST_AT_ONCE, clock()
+        self._read_at: dict[Hashable, float] = {}
+
+    def of(self, pods: Sequence[Hashable], gangs: int) -> Collection[Hashable]:
+        """Return whose turn it is: everybody's in one gang, or in few; else that of those who have waited longest."""
+        with self._lock:
+            now = self._clock()
+            self._saved = min(MOST_AT_ONCE, self._saved + READS_PER_S * (now - self._at))
+            self._at = now
+            if gangs == 1 or len(pods) <= FEW_PODS:
+                return set(pods)
+            due = sorted(pods, key=lambda pod: self._read_at.get(pod, -math.inf))[: int(self._saved)]
+            self._saved -= len(due)
+            before = self._read_at
+            self._read_at = {**{pod: before[pod] for pod in pods if pod in before}, **dict.fromkeys(due, now)}
+            return set(due)
+
+
+def at_a_time(gangs: int) -> int:
+    """Return how many logs are read side by side: a loop that waits for many gangs shares their interpreter."""
+    return PARALLEL if gangs == 1 else READS_AT_A_TIME
 
 
 def bytes_of(lines: int, pods: int) -> int:

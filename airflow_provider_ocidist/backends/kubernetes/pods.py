@@ -29,7 +29,7 @@ class PodPlan:
     checkpoints_uri: str | None
     lease: float | None
     container: str
-    """The name that the operator reads."""
+    """Name of the container, which the operator reads."""
     environment: Sequence[Mapping[str, Any]]
     """Entries of `env`, in Kubernetes' form."""
     agent: str | None
@@ -42,7 +42,7 @@ def variable(name: str, value: str) -> dict[str, Any]:
 
 
 def literal(value: str) -> str:
-    """Return what Kubernetes makes a value of: it would replace `$(NAME)`, and takes `$$` for one `$`."""
+    """Return a value escaped for Kubernetes, which replaces `$(NAME)`, and reads `$$` as one `$`."""
     return value.replace("$", "$$") if "$(" in value or "$$" in value else value
 
 
@@ -80,7 +80,7 @@ def template(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dict[str, 
     pod = merged_manifest(pod, _with_options(options, plan.container))
     pod = merged_manifest(pod, options.pod_template)
     metadata = object_metadata(job, options, plan)
-    # Kueue holds back whatever has it: the gang's object alone is to wait.
+    # Kueue holds back every object with this label; only the gang's object is to wait.
     metadata["labels"].pop(names.QUEUE, None)
     return merged_manifest(pod, {"metadata": metadata})
 

@@ -40,8 +40,14 @@ class Right:
         }
 
 
+def spared_by(operator: Operator) -> list[Right]:
+    """Return the rights of container/kubernetes/role.yaml without which many gangs cost more to wait for."""
+    watched = ((operator.group, operator.plural), ("", "pods"), ("", "events"))
+    return [Right(group, resource, "watch") for group, resource in watched]
+
+
 def rights(operator: Operator) -> list[Right]:
-    """Return what container/kubernetes/role.yaml gives."""
+    """Return the other rights of container/kubernetes/role.yaml: nothing goes without them."""
     own = [
         Right(operator.group, operator.plural, verb) for verb in ("create", "get", "list", "patch", "delete")
     ]
@@ -74,13 +80,17 @@ def operators(api: Api, operator: Operator) -> Finding:
 
 def rights_of_user(api: Api, operator: Operator, namespace: str) -> Finding:
     """Report which rights the user lacks in the namespace."""
+    wanted = [*rights(operator), *spared_by(operator)]
     try:
-        given = in_parallel(lambda right: _is_allowed(api, namespace, right), rights(operator))
+        given = in_parallel(lambda right: _is_allowed(api, namespace, right), wanted)
     except BackendError as error:
         return Finding.warned("rights", f"they cannot be asked for: {error}", ROLE)
-    lacking = [right.words for right, allowed in zip(rights(operator), given, strict=True) if not allowed]
+    lacking = [right for right, allowed in zip(wanted, given, strict=True) if not allowed]
+    said = f"not allowed in namespace {namespace}: {', '.join(right.words for right in lacking)}"
+    if set(lacking) & set(rights(operator)):
+        return Finding.failed("rights", said, ROLE)
     if lacking:
-        return Finding.failed("rights", f"not allowed in namespace {namespace}: {', '.join(lacking)}", ROLE)
+        return Finding.warned("rights", f"{said}: each look at many gangs lists all of them", ROLE)
     return Finding.passed("rights", f"all that is needed in namespace {namespace}")
 
 
@@ -113,12 +123,17 @@ def named(
                 yield Finding.passed(kind.lower(), f"{kind} {name} is there")
 
 
-def needed(api: Api, objects: Sequence[tuple[str, str, str]]) -> Iterator[Finding]:
-    """Report which objects of an administrator are not there; `objects`: path, name, remedy."""
+def needed(
+    api: Api, operator: Operator, objects: Sequence[tuple[str, str, str]], grace: float
+) -> Iterator[Finding]:
+    """Report which objects of an administrator are not there, or leave a node less than `grace` seconds to end.
+
+    `objects`: path, name, remedy.
+    """
     for path, name, remedy in objects:
         subject = name.partition(" ")[0]
         try:
-            api.get(path)
+            given = operator.grace_of(api.get(path))
         except BackendError as error:
             if error.status_code == 404:
                 yield Finding.failed(subject, f"there is no {name}", remedy)
@@ -126,13 +141,20 @@ def needed(api: Api, objects: Sequence[tuple[str, str, str]]) -> Iterator[Findin
                 yield Finding.warned(subject, f"{name} cannot be seen: {error}", remedy)
         else:
             yield Finding.passed(subject, f"{name} is there")
+            if given is not None and given < grace:
+                yield Finding.warned(
+                    "stop_grace",
+                    f"{name} gives a node that the cluster ends {given:g} s, and limits.stop_grace with its last save "
+                    f"takes {grace:g}",
+                    f"set terminationGracePeriodSeconds: {grace:g} in it, or name another in backend.runtime",
+                )
 
 
 REFERENCES = {
     "Secret": ("secretKeyRef", "secretRef", "secret"),
     "ConfigMap": ("configMapKeyRef", "configMapRef", "configMap"),
 }
-"""Keys under which a pod names objects of a kind."""
+"""Keys by which a pod names objects of each kind."""
 
 
 def _names(value: Any, kind: str) -> Iterator[str]:

@@ -84,9 +84,9 @@ CONTAINER_FIELDS = {
     "volumeMounts",
     "workingDir",
 }
-"""Of `V1PodSpec` and `V1Container` of the client for 1.35: what is below them the API server checks."""
+"""Fields of `V1PodSpec` and `V1Container` of the client for 1.35; the API server checks what is below them."""
 QUANTITY = re.compile(r"\+?(\d+(\.\d*)?|\.\d+)([numk]|Ki|[MGTPE]i?|[eE][-+]?\d+)?")
-"""Kubernetes' documentation, Quantity; none is below 0."""
+"""Pattern of a quantity (Kubernetes' documentation, Quantity); none is below 0."""
 LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

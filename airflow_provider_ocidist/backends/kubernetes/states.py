@@ -16,14 +16,14 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus
 Obj = Mapping[str, Any]
 
 IMAGE_PATIENCE = 120.0
-"""Seconds for which an image that cannot be pulled is waited for, where the reason may pass: a registry may be away."""
+"""Seconds to wait for an image that cannot be pulled, since a registry may be down for a while."""
 FINAL_PULLS = ("InvalidImageName", "ErrImageNeverPull")
 PULLS = (*FINAL_PULLS, "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
 NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|does not exist|unauthorized|denied|forbidden|invalid reference",
     re.IGNORECASE,
 )
-"""In a registry's answer: what another try does not mend."""
+"""Texts in a registry's answer after which another pull does not help."""
 CONFIG_FAULTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
 DISRUPTIONS = {
     "PreemptionByScheduler": Cause.PREEMPTED,
@@ -33,6 +33,8 @@ DISRUPTIONS = {
     "TerminationByKubelet": Cause.NODE,
 }
 """Reasons of a pod's condition DisruptionTarget (Kubernetes' documentation, Disruptions)."""
+CONDITIONS = ("PodScheduled", "DisruptionTarget")
+"""Conditions of a pod that say why it waits, or ends."""
 POD_REASONS = {
     "Evicted": Cause.PREEMPTED,
     "Preempting": Cause.PREEMPTED,
@@ -44,27 +46,27 @@ POD_REASONS = {
     "UnexpectedAdmissionError": Cause.NODE,
     "DeadlineExceeded": Cause.DEADLINE,
 }
-"""Of a pod that has failed, beside those that begin with OutOf."""
+"""Reasons of a failed pod, beside those that begin with OutOf."""
 WAITS_FOR_MASTER = "init-pytorch"
 """Container by which the training operator holds a Worker back; it gives up after 200 s (100 looks, 2 s apart)."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 ENDED_AFTER_SUCCESS = "the operator has ended it, since the gang had succeeded"
 ENDED_AFTER_FAILURE = "the operator has ended the gang"
 PREEMPTED = "Preempted"
-"""Reason of the event by which the scheduler names a pod that it ends for another: the event outlives the pod."""
+"""Reason of the event by which the scheduler names a preempted pod; the event outlives the pod."""
 
 
 class GangState(StrEnum):
     """What the operator's object says of a whole gang."""
 
     NEW = "NEW"
-    """The operator has not said anything yet."""
+    """The operator has reported nothing yet."""
     SUSPENDED = "SUSPENDED"
     ACTIVE = "ACTIVE"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     ENDING = "ENDING"
-    """It is being deleted."""
+    """The object is being deleted."""
     GONE = "GONE"
 
 
@@ -74,21 +76,21 @@ class Gang:
 
     state: GangState
     details: str = ""
-    """The sentence that a person needs."""
+    """Sentence for a person."""
     cause: Cause | None = None
     queued: bool = False
-    """Whether a queue has suspended it, and no person."""
+    """Whether a queue, and no person, has suspended it."""
 
     @property
     def awaits(self) -> Cause | None:
-        """What keeps a gang from beginning, where that is its suspension."""
+        """The cause why a gang has not begun, if it is suspended."""
         if self.state is not GangState.SUSPENDED:
             return None
         return Cause.CAPACITY if self.queued else Cause.CANCELED
 
     @property
     def ended_by(self) -> Cause:
-        """What has ended nodes that had begun, in a suspended gang."""
+        """The cause why the nodes of a suspended gang have ended after they had begun."""
         return Cause.PREEMPTED if self.queued else Cause.CANCELED
 
 
@@ -142,7 +144,7 @@ def node_status(
     if report is not None and _is_unexplained(found) and gang.state is GangState.SUSPENDED:
         found = replace(found, details=f"{gang.details}; it had begun", cause=gang.ended_by)
     if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
-        # Until no pod is left.
+        # A node counts as ending until its pod is deleted.
         found = replace(found, state=NodeState.ENDING)
     started = unix_time(((pod or {}).get("status") or {}).get("startTime"))
     if started is None and report is not None:
@@ -173,7 +175,7 @@ def _without_pod(
 ) -> _Found:
     """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended.
 
-    `last`: its pod as seen last; one without an agent has nothing else that says it.
+    `last`: its pod as seen last, the only source about a node without an agent.
     """
     status = (last or {}).get("status") or {}
     lost, ended = _lost(status), exit_of(last or {}, container)
@@ -207,7 +209,7 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
     states = (own or {}).get("state") or {}
     ended = states.get("terminated")
     if ended is None and runs_agent(pod):
-        # Started again by the operator, which does not make the gang live on.
+        # The operator has restarted the container; the gang does not go on for that, so the end before counts.
         ended = ((own or {}).get("lastState") or {}).get("terminated")
     phase = str(status.get("phase") or "Pending")
     if ended is not None and (phase in ("Succeeded", "Failed") or not _restarts(pod) or runs_agent(pod)):
@@ -220,7 +222,7 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         disruption = _disruption(status)
         return _Found(NodeState.ENDING, disruption[0] if disruption else "its pod is being deleted")
     if phase == "Unknown":
-        return _Found(NodeState.UNKNOWN, "the cluster has lost sight of its machine")
+        return _Found(NodeState.UNKNOWN, "Kubernetes has lost contact with its machine (phase Unknown)")
     if phase == "Running" and "running" in states:
         return _Found(NodeState.RUNNING)
     before = ((own or {}).get("lastState") or {}).get("terminated")
@@ -229,6 +231,30 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         words = [_said(states.get("waiting") or {}), f"it had ended with exit code {before.get('exitCode')}"]
         return _Found(NodeState.RUNNING, "; ".join(filter(None, words)))
     return _pending(status, states.get("waiting") or {}, events, now)
+
+
+def essence(pod: Obj) -> Obj:
+    """Return what this module, and who names it, reads of a pod: those of a thousand gangs are kept between looks."""
+    metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+    conditions = [each for each in status.get("conditions") or () if each.get("type") in CONDITIONS]
+    volumes = [{"name": VOLUME}] if runs_agent(pod) else []
+    return {
+        "metadata": _some(metadata, ("name", "uid", "creationTimestamp", "deletionTimestamp")),
+        "spec": {**_some(spec, ("restartPolicy",)), **({"volumes": volumes} if volumes else {})},
+        "status": {
+            **_some(status, ("phase", "reason", "message", "startTime")),
+            **({"conditions": conditions} if conditions else {}),
+            **{
+                name: [_some(each, ("name", "state", "lastState", "restartCount")) for each in status[name]]
+                for name in ("initContainerStatuses", "containerStatuses")
+                if status.get(name)
+            },
+        },
+    }
+
+
+def _some(values: Obj, wanted: Sequence[str]) -> dict[str, Any]:
+    return {name: values[name] for name in wanted if values.get(name)}
 
 
 def runs_agent(pod: Obj) -> bool:
@@ -327,7 +353,7 @@ def with_absent_master(node: NodeStatus, master: Obj | None) -> NodeStatus:
 
 
 def _lost(status: Obj) -> tuple[str, Cause | None] | None:
-    """Return why the cluster has ended a pod, if it has: what the kubelet calls it, else the disruption."""
+    """Return why the cluster has ended a pod, if it has: the kubelet's reason, else the disruption."""
     named, disrupted = _reason_of(status), _disruption(status)
     return named if named and (named[1] or not disrupted) else disrupted
 
@@ -392,17 +418,26 @@ def _tried_since(status: Obj) -> float | None:
 
 
 def _is_final(fault: Obj, said: Sequence[str], started: float | None, now: float) -> bool:
-    """Whether another try will not mend it: by the registry's own words, or after a while."""
+    """Whether another pull does not help: by the registry's own words, or after a while."""
     reason = str(fault.get("reason"))
     if reason in FINAL_PULLS:
         return True
-    # The first answer of a registry may be a hiccup; the kubelet backs off after another.
+    # The first answer of a registry may be wrong; the kubelet backs off after another.
     refused = reason == "ImagePullBackOff" and any(NO_SUCH_IMAGE.search(text) for text in said)
     return refused or (started is not None and now - started > IMAGE_PATIENCE)
 
 
 def _cause_of_events(events: Sequence[str]) -> Cause | None:
     return Cause.QUOTA if any("exceeded quota" in text for text in events) else None
+
+
+def words_of(event: Obj) -> Obj:
+    """Return what is read of an event."""
+    wanted = ("type", "reason", "message", "lastTimestamp", "eventTime", "firstTimestamp")
+    return {
+        **_some(event, wanted),
+        "involvedObject": _some(event.get("involvedObject") or {}, ("kind", "name")),
+    }
 
 
 def warnings_by_object(events: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:
@@ -445,5 +480,5 @@ def with_preemption(node: NodeStatus, preempted: Mapping[str, str]) -> NodeStatu
 
 
 def _is_pod_of(node: NodeStatus, name: str) -> bool:
-    # The name of a pod may end in letters that nobody knows beforehand.
+    # The name of a pod may end in random letters.
     return name == node.run_id or name.startswith(f"{node.run_id}-")

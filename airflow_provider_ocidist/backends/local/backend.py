@@ -29,9 +29,9 @@ from airflow_provider_ocidist.model.work_dir import LOCAL
 
 GANG, LOCK, GRACE = "gang.json", "lock", "grace.json"
 KILL_AFTER = 60.0
-"""Seconds after which, beyond `limits.stop_grace`, a cancel that is repeated kills."""
+"""Seconds beyond `limits.stop_grace` after which a repeated cancel kills."""
 FEWEST_LINES = 1000
-"""Lines of a node that one look reads at least."""
+"""Least number of lines of a node that one look reads."""
 
 
 class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
@@ -100,7 +100,7 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
         return [_log_part(ref, since, each) for ref, since in wanted]
 
     def secrets_of(self, ref: RunRef) -> set[str]:
-        """As far as a node lives: its variables lie nowhere else."""
+        """Return them as long as a node runs: its variables are stored nowhere else."""
         return secrets_of_nodes(process.environment() for process in _processes(ref))
 
     # end

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from airflow_provider_ocidist.backends.base import LogLine
 
 NEAR = 1 << 16
-"""Bytes that are read on rather than halved once more."""
+"""Bytes of a range that is read through instead of halved once more."""
 
 
 def read(file: Path, rank: int, since: float, most: int) -> tuple[list[LogLine], float | None]:

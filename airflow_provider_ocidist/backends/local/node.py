@@ -34,7 +34,7 @@ def main(folder: Path, python: str) -> int:
 def run(folder: Path, python: str) -> int:
     """Run the agent to its end, and return its exit code; negative for a signal."""
     stop = _Stop()
-    # Before others can read whom to signal.
+    # The handler is set before others can read which process to signal.
     signal.signal(signal.SIGTERM, stop.take)
     pid = os.getpid()
     write(folder / STARTED, {"pid": pid, "began": began(pid), "machine": here(), "at": time.time()})
@@ -90,7 +90,7 @@ def _run_agent(folder: Path, python: str, stop: _Stop) -> int:
 
 
 def _die_with(parent: int) -> None:
-    """Let the agent, and so all that it has started, end with this process: who looks sees only this one."""
+    """Let the agent, and so all that it has started, end with this process, the only one that others look at."""
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -28,7 +28,7 @@ class LocalOptions(BackendOptions):
 
     kind: str = KIND
     python: str | None = None
-    """Interpreter that has torch; None: the one that starts the nodes."""
+    """Python interpreter that has torch; None: the one that starts the nodes."""
 
 
 def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:

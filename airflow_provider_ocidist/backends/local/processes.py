@@ -22,9 +22,9 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import NodeState
 
 CANCELED = "canceled"
-"""Its time is that of the first cancel."""
+"""File that marks a cancel; its time is that of the first."""
 START_TIMEOUT = 60.0
-"""Seconds in which a process starts."""
+"""Seconds within which a process must have started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class NodeProcess:
     # begin
 
     def start(self, archive: zipfile.ZipFile, python: str, environment: Mapping[str, str]) -> None:
-        """Start it unless it was. Raises BackendError when it does not start."""
+        """Start the process unless it was started before. Raises BackendError when it does not start."""
         if (self.folder / node.STARTED).exists():
             return
         program = shutil.which(python)
@@ -68,7 +68,7 @@ class NodeProcess:
     def _wait_for(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_TIMEOUT
         while not (self.folder / node.STARTED).exists():
-            # It ends without having started where another submitter's has, which a moment later can be seen.
+            # It ends at once where another submitter has started the node; the mark of that one follows in a moment.
             ended = process.poll()
             if ended or time.monotonic() > deadline:
                 errors = self.folder / node.ERROR
@@ -114,8 +114,8 @@ class NodeProcess:
     def _out_of_sight(self, machine: Mapping[str, str]) -> str:
         return (
             f"its process was started on {machine['host']}, in another container, or before a restart, and cannot be "
-            f"seen from here ({node.here()['host']}): look from there; a stop request and its lease reach it all the "
-            f"same; when that machine is gone, remove {self.folder.parent}"
+            f"seen from {node.here()['host']}. Stop requests and its lease still end it. If that machine is gone, "
+            f"delete {self.folder.parent}"
         )
 
     def environment(self) -> dict[str, str]:

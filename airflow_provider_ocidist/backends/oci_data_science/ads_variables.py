@@ -14,12 +14,12 @@ from typing import Any
 from airflow_provider_ocidist.model.job import TrainingJob
 
 CODE_DIR = "/code"
-"""Where ADS's own images hold the user's code."""
+"""Folder of the user's code in ADS's own images."""
 MAIN_RUN_VARIABLE = "MAIN_JOB_RUN_OCID"
 MAIN_RUN = "<id of the first CreateJobRun>"
-"""In a plan, what the service will have called the main node's job run."""
+"""Placeholder in a plan for the OCID of the main node's job run."""
 LAUNCH_WORDS = {"accelerate": ("accelerate", "launch"), "command": ()}
-"""How a launcher is called, where that is not its own name."""
+"""Command of each launcher that is not called by its own name."""
 
 
 def job_variables(contract: str, job: TrainingJob) -> dict[str, str]:

@@ -22,7 +22,7 @@ STATES = {
     "CANCELED": NodeState.CANCELED,
     "DELETED": NodeState.MISSING,
 }
-"""Every lifecycle state of a job run; anything else is UNKNOWN and waited out."""
+"""State of a node for every lifecycle state of a job run; anything else is UNKNOWN and waited out."""
 
 CAUSES_IN_DETAILS = (
     ("out of host capacity", Cause.CAPACITY),
@@ -32,7 +32,7 @@ CAUSES_IN_DETAILS = (
     ("preempt", Cause.PREEMPTED),
     ("container image", Cause.CONFIG),
 )
-"""Words in the service's lifecycle details, and what they mean; the first that fits counts."""
+"""Words in the service's lifecycle details, and the causes that they imply; the first match counts."""
 
 
 def state_of(run: Any | None) -> NodeState:

@@ -119,7 +119,7 @@ class OciDataScience(
         self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
         self._cancels = Cancels(lambda: self._cancel_client, self.directories)
         self._states: dict[str, tuple[NodeState, ...]] = {}
-        """The nodes' last states at the service, by run directory."""
+        """Last states of the nodes at the service, by run directory."""
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -211,7 +211,7 @@ class OciDataScience(
         described = self._client.base_client.sanitize_for_serialization
         found = secrets_in(described(job))
         if AgentConfig.from_env(topology_of(job).environment_of(job)).secrets_apart:
-            # Of all nodes but the main one, each has the same.
+            # All nodes but the main one have the same variables.
             runs = in_parallel(self._run, list(dict.fromkeys((ref.run_ids[0], ref.run_ids[-1]))))
             found |= secrets_in([described(run) for run in runs])
         return found

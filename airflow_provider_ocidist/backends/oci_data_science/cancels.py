@@ -23,12 +23,12 @@ CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the service says to the cancel of a gang."""
+    """The service's answers to the cancel of a gang."""
 
     refused: BackendError | None = None
-    """Of a run that may live."""
+    """Error for a run that may still be running."""
     unseen: BackendError | None = None
-    """The 404 of a run that the list of its job does not have either: it was deleted, or is hidden for a while."""
+    """Error 404 of a run that the list of its job lacks too: it was deleted, or is hidden for a while."""
 
 
 class Cancels:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.work_dir.parallel import in_parallel
 log = logging.getLogger(__name__)
 
 WITHIN = 30.0
-"""Seconds that runs have to end; later ones are reported, and the next try cancels them first."""
+"""Seconds within which runs must end; later ones are reported, and the next try cancels them first."""
 LOOK_EVERY = 1.0
 
 
@@ -77,7 +77,7 @@ class Cleanup:
         try:
             return self._listed()
         except BackendError as error:
-            log.warning("what else was created is not known: %s", error)
+            log.warning("other runs that were created cannot be listed: %s", error)
             return {}
 
 

@@ -29,7 +29,7 @@ OF_A_RUN = frozenset(
         "jobStorageMountConfigurationOverrideDetailsList",
     }
 )
-"""What a run is created with; its other fields were copied from the job, or came later."""
+"""Fields that a run is created with; its other fields were copied from the job, or came later."""
 
 
 def job_request(job: Mapping[str, Any]) -> Request:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 STALE = 5.0
 """Seconds until an attempt whose creation was not answered is looked for once more: lists may lag."""
 UNRECORDED_ATTEMPTS = 3
-"""Attempts of a generation that are looked for by name where there is no record, as of a version before this one."""
+"""Number of attempts of a generation that are looked for by name if there is no record, as of an older version."""
 
 
 class Gangs(RecordedGangs):
@@ -45,7 +45,7 @@ class Gangs(RecordedGangs):
         near: Callable[[str | None], Gangs],
         work_dir: Callable[[], str | None],
     ) -> None:
-        """`near` returns the one that reaches a region."""
+        """`near` returns the finder for another region."""
         super().__init__(run_dirs, self.of_attempt, work_dir)
         self._near = near
         self._client = client
@@ -106,7 +106,8 @@ class Gangs(RecordedGangs):
             named = list(pages(self._client().list_jobs, compartment_id, display_name=key.name))
         if any(str(job.id) == ref.job_id and key_in_tags(job, key) is not None for job in named):
             raise BackendError(
-                f"job {ref.job_id} of an earlier attempt is not found (404), though it is listed: its nodes may live",
+                f"job {ref.job_id} of an earlier attempt is not found (404), though it is listed: its nodes may still "
+                "be running",
                 status_code=404,
                 retryable=True,
             )
@@ -278,7 +279,7 @@ class Gangs(RecordedGangs):
             self.record(Attempt.of(plan, ref))
         except BackendError as error:
             # The earlier record leads to it as well.
-            log.warning("%s: what was created is not recorded: %s", ref.key.name, error)
+            log.warning("%s: what was created could not be recorded: %s", ref.key.name, error)
 
     def _forget_if_refused(self, plan: Plan, error: BackendError) -> None:
         """Remove the record of an attempt of which nothing exists: nothing was sent, or the service has refused it."""
@@ -311,7 +312,7 @@ def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
     place = attempt.place
     what = f"job {attempt.ref.job_id}" if attempt.ref else f"a job named {attempt.key.name}"
     return BackendError(
-        f"an earlier attempt of this task may live, {what} in compartment {place.compartment_id}"
+        f"an earlier attempt of this task may still be running, {what} in compartment {place.compartment_id}"
         f"{f' of {place.region}' if place.region else ''}, and cannot be seen with this connection: {error}; "
         "see that it has ended (ocidist cancel with a connection that may see it, or the console), then remove "
         f"the records of attempt {attempt.key.attempt} below {work_dir_of(place.run_dir)}/{ATTEMPTS}/"

@@ -15,20 +15,20 @@ from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 RUNS_AT_A_TIME = 40
-"""Named in one search; a query of some 5,000 characters. The service names no limit."""
+"""Number of runs in one search, a query of some 5,000 characters. The service names no limit."""
 SEARCHES_AT_A_TIME = 4
 LINES = 1000
-"""On a page: as many as the service gives."""
+"""Lines on a page, as many as the service gives."""
 RECENT = 300.0
-"""Seconds; runs whose read positions differ by more are searched separately: none is re-read from far back."""
+"""Seconds by which the read positions of runs in one search may differ: none is re-read from far back."""
 OLDER_SEARCHES = 40
-"""In one poll, for runs that were read before; the others follow in the next polls."""
+"""Number of searches in one poll for runs that were read before; the others follow in the next polls."""
 CROWDED_FOR = 600.0
 """Seconds during which a log that holds many lines of others is searched run by run."""
 AHEAD = 2.0
-"""Seconds beyond the present to which is searched: it is known by answers' dates, which are whole seconds."""
+"""Seconds beyond the present up to which is searched: the present is known by answers' dates, in whole seconds."""
 LONGEST = 13.9 * 86400
-"""Seconds; the service searches 14 days at most."""
+"""Longest range of a search in seconds; the service allows 14 days."""
 
 Entry = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ class Searched:
 
     entries: dict[str, list[Entry]]
     unread_from: dict[str, float] = field(default_factory=dict)
-    """Of runs with unread entries: the Unix time of the first unread one."""
+    """Unix time of the first unread entry, of runs that have any."""
 
 
 class LogSearches:

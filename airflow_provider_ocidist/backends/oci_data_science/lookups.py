@@ -17,7 +17,7 @@ from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 OPEN = re.compile(r"<(?P<what>mount target at|export|log group of) (?P<of>.+)>")
-"""As `mounts` and `plans` write it."""
+"""Pattern of a value to look up, as `mounts` and `plans` write it."""
 
 
 def completed(body: Mapping[str, Any], access: OciAccess) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.job import Mount, TrainingJob, is_placeholde
 from airflow_provider_ocidist.storage import locations
 
 MAX_MOUNTS = 5
-"""Of one job (Oracle's documentation, jobs-mount-file-systems)."""
+"""Most mounts of one job (Oracle's documentation, jobs-mount-file-systems)."""
 SOURCES = (
     "oci://bucket@namespace/prefix, 10.0.0.1:/export, <mount target's OCID>:<export's OCID>, "
     "or a folder of work_dir"

@@ -17,29 +17,29 @@ class OciDataScienceOptions(BackendOptions):
 
     kind: str = KIND
     topology: Literal["auto", "job_runs", "multi_node"] = "auto"
-    """`job_runs`: one job run for each node. `multi_node`: one job run that holds all nodes. `auto`: `multi_node` for
-    several nodes without a subnet, else `job_runs`."""
+    """Layout of the nodes. `job_runs`: one job run for each node. `multi_node`: one job run that holds all nodes.
+    `auto`: `multi_node` for several nodes without a subnet, else `job_runs`."""
     compartment_id: str | None = None
-    """OCID. None, here and below: the connection's."""
+    """OCID of the compartment. None, here and below: the connection's."""
     project_id: str | None = None
     """OCID of the Data Science project."""
     subnet_id: str | None = None
-    """Nodes talk through it: it must allow traffic within itself. None: the connection's. Without any, the service
-    manages egress, and a network of their own for the nodes of a `multi_node` run."""
+    """OCID of the subnet that the nodes use: it must allow traffic within itself. None: the connection's. Without any,
+    the service manages egress, and a network of their own for the nodes of a `multi_node` run."""
     managed_network: bool = False
-    """Leave the network to the service, even where the connection names a subnet."""
+    """Whether to leave the network to the service, even where the connection names a subnet."""
     shape: str | None = None
-    """As `VM.GPU.A10.1`."""
+    """Shape of the machines, as `VM.GPU.A10.1`."""
     ocpus: float | None = None
-    """For flexible shapes only."""
+    """OCPUs of a machine; for flexible shapes only."""
     memory_gb: float | None = None
-    """For flexible shapes only."""
+    """Memory of a machine in GB; for flexible shapes only."""
     block_storage_gb: int = 50
-    """Disk of each node."""
+    """Size of each node's disk in GB."""
     log_group_id: str | None = None
-    """OCID. None, and none in the connection: the service keeps no log."""
+    """OCID of the log group. None, and none in the connection: the service keeps no log."""
     log_id: str | None = None
-    """None with a log group: the service creates a log for each job run."""
+    """OCID of the log. None with a log group: the service creates a log for each job run."""
     conda_slug: str | None = None
     """Service conda environment with torch and Python 3.9 or later; for jobs without an image."""
     conda_uri: str | None = None
@@ -49,12 +49,13 @@ class OciDataScienceOptions(BackendOptions):
     defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Tags of namespaces that administrators have defined: `{namespace: {key: value}}`."""
     image_digest: str | None = None
-    """As `sha256:...`: the run fails unless the image has it."""
+    """Digest of the image, as `sha256:...`: the run fails unless the image has it."""
     image_signature_id: str | None = None
     """OCID of the signature by which the service verifies the image."""
     contract: Literal["none", "ads_distributed", "ads_job"] = "none"
-    """Which variables of Oracle ADS the nodes are given besides ours: those that its container images read
-    (`kind: distributed`), or those of its driver (`kind: job`), which programs may read."""
+    """Variables of Oracle ADS that the nodes get besides ocidist's: those that its container images read
+    (`ads_distributed`, for `kind: distributed`), or those of its driver (`ads_job`, for `kind: job`), which programs
+    may read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +70,9 @@ class Defaults:
     log_id: str | None = None
     work_dir: str | None = None
     require_training: bool | str | None = None
-    """Text, `true` or `false`, where it comes from the form or from a URI."""
+    """Default of jobs; text, `true` or `false`, where it comes from the form or from a URI."""
     region: str | None = None
     conda_region: str | None = None
     """Region of published conda environments; None: `region`."""
     prices: Mapping[str, float] | str | None = None
-    """Of a node for an hour, by shape; JSON where it comes from the form or from a URI."""
+    """Prices of a node for an hour, by shape; JSON where they come from the form or from a URI."""

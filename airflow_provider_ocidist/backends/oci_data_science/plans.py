@@ -25,16 +25,16 @@ from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.locations import join
 
 MAX_ENVIRONMENT = 20_000
-"""Characters of all environment variables together (Oracle's documentation, jobs-env-vars)."""
+"""Most characters of all environment variables together (Oracle's documentation, jobs-env-vars)."""
 TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN = (
     "ocidist-task",
     "ocidist-generation",
     "ocidist-attempt",
     "ocidist-rank",
 )
-"""The last one numbers the job runs of a gang: the rank of the only node, or of the first."""
+"""Tags of a gang's resources. The last one numbers its job runs: by the rank of the only node, or of the first."""
 JOB_ID = "<id of CreateJob>"
-"""Stands in a plan for the one value that only the service can give."""
+"""Placeholder in a plan for the one value that only the service can give."""
 NO_SUBNET = (
     "is needed by more than one node of topology job_runs: they talk through a subnet that allows traffic "
     "within itself; topology multi_node needs none"

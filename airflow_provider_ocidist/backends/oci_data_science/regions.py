@@ -20,7 +20,7 @@ def long_name(region: str) -> str:
 
 
 def refuse_other_region(run_id: str, region: str) -> None:
-    """Raise BackendError for a run whose OCID names another region than that which does not know it."""
+    """Raise BackendError for a run whose OCID names another region than the one that does not find it."""
     lies_in = region_of(run_id)
     if lies_in is not None and lies_in != long_name(region):
         raise BackendError(

@@ -15,17 +15,18 @@ from airflow_provider_ocidist.storage import locations
 
 MIN_BLOCK_STORAGE_GB = 50
 MAX_TAGS = 10 - 4
-"""Free-form tags of one resource (Oracle's documentation, tagging overview), less our own."""
+"""Most free-form tags of one resource (Oracle's documentation, tagging overview), less our own."""
 MAX_TAG_KEY, MAX_TAG_VALUE = 100, 256
 MAX_DEFINED_TAGS = 64
 MAX_CONTAINER_COMMAND = 2_048
-"""Bytes of entrypoint and cmd together (the SDK's OcirContainerJobEnvironmentConfigurationDetails)."""
+"""Most bytes of entrypoint and cmd together (the SDK's OcirContainerJobEnvironmentConfigurationDetails)."""
 MAX_ARGUMENTS = 4_000
-"""Characters of the command line arguments (Oracle's documentation, jobs-env-vars)."""
+"""Most characters of the command line arguments (Oracle's documentation, jobs-env-vars)."""
 MAX_ARTIFACT = 4 * 1024**3 - 16 * 1024**2
-"""Bytes of the user's part of a job artifact, 4 GB (Oracle's documentation, jobs-artifact) less room for the agent."""
+"""Most bytes of the user's part of a job artifact, 4 GB (Oracle's documentation, jobs-artifact) less room for the
+agent."""
 _SLUG_PYTHON = re.compile(r"(?:^|_)p([23])(\d{1,2})(?:_|$)")
-"""Service conda environments have their Python in their name, as `pytorch24_p310_gpu_x86_64_v1`."""
+"""Python in the name of a service conda environment, as `pytorch24_p310_gpu_x86_64_v1`."""
 
 OCID = re.compile(r"ocid1\.([a-z0-9]+)\.")
 KINDS = {
@@ -36,7 +37,8 @@ KINDS = {
     "log_id": ("log",),
     "image_signature_id": ("containerimagesignature",),
 }
-"""What an OCID must be of, by its second part (Oracle's documentation, resource identifiers)."""
+"""Type of the resource that an OCID must be of, by the field; its second part (Oracle's documentation, resource
+identifiers)."""
 _COMMON_KINDS = {kind for kinds in KINDS.values() for kind in kinds} | {
     "vcn",
     "datasciencejob",

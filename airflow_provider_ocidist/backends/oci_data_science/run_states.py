@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 LIVE = ("IN_PROGRESS", "ACCEPTED", "NEEDS_ATTENTION", "CANCELING")
 MANY = 50
-"""Runs: looking for more than these in the list of all takes fewer calls than asking for each."""
+"""Number of runs from which on a list of all takes fewer calls than one request for each."""
 
 ASKED_AT_A_TIME = 6
 UNCONFIRMED = "NOT_FOUND"
-"""In place of a lifecycle state, for a run that was not found and is not known to be deleted."""
+"""State of a run that was not found and is not known to be deleted, in place of a lifecycle state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class RunStates:
         self._known: dict[str, RunSummary] = {}
         self._absent: dict[str, Absent] = {}
         self._pages: dict[str | None, int] = {}
-        """Pages of the last lists by state, by compartment: fewer runs than these are asked for one by one."""
+        """Pages of the last lists by state, by compartment: fewer runs than these are requested one by one."""
 
     def of_job(
         self, compartment_id: str | None, job_id: str, run_ids: Iterable[str]

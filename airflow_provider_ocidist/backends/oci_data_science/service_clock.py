@@ -13,7 +13,7 @@ class ServiceClock:
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
         self._answered: tuple[float, float] | None = None
-        """Unix time at the service, and when that was, on the steady clock."""
+        """Unix time at the service, and the time of that answer on the steady clock."""
 
     def heeding(self, client: Any) -> Any:
         """Return an SDK client whose answers set this clock from now on."""

@@ -33,7 +33,7 @@ from airflow_provider_ocidist.work_dir.run_dirs import unusable
 log = logging.getLogger(__name__)
 
 SPENT = "InvalidatedRetryToken"
-"""What it stands for was deleted, or created by another request."""
+"""Code of a retry token whose resource was deleted, or created by another request."""
 SPENT_LIMIT = 5
 GOING = ("DELETING", "DELETED")
 UNREADABLE = (OSError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)

@@ -19,11 +19,11 @@ class Blueprint:
     nodes: int
     environment: Mapping[str, str]
     node_environments: Sequence[Mapping[str, str]]
-    """By rank: laid over `environment` where each node has a job run of its own."""
+    """Variables of each node, by rank, that win over `environment` if each node has a job run of its own."""
     arguments: str | None
-    """What the service hands to the container's command."""
+    """Arguments that the service passes to the container's command."""
     machine: Mapping[str, Any]
-    """Shape, its size, block storage."""
+    """Machine of a node: shape, its size, block storage."""
     container: Mapping[str, Any] | None
     subnet_id: str | None
     max_minutes: int | None

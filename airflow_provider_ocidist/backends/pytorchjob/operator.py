@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backends.kubernetes import names, pods
+from airflow_provider_ocidist.backends.kubernetes import agent_parts, names, pods
 from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
@@ -29,8 +29,9 @@ from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.job import TrainingJob
 
 INDEX = "training.kubeflow.org/replica-index"
-"""Label of a pod: its number within its role."""
+"""Label with a pod's number within its role."""
 RESTARTS = 3
+WAITER = "ocidist-wait"
 MASTER, WORKERS = "master_and_workers", "workers"
 
 
@@ -78,8 +79,8 @@ class PyTorchJobs(Operator):
         # Its programs learn the number of nodes alone.
         return {**body, "spec": spec}
 
-    def pod_selector(self, name: str | None) -> str:
-        return names.SELECTOR if name is None else f"{names.GANG}={name}"
+    def pod_selector(self, gangs: Collection[str]) -> str:
+        return names.any_of(names.GANG, gangs) if gangs else names.SELECTOR
 
     def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         labels = (pod.get("metadata") or {}).get("labels") or {}
@@ -177,11 +178,16 @@ def _run_policy(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
 def _replicas(
     job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan, variables: RoleVariables
 ) -> dict[str, Any]:
-    def role(count: int, own: Sequence[Mapping[str, Any]], over: Mapping[str, Any]) -> dict[str, Any]:
+    def role(
+        count: int, own: Sequence[Mapping[str, Any]], over: Mapping[str, Any], *, waits: bool = False
+    ) -> dict[str, Any]:
         laid = replace(options, pod_template=merged_manifest(options.pod_template, over))
         template = pods.template(job, laid, replace(plan, environment=own))
         # The operator sets it from the role's own.
         template["spec"].pop("restartPolicy")
+        if waits:
+            inits = [*(template["spec"].get("initContainers") or ()), _wait_for_master(plan.name, template)]
+            template["spec"]["initContainers"] = inits
         return {"replicas": count, "restartPolicy": options.restart_policy, "template": template}
 
     if options.elastic_policy:
@@ -190,10 +196,31 @@ def _replicas(
             "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}},
         }
         return {"Worker": role(job.nodes, [*variables.worker, rank], options.worker_template)}
-    workers = (
-        {"Worker": role(job.nodes - 1, variables.worker, options.worker_template)} if job.nodes > 1 else {}
-    )
+    workers = {}
+    if job.nodes > 1:
+        # An image with a start of its own may have no Python.
+        waits = job.container is None
+        workers["Worker"] = role(job.nodes - 1, variables.worker, options.worker_template, waits=waits)
     return {"Master": role(1, variables.main, options.main_template), **workers}
+
+
+def _wait_for_master(gang: str, template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the init container in which a Worker waits for its Master, for as long as the gang does.
+
+    The operator puts its own after it, which fails the gang when the Master is not there within 200 s.
+    """
+    (own,) = [each for each in template["spec"]["containers"] if each["name"] == CONTAINER]
+    alike = {name: own[name] for name in ("image", "imagePullPolicy", "securityContext") if own.get(name)}
+    return {
+        "name": WAITER,
+        **alike,
+        "command": ["python3", "-c", agent_parts.WAIT, f"{gang}-master-0"],
+        # As a quota may ask for.
+        "resources": {
+            "limits": {"cpu": "100m", "memory": "64Mi"},
+            "requests": {"cpu": "50m", "memory": "32Mi"},
+        },
+    }
 
 
 OPERATOR = PyTorchJobs()

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.model.job import Seconds, TrainingJob
 KIND = "pytorchjob"
 DAY = 86_400.0
 CONTAINER = "pytorch"
-"""The one container that the operator reads."""
+"""Name of the one container that the operator reads."""
 TEMPLATES = ("pod_template", "main_template", "worker_template")
 SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "scheduleTimeoutSeconds")
 ELASTIC = (
@@ -40,20 +40,22 @@ class PyTorchJobOptions(PodOptions):
 
     kind: str = KIND
     clean_pod_policy: Literal["Running", "All", "None"] = "Running"
-    """Which pods the operator deletes at the end. `Running`: those that have ended keep their logs; `None`: after a
+    """Pods that the operator deletes at the end. `Running`: those that have ended keep their logs; `None`: after a
     failure the others run on to their own end."""
     restart_policy: Literal["Never", "OnFailure", "ExitCode", "Always"] = "Never"
-    """Other than `Never` only for a `container` of its own: an agent's gang is retried whole, by Airflow."""
+    """Restart policy of the pods. Other than `Never` only for a `container` of its own: an agent's gang is retried
+    whole, by Airflow."""
     backoff_limit: int | None = None
-    """Restarts of all pods together. None: 3 where `restart_policy` restarts any."""
+    """Number of restarts of all pods together. None: 3 where `restart_policy` restarts any."""
     main_template: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over `pod_template` for the Master, in the same form."""
+    """`metadata` and `spec` of the Master's pod, merged over `pod_template`, in the same form."""
     worker_template: Mapping[str, Any] = field(default_factory=dict)
-    """The same for the Workers."""
+    """`metadata` and `spec` of the Workers' pods, merged over `pod_template`, in the same form."""
     scheduling_policy: Mapping[str, Any] = field(default_factory=dict)
     """`schedulingPolicy` of the manifest, for a gang scheduler: Volcano or the scheduler plugins."""
     ttl: Seconds | None = DAY
-    """After its end the operator deletes the gang, as a safety net. None: it stays until somebody deletes it."""
+    """Time after its end at which the operator deletes the gang, as a safety net. None: it stays until somebody deletes
+    it."""
     elastic_policy: Mapping[str, Any] = field(default_factory=dict)
     """`elasticPolicy` of the manifest, for torchrun's own rendezvous: the gang has Workers only, `nodes` of them."""
 

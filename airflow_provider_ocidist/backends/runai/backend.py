@@ -5,16 +5,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
-from airflow_provider_ocidist.backends.capabilities import ListsGangs, NamesSecrets, OpensById, Suspends
+from airflow_provider_ocidist.backends.capabilities import (
+    ChecksBeforehand,
+    Finding,
+    HasCommandLine,
+    ListsGangs,
+    NamesSecrets,
+    OpensById,
+    Suspends,
+)
+from airflow_provider_ocidist.backends.kubernetes.pod_logs import Turns
 from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE, expectations, key_in, secrets_of_nodes
-from airflow_provider_ocidist.backends.runai import names, pod_logs
+from airflow_provider_ocidist.backends.place_probe import writable
+from airflow_provider_ocidist.backends.runai import command_lines, names, pod_logs, preflight
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, id_of_project, make_plan
@@ -52,15 +62,24 @@ log = logging.getLogger(__name__)
 WORKLOADS = "/api/v1/workloads"
 PROJECTS, CLUSTERS = "/api/v1/org-unit/projects", "/api/v1/clusters"
 FEW = 4
-"""Gangs: so many are asked for one by one, more of them by a list of all since the oldest."""
+"""Most gangs that are requested one by one; more of them take a list of their projects' workloads since the oldest."""
+EVERY_PROJECT = ""
 EARLIER = 3600.0
-"""Seconds by which that list begins before the oldest gang: the clocks of two machines differ."""
+"""Seconds by which that list begins before the oldest gang, since the clocks of two machines differ."""
 LOOKS, BETWEEN_LOOKS = 10, 1.0
-"""How often, and every how many seconds, lists are asked for a workload whose name is taken: they may lag."""
+"""Number of looks at a list, and seconds between them, for a workload whose name is taken: lists may lag."""
 FINAL = ("Completed", "Failed")
 
 
-class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mapping[str, Workload]]):
+class Runai(
+    OpensById,
+    ListsGangs,
+    HasCommandLine,
+    NamesSecrets,
+    ChecksBeforehand,
+    Suspends,
+    WorkDirBackend[Mapping[str, Workload]],
+):
     """Creates workloads in a project and watches them; all that concerns single nodes is in their reports."""
 
     kind = KIND
@@ -71,8 +90,11 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
         self._absent: dict[str, Absent] = {}
         self._paused: set[str] = set()
         self._reporting: dict[str, bool] = {}
-        """By the workload's id, where the service shows its variables only with what was submitted."""
+        """Whether the nodes of a workload report, by its id; the service shows that only with what was submitted."""
         self._namespaces: dict[str, str] = {}
+        self._projects: dict[str, str] = {}
+        """Projects by the workload's id, as last seen."""
+        self._turns = Turns()
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         super()._take(fields)
@@ -96,6 +118,42 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         return make_plan(job, key, self._fields)
 
+    @staticmethod
+    def equivalents(plan: Plan) -> dict[str, str]:
+        return command_lines.equivalents(plan)
+
+    # beforehand
+
+    def preflight(self, job: TrainingJob) -> list[Finding]:
+        plan = self.plan(job, RunKey(dag_id=job.name, run_id="preflight", task_id="task"))
+        (request,) = plan.requests
+        place = str(plan.run_dir).rpartition("/")[0]
+        return [
+            *self._admission(request.body, plan.nodes),
+            writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
+        ]
+
+    def _admission(self, body: Mapping[str, Any], nodes: int) -> Iterator[Finding]:
+        """Yield whether the control plane takes the account, its project, and as many GPUs."""
+        try:
+            projects = list(self._client.pages(PROJECTS, "projects", "looking for the project"))
+            clusters = self._client.get(CLUSTERS, "looking for the cluster")
+        except BackendError as error:
+            yield Finding.failed("sign-in", str(error), preflight.ACCESS)
+            return
+        yield Finding.passed("sign-in", f"the control plane takes the service account ({self._fields.url})")
+        try:
+            project = _chosen(projects, str(body["projectId"]))
+        except BackendError as error:
+            yield Finding.failed(
+                "project", str(error), "correct backend.project, or give the account an access rule"
+            )
+            return
+        yield Finding.passed("project", f"the account may use project {project['name']}")
+        given = str(body["clusterId"])
+        yield preflight.cluster_of(clusters, str(project["clusterId"]) if given == CLUSTER_ID else given)
+        yield preflight.quota_of(project, body["spec"], nodes)
+
     # submit
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
@@ -111,8 +169,8 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
             if found is None or found.key == plan.key:
                 place = f"the nodes meet in {found.run_dir}" if found else "ocidist has not made it"
                 raise BackendError(
-                    f"a workload named {workload['name']} is there already, and it is another: {place}; delete it, or "
-                    "name the work_dir that it has",
+                    f"a workload named {workload['name']} exists already and belongs to another run: {place}; "
+                    "delete it, or name the work_dir that it has",
                     cause=Cause.CONFIG,
                 )
         return None
@@ -149,16 +207,7 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
 
     def _project(self, wanted: str) -> Mapping[str, Any]:
         """Return the project of an id, or of what stands in a plan for one. Raises BackendError."""
-        projects = list(self._client.pages(PROJECTS, "projects", "looking for the project"))
-        for project in projects:
-            if wanted in (str(project["id"]), id_of_project(str(project["name"]))):
-                return project
-        known = ", ".join(sorted(str(project["name"]) for project in projects)) or "none"
-        raise BackendError(
-            f"there is no {wanted.removeprefix('<id of ').removesuffix('>')} that the service account may use; "
-            f"it may use {known}: correct backend.project, or give it an access rule",
-            cause=Cause.CONFIG,
-        )
+        return _chosen(list(self._client.pages(PROJECTS, "projects", "looking for the project")), wanted)
 
     def _named(self, name: str) -> list[Mapping[str, Any]]:
         doing = f"looking for the workload {name}"
@@ -299,17 +348,28 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
         found: dict[str, Workload] = {}
         if len(wanted) > FEW:
             since = min(ref.submitted_at for ref in wanted.values()) - EARLIER
-            found = {each.id: each for each in self._since(since) if each.id in wanted}
+            for project in self._projects_of(wanted):
+                found |= {each.id: each for each in self._since(since, project) if each.id in wanted}
         rest = [job_id for job_id in wanted if job_id not in found]
         found |= {each.id: each for each in in_parallel(self._get, rest) if each is not None}
         for workload in found.values():
             self._absent.pop(workload.id, None)
+            self._projects[workload.id] = workload.project
+            if workload.namespace:
+                self._namespaces[workload.id] = workload.namespace
             if workload.phase in FINAL:
                 self._ended[workload.id] = workload
         return {**found, **{ref.job_id: self._ended[ref.job_id] for ref in refs if ref.job_id in self._ended}}
 
-    def _since(self, time_s: float) -> Iterator[Workload]:
+    def _projects_of(self, wanted: Collection[str]) -> Sequence[str]:
+        """Return the projects whose workloads are listed; where too many were never seen, those of the whole tenant."""
+        known = {job_id: self._projects[job_id] for job_id in wanted if self._projects.get(job_id)}
+        return sorted(set(known.values())) if len(wanted) - len(known) <= FEW else [EVERY_PROJECT]
+
+    def _since(self, time_s: float, project: str) -> Iterator[Workload]:
         filters = f"createdAt>={datetime.fromtimestamp(time_s, timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')}"
+        if project != EVERY_PROJECT:
+            filters += f",projectId=={project}"
         doing = "asking for the phases of the workloads"
         return map(Workload.of, self._client.pages(WORKLOADS, "workloads", doing, filterBy=filters))
 
@@ -342,6 +402,7 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
         self._absent.pop(ref.job_id, None)
         self._namespaces.pop(ref.job_id, None)
         self._reporting.pop(ref.job_id, None)
+        self._projects.pop(ref.job_id, None)
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
@@ -353,7 +414,7 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
         if self._cluster is None:
             return [LogPart(self._last_lines(ref, since)) for ref, since in wanted]
         gangs = [(ref, self._namespace_of(ref), since) for ref, since in wanted]
-        return pod_logs.read(self._cluster, gangs, most)
+        return pod_logs.read(self._cluster, gangs, most, self._turns)
 
     def _last_lines(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         reported = self._reports.read({ref.run_dir: True}).get(ref.run_dir) or {}
@@ -397,6 +458,19 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
         with suppress(RunNotFound):
             path = f"{WORKLOADS}/{ref.topology}/{ref.job_id}"
             self._client.call("DELETE", path, f"deleting the workload of {ref.key.name}")
+
+
+def _chosen(projects: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]:
+    """Return the project of an id, or of what stands in a plan for one. Raises BackendError."""
+    for project in projects:
+        if wanted in (str(project["id"]), id_of_project(str(project["name"]))):
+            return project
+    known = ", ".join(sorted(str(project["name"]) for project in projects)) or "none"
+    raise BackendError(
+        f"there is no {wanted.removeprefix('<id of ').removesuffix('>')} that the service account may use; "
+        f"it may use {known}: correct backend.project, or give it an access rule",
+        cause=Cause.CONFIG,
+    )
 
 
 def _ref_of(plan: Plan, workload_id: str) -> RunRef:

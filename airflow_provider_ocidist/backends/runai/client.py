@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
 ATTEMPTS = 6
-"""Of each request, with exponential back-off and jitter: 20 s in all, as for OCI."""
+"""Number of attempts of each request, with exponential back-off and jitter: 20 s in all, as for OCI."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 8.0
 MARGIN = 60.0
-"""Seconds before its end in which a token is renewed; of one that lives shortly, a tenth of its life."""
+"""Seconds before its end in which a token is renewed; of a short-lived one, a tenth of its life."""
 PAGE = 500
-"""The most that a list returns at a time."""
+"""Most items that a list returns at a time."""
 BUSY = (429, 500, 502, 503, 504)
 
 
@@ -41,7 +41,7 @@ class Busy(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What proves who asks; times by this machine's monotonic clock."""
+    """The token of an account; times by this machine's monotonic clock."""
 
     text: str
     renew_at: float
@@ -237,7 +237,7 @@ def _transport_errors(doing: str, address: str) -> Iterator[None]:
                 cause=Cause.CONFIG,
             ) from error
         raise BackendError(
-            f"{doing}: cannot reach {address} ({error or type(error).__name__}); check host and network",
+            f"{doing}: cannot reach {address} ({str(error) or type(error).__name__}); check host and network",
             retryable=True,
         ) from error
     except (httpx.InvalidURL, UnicodeError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_ocidist.model.run import Plan
 
 OURS = "OCIDIST_"
-"""What variables begin with whose values are left to the shell: `-e NAME=$NAME`."""
+"""Prefix of the variables whose values are left to the shell: `-e NAME=$NAME`."""
 FLAGS = {
     "compute.cpuCoreRequest": ("--cpu", "--cpu-core-request"),
     "compute.cpuCoreLimit": ("--cpu-limit", "--cpu-core-limit"),
@@ -25,7 +25,7 @@ FLAGS = {
     "backoffLimit": ("--backoff-limit", "--backoff-limit"),
     "cleanPodPolicy": ("--clean-pod-policy", None),
 }
-"""By the field of the request: the flag of each generation; None: it has none."""
+"""Flag of each generation, by the field of the request; None: it has none."""
 SWITCHES = {"compute.largeShmRequest": "--large-shm", "security.hostNetwork": "--host-network"}
 NOWHERE = (
     "imagePullSecrets",
@@ -36,7 +36,7 @@ NOWHERE = (
     "priorityClass",
     "storage.secretVolume",
 )
-"""What no command line of either generation says in these documents."""
+"""Fields for which these documents name no flag of either generation."""
 
 
 def equivalents(plan: Plan) -> dict[str, str]:

@@ -10,13 +10,13 @@ from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentCo
 from airflow_provider_ocidist.model.run import RunKey
 
 LABEL_LIMIT = 63
-"""Characters of a label of DNS."""
+"""Most characters of a DNS label."""
 LONGEST_SUFFIX = "-worker-NNN"
-"""What the operator beneath appends to a name; one that is too long hangs there for ever."""
+"""Longest suffix that the operator beneath appends to a name; a name that is too long hangs there for ever."""
 START_VARIABLE = "OCIDIST_START"
-"""Holds the program that starts the agent; a container with a start of its own lacks it."""
+"""Variable with the program that starts the agent; a container with a start of its own lacks it."""
 SUSPENSION_VARIABLE = "OCIDIST_WHEN_SUSPENDED"
-"""What a suspension means for the gang, for every process that watches it."""
+"""Variable with the meaning of a suspension for the gang, for every process that watches it."""
 
 
 def workload_name(key: RunKey) -> str:

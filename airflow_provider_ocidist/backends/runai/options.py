@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.job import STRICT, AtLeast, BackendOptions
 
 KIND = "runai"
 Priority = Literal["very-low", "low", "medium-low", "medium", "medium-high", "high", "very-high"]
-"""As the control plane's description lists them."""
+"""Priorities that the control plane's description lists."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +23,11 @@ class Claim:
     __pydantic_config__ = STRICT
 
     claim: str
-    """Its name in the project's namespace."""
+    """Name of the claim in the project's namespace."""
     path: str
-    """Where it is seen: absolute."""
+    """Absolute path at which nodes see it."""
     read_only: bool = False
-    """Whether no node may write there."""
+    """Whether nodes may only read it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,15 +37,15 @@ class Toleration:
     __pydantic_config__ = STRICT
 
     key: str
-    """Its name."""
+    """Key of the taint."""
     operator: Literal["Equal", "Exists"] = "Exists"
-    """Whether its value counts."""
+    """Whether the taint's value counts."""
     value: str | None = None
-    """With `Equal`."""
+    """Value of the taint; with `Equal`."""
     effect: Literal["NoSchedule", "NoExecute", "PreferNoSchedule", "Any"] | None = None
-    """What it does to pods; None: any of these."""
+    """Effect of the taint on pods; None: any of these."""
     seconds: int | None = None
-    """With `NoExecute`: for how long."""
+    """Seconds for which pods stay; with `NoExecute`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,57 +54,59 @@ class RunaiOptions(BackendOptions):
 
     kind: str = KIND
     project: str | None = None
-    """Name or id. None, here and below: the connection's."""
+    """Name or id of the project. None, here and below: the connection's."""
     cluster_id: str | None = None
-    """UUID; None there too: that of the project."""
+    """UUID of the cluster; None there too: that of the project."""
     gpus: Annotated[int, AtLeast(0)] | None = None
-    """Of each node; None: no GPU."""
+    """Number of GPUs of each node; None: no GPU."""
     gpu_fraction: float | None = None
     """Share of each GPU, between 0 and 1, instead of whole ones."""
     gpu_memory: str | None = None
     """Memory of the one GPU, as `20G`, instead of a whole one."""
     cpus: float | None = None
-    """Processor cores that each node asks for."""
+    """Processor cores requested for each node."""
     cpu_limit: float | None = None
-    """Processor cores that it cannot exceed."""
+    """Processor cores that a node cannot exceed."""
     memory: str | None = None
-    """That each node asks for, as `32G`."""
+    """Memory requested for each node, as `32G`."""
     memory_limit: str | None = None
-    """That it cannot exceed."""
+    """Memory that a node cannot exceed."""
     large_shm: bool = False
-    """Shared memory in `/dev/shm` beyond the 64 MB of a container: NCCL and loaders of data want it."""
+    """Whether `/dev/shm` may exceed the 64 MB of a container, as NCCL and data loaders need it."""
     extended_resources: Mapping[str, str] = field(default_factory=dict)
-    """Others that a node asks for, such as `{nvidia.com/rdma: "1"}`."""
+    """Other resources requested for each node, such as `{nvidia.com/rdma: "1"}`."""
     node_pools: tuple[str, ...] = ()
-    """In the order of preference; none: the project's."""
+    """Node pools in the order of preference; none: the project's."""
     node_type: str | None = None
     """Label of nodes that an administrator has set."""
     tolerations: tuple[Toleration, ...] = ()
     priority: Priority | None = None
-    """None: the platform's default for trainings."""
+    """Priority of the workload. None: the platform's default for trainings."""
     preemptible: bool | None = None
-    """Whether others may take its GPUs; what may not stays within the project's quota. None: the platform's default."""
+    """Whether other workloads may take its GPUs; one that is not preemptible stays within the project's quota. None:
+    the platform's default."""
     volumes: tuple[Claim, ...] = ()
     """Claims that every node mounts."""
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
     """Environment variables whose values are in secrets: `{HF_TOKEN: {name: hugging-face, key: token}}`. The
     console puts a prefix before the name of a credential, as `genericsecret-`."""
     secret_files: Mapping[str, str] = field(default_factory=dict)
-    """Secrets that are seen as folders: `{/etc/oci: oci-config}`."""
+    """Secrets that nodes see as folders: `{/etc/oci: oci-config}`."""
     image_pull_secrets: tuple[str, ...] = ()
-    """Their names, with the prefix that the console gives them, `dockerreg-`."""
+    """Names of the secrets with which the image is pulled, with the prefix that the console gives them,
+    `dockerreg-`."""
     image_pull_policy: Literal["Always", "Never", "IfNotPresent"] | None = None
-    """None: the platform's default."""
+    """Pull policy of the image. None: the platform's default."""
     host_network: bool = False
     """Whether nodes use their machines' network, as RDMA may need it."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the pods, besides `tags`."""
+    """Labels of the pods, besides `tags`."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Of the pods."""
+    """Annotations of the pods."""
     python: str = "python3"
-    """The image's interpreter."""
+    """Python interpreter of the image."""
     when_suspended: Literal["fail", "wait"] = "fail"
-    """What a person's suspension of the workload is: the end of the try, or a pause of it."""
+    """Meaning of a person's suspension of the workload: the end of the try, or a pause of it."""
     keep_for: Annotated[int, AtLeast(1)] | None = None
     """Seconds for which Run:ai keeps a workload that has ended; None: its default, 30 days."""
 
@@ -123,9 +125,10 @@ class Fields:
     """Whether, or with which bundle of authorities, the control plane's certificate is verified."""
     require_training: bool | str | None = None
     prices: Mapping[str, float] | str | None = None
-    """Of a node for an hour, by node type or first node pool; JSON where it comes from the form or from a URI."""
+    """Prices of a node for an hour, by node type or first node pool; JSON where they come from the form or from a
+    URI."""
     kube_config_path: str | None = None
-    """With it the logs of nodes are read from the cluster itself."""
+    """Path of a kubeconfig, with which the logs of nodes are read from the cluster itself."""
     cluster_context: str | None = None
 
     @classmethod

@@ -34,7 +34,7 @@ STATES = {
     "Failed": NodeState.FAILED,
     "Unknown": NodeState.UNKNOWN,
 }
-"""Every phase that the control plane's description lists."""
+"""State of a node for every phase that the control plane's description lists."""
 CAUSES_IN_REASONS = (
     ("NonPreemptibleOverQuota", Cause.QUOTA),
     ("OverLimit", Cause.QUOTA),
@@ -45,7 +45,7 @@ CAUSES_IN_REASONS = (
     ("Preempt", Cause.PREEMPTED),
     ("Evict", Cause.PREEMPTED),
 )
-"""What a reason or a message holds, and what that implies; the first counts."""
+"""Texts in a reason or a message, and the causes that they imply; the first match counts."""
 SUSPENDED = "suspended by somebody in Run:ai; resume or clear it there, or set backend.when_suspended: wait"
 PAUSED = "suspended by somebody in Run:ai: waiting until it is resumed"
 STOPPED = ("Stopping", "Stopped")
@@ -63,11 +63,13 @@ class Workload:
     created_at: float = 0.0
     completed_at: float | None = None
     namespace: str = ""
-    """Of its pods."""
+    """Namespace of the pods."""
+    project: str = ""
+    """Id of the project."""
     waits: bool = False
-    """Whether a suspension is a pause, not the end."""
+    """Whether a suspension is a pause, and not the end."""
     has_agent: bool | None = None
-    """Whether its nodes report; None where the answer does not show its variables."""
+    """Whether its nodes report; None if the answer does not show its variables."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
@@ -81,6 +83,7 @@ class Workload:
             created_at=unix_time(answer.get("createdAt")) or 0.0,
             completed_at=unix_time(answer.get("completedAt")),
             namespace=str(answer.get("namespace") or ""),
+            project=str(answer.get("projectId") or ""),
             waits=environment.get(SUSPENSION_VARIABLE) == "wait",
             has_agent=START_VARIABLE in environment if KEY_VARIABLE in environment else None,
         )

@@ -37,11 +37,11 @@ from airflow_provider_ocidist.storage.locations import join
 
 DISTRIBUTED, TRAINING = "CreateDistributed", "CreateTraining"
 PATHS = {DISTRIBUTED: "distributed", TRAINING: "trainings"}
-"""The part of the address that a verb has."""
+"""Part of the address for each verb."""
 START_COMMAND = f"import os; exec(os.environ['{START_VARIABLE}'])"
-"""In one line without blanks to lose: the platform splits a command as it likes."""
+"""Command that starts the agent, in one line whose blanks do not matter, as the platform splits it in its own way."""
 SAVING_GRACE = 60.0
-"""Seconds beyond `limits.stop_grace` in which a node that is ended saves what it has."""
+"""Seconds beyond `limits.stop_grace` in which a node that is ended saves its checkpoint."""
 MISSING = "is needed here: the job does not set it, and the connection has no default for it"
 
 
@@ -83,7 +83,7 @@ def _asked_for(options: RunaiOptions) -> dict[str, str]:
 
 
 CLUSTER_ID = "<id of the project's cluster>"
-"""Stands in a plan for the one that only the service can give."""
+"""Placeholder in a plan for the one value that only the service can give."""
 
 
 def id_of_project(project: str) -> str:

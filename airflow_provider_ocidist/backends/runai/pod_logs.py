@@ -8,7 +8,7 @@ from airflow_provider_ocidist.backends.base import LogPart
 from airflow_provider_ocidist.backends.kubernetes import pod_logs
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
-from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLog
+from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -23,10 +23,12 @@ def api_of(fields: Fields) -> Api | None:
     )
 
 
-def read(api: Api, gangs: Iterable[tuple[RunRef, str | None, Sequence[float]]], most: int) -> list[LogPart]:
+def read(
+    api: Api, gangs: Iterable[tuple[RunRef, str | None, Sequence[float]]], most: int, turns: Turns
+) -> list[LogPart]:
     """Return what was read of each gang: its namespace, None once it is gone, and the Unix time of each node.
 
-    `most`: about how many lines of all. Raises BackendError.
+    `most`: about how many lines of all; `turns`: whose log is read now. Raises BackendError.
     """
     gangs = list(gangs)
     wanted = [
@@ -35,10 +37,12 @@ def read(api: Api, gangs: Iterable[tuple[RunRef, str | None, Sequence[float]]], 
         if namespace is not None
         for rank in range(ref.nodes)
     ]
-    limit = pod_logs.bytes_of(most, len(wanted))
-    found = in_parallel(lambda item: pod_logs.read(api, item[1], limit), wanted)
-    read_of = list(zip(wanted, found, strict=True))
-    return [
-        pod_logs.part_of((each.rank, lines) for (own, each), lines in read_of if own == number)
-        for number in range(len(gangs))
-    ]
+    turn = turns.of([(each.namespace, each.pod) for _, each in wanted], gangs=len(gangs))
+    limit = pod_logs.bytes_of(most, len(turn))
+    due = [each for _, each in wanted if (each.namespace, each.pod) in turn]
+    read_now = in_parallel(lambda each: pod_logs.read(api, each, limit), due, pod_logs.at_a_time(len(gangs)))
+    found = dict(zip(due, read_now, strict=True))
+    of_gangs: list[list[tuple[int, PodLines]]] = [[] for _ in gangs]
+    for number, each in wanted:
+        of_gangs[number].append((each.rank, found.get(each, PodLines.later(each.since))))
+    return [pod_logs.part_of(lines) for lines in of_gangs]

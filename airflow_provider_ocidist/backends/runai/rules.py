@@ -14,7 +14,7 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 
 EXPORT = re.compile(r"(?P<server>[^/\s:]+):(?P<path>/(?!/)\S*)")
 QUANTITY = re.compile(r"[+]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
-"""As the control plane's description has it."""
+"""Pattern of a quantity in the control plane's description."""
 
 
 def _image(job: TrainingJob) -> Iterator[Problem]:

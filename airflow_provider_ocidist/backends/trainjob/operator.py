@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backends.kubernetes import pods
+from airflow_provider_ocidist.backends.kubernetes import names, pods
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
@@ -30,11 +30,13 @@ from airflow_provider_ocidist.model.job import TrainingJob
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED = "jobset.sigs.k8s.io/replicatedjob-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
-"""Labels of pods, which every release of Trainer has."""
+"""Labels of pods that every release of Trainer has."""
 NO_RUNTIME = "must be created before the TrainJob is created"
-"""In the webhook's refusal."""
+"""Text in the webhook's refusal."""
+DEFAULT_GRACE = 30
+"""Seconds that Kubernetes gives a pod by default."""
 CAUSES_OF_FAILED = {"DeadlineExceeded": Cause.DEADLINE, "TrainingRuntimeNotSupported": Cause.CONFIG}
-"""Reasons of the condition Failed."""
+"""Causes by the reason of the condition Failed."""
 
 
 class TrainJobs(Operator):
@@ -45,6 +47,7 @@ class TrainJobs(Operator):
     longest_suffix = f"-{CONTAINER}-0-999-xxxxx"
     roles_apart = False
     replaces_pods = True
+    sets_grace = False  # no release lets a TrainJob change it: it is the runtime's
     ends_others = True
     remedy = "install Kubeflow Trainer, or choose backend pytorchjob"
 
@@ -88,12 +91,23 @@ class TrainJobs(Operator):
         path = f"{self.path}{place}/{plural}/{runtime['name']}"
         return ((path, f"{runtime['kind']} {runtime['name']}", remedy),)
 
+    def grace_of(self, needed: Mapping[str, Any]) -> float | None:
+        jobs = (((needed.get("spec") or {}).get("template") or {}).get("spec") or {}).get(
+            "replicatedJobs"
+        ) or ()
+        for job in jobs:
+            if job.get("name") == CONTAINER:
+                pod = ((job.get("template") or {}).get("spec") or {}).get("template") or {}
+                return float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or DEFAULT_GRACE)
+        return None
+
     def subjects(self, name: str) -> Sequence[tuple[str, str]]:
         return ((self.kind, name), ("JobSet", name), ("Job", f"{name}-{CONTAINER}-0"))
 
-    def pod_selector(self, name: str | None) -> str:
+    def pod_selector(self, gangs: Collection[str]) -> str:
         # Not by our own labels, which Trainer 2.0 does not pass on to pods.
-        return f"{REPLICATED}={CONTAINER}" if name is None else f"{JOBSET}={name},{REPLICATED}={CONTAINER}"
+        of_nodes = f"{REPLICATED}={CONTAINER}"
+        return f"{names.any_of(JOBSET, gangs)},{of_nodes}" if gangs else of_nodes
 
     def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         labels = (pod.get("metadata") or {}).get("labels") or {}

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 
 KIND = "trainjob"
 CONTAINER = "node"
-"""The container of a runtime that trains, and the name of its replicated job."""
+"""Name of the training container in a runtime, and of its replicated job."""
 PATCHED = (
     "affinity",
     "containers",
@@ -27,7 +27,7 @@ PATCHED = (
     "tolerations",
     "volumes",
 )
-"""What a TrainJob may change in the pods of its runtime (`PodSpecPatch` of Kubeflow Trainer 2.3)."""
+"""Fields that a TrainJob may change in the pods of its runtime (`PodSpecPatch` of Kubeflow Trainer 2.3)."""
 PATCHED_IN_CONTAINER = ("env", "name", "securityContext", "volumeMounts")
 RUNTIMES = (
     "env_from",
@@ -50,9 +50,9 @@ class TrainJobOptions(PodOptions):
 
     kind: str = KIND
     runtime: str = "torch-distributed"
-    """Whose pods these are. One that never restarts them is best: see docs/kubernetes.md."""
+    """Runtime that defines the pods. One that never restarts them is best: see docs/kubernetes.md."""
     runtime_kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] = "ClusterTrainingRuntime"
-    """Of the whole cluster, or of the namespace."""
+    """Kind of the runtime: of the whole cluster, or of the namespace."""
 
 
 def _runtimes(job: TrainingJob) -> Iterator[Problem]:

@@ -12,10 +12,10 @@ from airflow_provider_ocidist.backends.trainjob.options import CONTAINER
 from airflow_provider_ocidist.errors import BackendError, Cause
 
 PATCHES, TEMPLATES, SPECS = "runtimePatches", "podTemplateOverrides", "podSpecOverrides"
-"""Where the pods of a runtime are changed: since 2.2, in 2.1, in 2.0."""
+"""Fields that change the pods of a runtime: since 2.2, in 2.1, in 2.0."""
 WORDS = (PATCHES, TEMPLATES, SPECS)
 MANAGER = "ocidist/airflow"
-"""Whose patch it is: a path that begins with a domain."""
+"""Owner of the patch, a path that begins with a domain."""
 
 Obj = Mapping[str, Any]
 

@@ -26,7 +26,8 @@ BASE_HEADERS = TARGET_HEADERS | {"host"}
 BODY_HEADERS = frozenset({"content-length", "content-type", "x-content-sha256"})
 MAX_CACHED_TOKENS = 4096
 FIELD = re.compile(r'(?:^|,)\s*(\w+)="([^"]*)"')
-"""Of the Authorization header. It begins at a comma: were it looked for everywhere, a long word would take hours."""
+"""Field of the Authorization header. It begins at a comma: looked for everywhere, it would take hours in a long
+word."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

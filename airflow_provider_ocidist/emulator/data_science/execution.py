@@ -39,11 +39,11 @@ class Orders:
 
     layout: Layout
     plans: Mapping[int, NodePlan]
-    """By rank."""
+    """Plans of the nodes, by rank."""
     folder: Path
-    """Of the run; made and removed with it."""
+    """Folder of the run; made and removed with it."""
     token: Callable[[], str]
-    """A fresh resource principal token."""
+    """Function that returns a fresh resource principal token."""
 
     @property
     def nodes_file(self) -> Path:

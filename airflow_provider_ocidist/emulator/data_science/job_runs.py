@@ -58,7 +58,7 @@ class JobRun(Resource):
     mounts: tuple[Mapping[str, Any], ...] = ()
     log_details: Mapping[str, str] | None = None
     node_groups: tuple[Mapping[str, str], ...] | None = None
-    """None for a single-node run."""
+    """Node groups; None for a single-node run."""
 
     @property
     def is_over(self) -> bool:

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.errors import invalid, limit_exceeded
 
 Details = Mapping[str, Any]
 MAX_NODES = 256
-"""What a machine may be asked for; the service's own limits are those of the tenancy."""
+"""Most nodes for one machine; the service's own limits are those of the tenancy."""
 OVERRIDDEN_AS_A_WHOLE = (
     "replicas",
     "minimumSuccessReplicas",
@@ -55,7 +55,7 @@ class Layout:
     multi_node: bool
     in_order: bool
     minutes: int | None
-    """The shortest maximum runtime that job, run or one of the groups has."""
+    """Shortest maximum runtime of job, run and groups."""
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 FRESH = ".ocidist-mounting-"
-"""The prefix of the names of files that are being written."""
+"""Prefix of the names of files that are being written."""
 MAX_COMPONENT_BYTES = 255
 BUFFER_BYTES = 1 << 20
 

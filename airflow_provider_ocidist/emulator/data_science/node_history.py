@@ -10,7 +10,7 @@ from airflow_provider_ocidist.emulator.nodes.life import NodeEnd
 from airflow_provider_ocidist.emulator.wire import now
 
 MAX_RUNS = 1000
-"""How many runs are remembered; in memory only."""
+"""Most runs that are remembered; in memory only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,13 +31,13 @@ class RunFacts:
     compartment_id: str
     display_name: str
     environment: dict[str, str]
-    """The variables that the service documents for every job run."""
+    """Variables that the service documents for every job run."""
     artifact: Artifact | None
     mounts: Mapping[str, Path]
     private_mounts: bool
     notes: Callable[[], Sequence[str]]
     output: Callable[[int | None], OutputSink]
-    """Opens the output of a rank; of None for a single-node run."""
+    """Function that opens the output of a rank; of None for a single-node run."""
 
 
 def orders_of(facts: RunFacts, layout: Layout, context: Context, folder: Path) -> Orders:

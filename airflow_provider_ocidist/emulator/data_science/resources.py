@@ -29,7 +29,7 @@ class Resource:
 
     id: str
     details: Mapping[str, Any]
-    """As given to create, with later updates."""
+    """Details as given to create, with later updates."""
     created_by: str
     time_created: str = field(default_factory=now)
     state: str = "ACTIVE"
@@ -48,10 +48,10 @@ class Kind(Generic[Item]):
     name: str
     decode: Callable[..., Item]
     path: str
-    """Of the collection, below the API's version: `jobs`."""
+    """Path of the collection, below the API's version: `jobs`."""
     states: frozenset[str]
     summary: Callable[[Item], Body]
-    """What a list shows."""
+    """Function that returns what a list shows."""
     body: Callable[[Item], Body]
     filters: tuple[str, ...] = ("id", "displayName", "lifecycleState", "createdBy")
     updatable: tuple[str, ...] = ("displayName", "freeformTags", "definedTags")

@@ -23,7 +23,7 @@ SINGLE_NODE = (
     ("jobInfrastructureConfiguration", "jobInfrastructureType"),
     ("jobEnvironmentConfiguration", "jobEnvironmentType"),
 )
-"""A job's fields for its one node; for several nodes, each group has them."""
+"""Fields of a job for its one node; for several nodes, each group has them."""
 STANDALONE_KINDS = ("STANDALONE", "ME_STANDALONE", "MANAGED_COMPUTE_CLUSTER")
 GROUP_KINDS = ("MULTI_NODE", "MANAGED_COMPUTE_CLUSTER")
 REQUIRED_OF_INFRASTRUCTURE = {

@@ -40,7 +40,7 @@ SHAPES = (
 )
 """Name, cores and memory (of a flexible shape the most that it can have), series."""
 FAST_LAUNCH = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4", "VM.Standard2.8")
-"""Shapes that the service keeps machines ready of."""
+"""Shapes for which the service keeps machines ready."""
 
 
 def check(name: str, more: Container[str]) -> None:

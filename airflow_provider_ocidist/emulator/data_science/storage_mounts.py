@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 Details = Mapping[str, Any]
 SYNC_INTERVAL_S = 1.0
 SETTLED_S = 0.5
-"""A file that was written to within this time is not sent yet: the write may go on."""
+"""Seconds after its last write in which a file is not sent, as the write may go on."""
 WHOLE = "."
-"""In the place of a name: the whole folder."""
+"""Name that stands for the whole folder."""
 
 
 class StorageMounts:
@@ -143,10 +143,10 @@ class Mirror:
         self._prefix = prefix
         self._folder = MountFolder(folder)
         self._known: dict[str, tuple[str, FileState]] = {}
-        """What both sides were when they were last the same: etag and file, by name."""
+        """State of both sides when they were last the same: etag and file, by name."""
         self._turn = asyncio.Lock()
         self.problems: dict[str, str] = {}
-        """Why objects are not in the folder, or files not in the bucket; by name."""
+        """Reasons why objects are not in the folder, or files not in the bucket, by name."""
 
     async def sync(self, settled_s: float = SETTLED_S) -> None:
         """Bring both sides in step. A failure of one name is logged, and does not stop the others."""

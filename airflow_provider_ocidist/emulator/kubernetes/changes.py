@@ -8,7 +8,7 @@ from airflow_provider_ocidist.emulator.kubernetes import statuses
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 
 MAX_GRACE_S = 10**9
-"""A generation; a time that is much later could not be written."""
+"""Most seconds of grace, a generation; a time that is much later could not be written."""
 
 
 def with_status(old: Obj, obj: Obj) -> Obj:

@@ -23,15 +23,15 @@ SUBRESOURCES = {
     "Pod": (("log", "Pod", ("get",)), ("eviction", "Eviction", ("create",))),
     "ServiceAccount": (("token", "TokenRequest", ("create",)),),
 }
-"""By kind, its parts besides `status`: name, kind, verbs."""
+"""Parts of each kind besides `status`: name, kind, verbs."""
 IN_ALL = ("Pod", "Service", "Job")
-"""What `kubectl get all` shows."""
+"""Kinds that `kubectl get all` shows."""
 REVIEWS = (
     ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
     ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
     ("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
 )
-"""What can only be created, and is answered at once."""
+"""Kinds that can only be created, and are answered at once."""
 REVIEW_KINDS = tuple(
     Kind(name=name, plural=plural, group=group, namespaced=False) for group, name, plural in REVIEWS
 )

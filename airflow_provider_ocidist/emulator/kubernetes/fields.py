@@ -51,9 +51,9 @@ class Findings:
     """What was found in an object that its kind does not have."""
 
     unknown: list[str] = field(default_factory=list)
-    """Paths of fields."""
+    """Paths of unknown fields."""
     mistyped: list[tuple[str, str, Any]] = field(default_factory=list)
-    """Path, the type that it must have, what is there."""
+    """Path, required type and value of each field of a wrong type."""
 
 
 def checked(kind: Kind, obj: Obj, validation: str = "Warn") -> tuple[Obj, list[str]]:

@@ -9,9 +9,9 @@ from typing import Any
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 Obj = dict[str, Any]
-"""An object as JSON."""
+"""Object as JSON."""
 MAX_REPLICAS = 10_000
-"""Pods that one object may ask for; a real cluster would take more, and never have them."""
+"""Most pods that one object may ask for; a real cluster would take more, and never have them."""
 TOO_MANY = f"Invalid value: the emulator takes at most {MAX_REPLICAS}"
 
 
@@ -25,7 +25,8 @@ STATUS: Mapping[Any, Any] = {
     ],
     ...: "object",
 }
-"""Of custom kinds: anybody who may write a status may write any, and controllers read the conditions."""
+"""Schema of the status of custom kinds: anybody who may write a status may write any, and controllers read the
+conditions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,22 +40,23 @@ class Kind:
     namespaced: bool = True
     short_names: Sequence[str] = ()
     has_status: bool = False
-    """Status is a part of its own: others' writes leave it alone, and its writes leave the rest alone."""
+    """Whether the status is a part of its own: others' writes leave it alone, and its writes leave the rest alone."""
     schema: str | Mapping[Any, Any] | None = None
-    """Its fields, by name of a type in field_types.json or written out as `fields` explains; None: any."""
+    """Schema of its fields, by name of a type in field_types.json or written out as `fields` explains; None: any."""
     defaults: Callable[[Obj], None] = field(default=lambda _: None)
-    """Fills in, at each write, what the client left out."""
+    """Function that fills in, at each write, what the client left out."""
     problems: Callable[[Obj, Obj | None], Sequence[Problem]] = field(default=lambda _new, _old: ())
-    """What is wrong with an object that is to be written (and what it was before, if it was): answered as 422."""
+    """Function that returns the problems of an object to be written (and what it was before, if it was): answered as
+    422."""
     prepare: Callable[[Obj], None] = field(default=lambda _: None)
-    """Sets what a new object begins with, whatever the client sent, such as its first status."""
+    """Function that sets what a new object begins with, whatever the client sent, such as its first status."""
     columns: Sequence[tuple[str, str]] = ()
-    """For `kubectl get`: heading, and where the value is, such as `.status.phase`."""
+    """Columns of `kubectl get`: heading, and where the value is, such as `.status.phase`."""
     is_custom: bool = False
-    """Defined by a CustomResourceDefinition: no strategic merge, and unknown fields are pruned."""
+    """Whether a CustomResourceDefinition defines it: no strategic merge, and unknown fields are pruned."""
     has_spec: bool = True
     label_named: bool = False
-    """Names are labels of DNS, not subdomains."""
+    """Whether names are labels of DNS, not subdomains."""
 
     @property
     def singular(self) -> str:

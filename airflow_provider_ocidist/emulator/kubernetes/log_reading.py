@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.wire import whole_number
 
 LOOK_S = 0.05
 QUIET_AFTER_END_S = 0.1
-"""What was written last may be on its way to the file when the container is said to have ended."""
+"""Seconds after a container's end in which its last lines may be on their way to the file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

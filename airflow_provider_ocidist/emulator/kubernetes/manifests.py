@@ -10,9 +10,9 @@ from airflow_provider_ocidist.emulator.body_models import MAX_NESTING
 from airflow_provider_ocidist.emulator.wire import encode_json, stored_json
 
 MAX_NODES = 50_000
-"""Of one manifest; PyYAML makes some hundred thousand a second."""
+"""Most nodes of one manifest; PyYAML makes some hundred thousand a second."""
 MAX_PLAIN = 1_000
-"""Characters of a plain scalar: of a long one it takes long to see that it is a number."""
+"""Most characters of a plain scalar: a long one takes long to recognise as a number."""
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # found by its name

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Of generated names, as apimachinery's `rand.SafeEncodeString` has them."""
+"""Letters of generated names, as apimachinery's `rand.SafeEncodeString` has them."""
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 SUBDOMAIN_TEXT = (

@@ -35,13 +35,14 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesErro
 
 MAX_GENERATED_BASE = 58
 HISTORY = 4_096
-"""Changes of each kind that watches can begin at; older ones are compacted."""
+"""Number of changes of each kind that watches can begin at; older ones are compacted."""
 logger = logging.getLogger(__name__)
 Propagation = Literal["Foreground", "Background", "Orphan"]
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 """Finalizers that the garbage collector takes away."""
 Admission = Callable[["Cluster", Obj, "Obj | None"], None]
-"""Looks at an object before it is written, and at what it was; may change it. Raises KubernetesError."""
+"""Function that looks at an object before it is written, and at what it was; it may change it. Raises
+KubernetesError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class _Shelf:
     objects: dict[Key, Obj] = field(default_factory=dict)
     history: deque[Event] = field(default_factory=lambda: deque(maxlen=HISTORY))
     compacted: int = 0
-    """Changes up to this version are forgotten."""
+    """Version up to which changes are forgotten."""
     callbacks: list[Callback] = field(default_factory=list)
 
 
@@ -85,11 +86,11 @@ class Cluster:
         self._shelves = {kind.name: _Shelf(kind) for kind in kinds}
         self._version = 1
         self.compactions = 0
-        """How often the history was forgotten: lists that go on from before are refused."""
+        """Number of times that the history was forgotten: lists that go on from before are refused."""
         self._places: dict[str, tuple[str, Key]] = {}
         """Kind and key of each object, by its uid."""
         self._dependents: dict[str, dict[str, None]] = {}
-        """By an owner's uid, the uids of what names it as owner, in the order in which they came."""
+        """Uids of the objects that name an owner, by the owner's uid, in the order in which they came."""
         self._admissions: dict[str, list[Admission]] = {}
 
     @property
@@ -98,7 +99,7 @@ class Cluster:
 
     @property
     def version(self) -> int:
-        """Of the newest change."""
+        """The version of the newest change."""
         return self._version
 
     def kind(self, name: str) -> Kind:
@@ -375,6 +376,8 @@ class Cluster:
         if finalizer := {"Foreground": FOREGROUND, "Orphan": ORPHAN}.get(propagation):
             present = metadata.setdefault("finalizers", [])
             present += [finalizer] if finalizer not in present else []
+        if grace is None:
+            grace = metadata.get("deletionGracePeriodSeconds")  # who asks for no time changes none
         seconds = grace_of(shelf.kind, old, grace)
         lasting = seconds > 0 or metadata.get("finalizers") or (new.get("spec") or {}).get("finalizers")
         if not lasting:

@@ -38,13 +38,13 @@ class Operators:
     trainer: str | None = release.NEWEST
     """Version of Kubeflow Trainer, for TrainJob: 2.0 to 2.3."""
     kueue: bool = True
-    """Kueue, which holds jobs with the label of a queue until the queue has room."""
+    """Whether Kueue runs, which holds jobs with the label of a queue until the queue has room."""
     pod_backoff_s: float = POD_BACKOFF_S
-    """Before a Job replaces its first failed pod; doubled with each further one."""
+    """Seconds before a Job replaces its first failed pod; doubled with each further one."""
     status_delay_s: float = 0.0
-    """The status of a PyTorchJob stays empty for so long after its creation."""
+    """Seconds after its creation for which the status of a PyTorchJob stays empty."""
     init_tries: int = 100
-    """How often a worker of a PyTorchJob looks for its master, every two seconds, before it fails."""
+    """Number of times that a worker of a PyTorchJob looks for its master, every two seconds, before it fails."""
 
     @property
     def kinds(self) -> Sequence[Kind]:

@@ -29,13 +29,13 @@ MERGE_KEYS: Mapping[str, Sequence[str]] = {
 """Lists that a strategic merge patch merges by a key of their entries (`x-kubernetes-patch-merge-key`)."""
 MERGED_SETS = ("finalizers",)
 MAX_BYTES = 3 * 512 * 1024
-"""Of an object: what etcd takes."""
+"""Most bytes of an object, as etcd takes."""
 MAX_OPERATIONS = 10_000
-"""Of one JSON patch, as the API server's limit."""
+"""Most operations of one JSON patch, as the API server's limit."""
 PATCH_S = 0.3
-"""How much of a processor one JSON patch may take."""
+"""Seconds of a processor that one JSON patch may take."""
 MAX_COMPARISONS = 1_000_000
-"""Of members of two lists."""
+"""Most comparisons of members of two lists."""
 
 
 def merge(target: Any, patch: Any) -> Any:

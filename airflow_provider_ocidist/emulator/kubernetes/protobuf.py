@@ -15,7 +15,8 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesErro
 MAX_SHIFT = 70
 MAGIC = b"k8s\0"
 Fields = Mapping[int, tuple[str, Any]]
-"""By number, name and type: a scalar, `map`, `bytes_map`, or the fields of a message; in a list: many of them."""
+"""Name and type of each field by its number: a scalar, `map`, `bytes_map`, or the fields of a message; in a list: many
+of them."""
 
 META: Fields = {
     1: ("name", "str"),

@@ -15,7 +15,7 @@ SUFFIXES = {
     **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
 }
 QUANTITY = re.compile(r"([+-]?[0-9]{0,40}\.?[0-9]{0,40}(?:[eE][+-]?[0-9]{1,2})?)([numkKMGTPE]?i?)")
-"""Of a length that is soon computed; Kubernetes' own are of 64 bits."""
+"""Pattern of a quantity whose length is soon computed; Kubernetes' own have 64 bits."""
 
 
 def amount(value: str | float) -> Fraction:

@@ -21,7 +21,7 @@ class Action:
     verb: str
     group: str
     resource: str
-    """The plural, with its subresource: `pods/log`."""
+    """Resource in the plural, with its subresource: `pods/log`."""
     namespace: str = ""
     name: str = ""
 

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import bad_request
 Test = Callable[[Mapping[str, str]], bool]
 
 MAX_REQUIREMENTS = 100
-"""Of one selector: all objects are compared with each."""
+"""Most requirements of one selector: all objects are compared with each."""
 SET_BASED = re.compile(r"(?P<key>\S+)\s+(?P<verb>in|notin)\s*\((?P<values>[^()]*)\)")
 EQUALITY = re.compile(r"(?P<key>[^\s=!,()]+)\s*(?P<sign>==|=|!=)\s*(?P<value>[^\s=!,()]*)")
 EXISTENCE = re.compile(r"(?P<absent>!?)\s*(?P<key>[^\s=!,()]+)")
@@ -33,7 +33,7 @@ FIELDS: Mapping[str, Sequence[str]] = {
     "Node": ["spec.unschedulable"],
     "Job": ["status.successful"],
 }
-"""By kind, what may be selected by besides name and namespace."""
+"""Fields of each kind that can be selected by, besides name and namespace."""
 
 
 def labels(text: str) -> Test:

@@ -83,7 +83,7 @@ class Kubernetes:
 
     @property
     def kubeconfig(self) -> Path:
-        """Of the administrator, for whom nothing is forbidden."""
+        """The kubeconfig of the administrator, for whom nothing is forbidden."""
         return self._folder / "kubeconfig"
 
     async def start(self, port: int = 0) -> None:
@@ -152,7 +152,7 @@ class Kubernetes:
         if self._serving is None or self._server is None or self._listener is None:
             return
         await self._end()
-        self.api.cut_watches()
+        self.api.end_watches()
         self._server.should_exit = True
         await self._serving
         self._listener.close()

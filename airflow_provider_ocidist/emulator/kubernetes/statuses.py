@@ -13,7 +13,7 @@ class Problem:
 
     path: str
     text: str
-    """Such as `Required value` or `Invalid value: 3: must be greater than 5`."""
+    """Text such as `Required value` or `Invalid value: 3: must be greater than 5`."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}"

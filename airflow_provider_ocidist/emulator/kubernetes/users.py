@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesErro
 
 ADMIN = "kubernetes-admin"
 MASTERS = "system:masters"
-"""The group that may do all."""
+"""Group that may do all."""
 SERVICE_ACCOUNT = "system:serviceaccount:"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ class Watch:
     kind: str
     namespace: str
     version: int | None
-    """From after this version on; None: all that is there first."""
+    """Version after which changes are sent; None: all that is there first."""
     fits: Callable[[Obj], bool]
     bookmarks: bool
     marks_initial: bool
@@ -32,7 +31,7 @@ class Watch:
     timeout_s: float
     bookmark_s: float
     shown: Callable[[Obj], Obj]
-    """Returns an object as the client wants it: as it is, or as a table."""
+    """Function that returns an object as the client wants it: as it is, or as a table."""
 
 
 async def lines(cluster: Cluster, watch: Watch, cut: asyncio.Event) -> AsyncIterator[bytes]:
@@ -108,10 +107,8 @@ async def _next(queue: asyncio.Queue[Event], cutting: asyncio.Future[Any], secon
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return getting.result() if getting.done() else None
     finally:
-        if not getting.done():
-            getting.cancel()
-            with suppress(asyncio.CancelledError):
-                await getting
+        # Not awaited: a cancel of this very task would end that wait, and be lost. An event stays in the queue.
+        getting.cancel()
 
 
 def _seen_by_client(watch: Watch, event: Event) -> bytes | None:

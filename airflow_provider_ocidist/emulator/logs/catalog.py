@@ -71,14 +71,14 @@ class Catalog:
         self._seed()
 
     def group(self, group_id: str) -> LogGroup:
-        """Raises 404."""
+        """Return a log group. Raises 404."""
         group = self.groups.get(group_id)
         if group is None:
             raise not_found()
         return group
 
     def log(self, group_id: str, log_id: str) -> Log:
-        """Raises 404, also for a log of another group."""
+        """Return a log. Raises 404, also for a log of another group."""
         log = self.logs.get(log_id)
         if log is None or log.log_group_id != self.group(group_id).id:
             raise not_found()

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 MAX_MESSAGE_CHARS = 10_000
-"""OCI Logging cuts the data field of an entry here."""
+"""Most characters of the data field of an entry, where OCI Logging cuts it."""
 BLOCK_BYTES = 64 * 1024
 COLUMNS = 4
 
@@ -37,10 +37,10 @@ class LogFile:
         self._written = array("Q")
         self._places = array("Q")
         self._sizes = array("Q")
-        """Bytes of the line, times two, plus its stream."""
+        """Bytes of each line, times two, plus its stream."""
         self._sorted_times = array("Q")
         self._sorted_numbers = array("Q")
-        """The same lines by time: a line may arrive after lines with later times."""
+        """Numbers of the lines in the order of time: a line may arrive after lines with later times."""
         self._block, self._block_start = b"", 0
         self._load()
 

@@ -17,14 +17,15 @@ from airflow_provider_ocidist.emulator.wire import whole_number
 
 TOKEN = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|(!=|<=|>=|=|<|>|\(|\)|,|\|)|([^\s'"=!<>(),|]+))""")
 KNOWN_FIELDS = ("datetime", "id", "source", "subject", "type", "specversion", "message")
-"""And all that begins with data. or oracle."""
+"""Names of known fields, besides all that begin with data. or oracle."""
 TIMES = ("datetime", "time")
 MAX_CHARS, MAX_TOKENS, MAX_NESTING = 50_000, 2_000, 50
 UNKNOWN = object()
 Lookup = Callable[[str], Any]
-"""Returns a field of an entry: None when it has none of that name, UNKNOWN when the entry must be read."""
+"""Function that returns a field of an entry: None when it has none of that name, UNKNOWN when the entry must be
+read."""
 Condition = Callable[[Lookup], bool | None]
-"""Returns whether an entry matches; None when the lookup did not know enough."""
+"""Function that returns whether an entry matches; None when the lookup did not know enough."""
 
 
 @dataclass(frozen=True, slots=True)

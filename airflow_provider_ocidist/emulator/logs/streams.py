@@ -18,8 +18,8 @@ from airflow_provider_ocidist.emulator.store import Table
 MAX_OPEN_FILES = 64
 MAX_INDEXES = 1024
 LINES_IN_A_MS = 50
-"""Of one node; what it writes faster than that is stamped with the milliseconds that follow. A page of a search holds
-more (100 by default), so clients that search by time can always go on from the last line of a page."""
+"""Most lines of one node in a millisecond; faster ones are stamped with the milliseconds that follow. A page of a
+search holds more (100 by default), so clients that search by time can always go on from the last line of a page."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class Stream:
     log_id: str
     pushed: bool = False
     source: str = ""
-    """The job run's OCID."""
+    """OCID of the job run."""
     subject: str = ""
-    """Identifies the nodes of a multi-node run. The service documents no field for it."""
+    """Name of a node of a multi-node run. The service documents no field for it."""
 
 
 class RunOutput:
@@ -89,7 +89,7 @@ class Streams:
         for stream in self._streams.values():
             self._by_log.setdefault(stream.log_id, {})[stream.id] = stream
         self._writers: dict[str, int] = {}
-        """How many nodes write to a file: it stays open as long as any does."""
+        """Number of nodes that write to each file: it stays open as long as any does."""
         self._files: dict[str, LogFile] = {}
 
     def of_log(self, log_id: str) -> list[Stream]:

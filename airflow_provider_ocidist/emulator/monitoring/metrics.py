@@ -39,7 +39,7 @@ class MetricStream:
 
     @property
     def id(self) -> str:
-        """The same for the same stream; what is in `metadata` makes no other of it."""
+        """The id of the stream; what is in `metadata` does not change it."""
         parts = [self.compartment_id, self.namespace, self.resource_group, self.name, self.dimensions]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

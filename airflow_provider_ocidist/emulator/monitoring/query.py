@@ -66,9 +66,9 @@ class MetricQuery:
     interval: str
     interval_ms: int
     matches: Callable[[Mapping[str, str]], bool]
-    """Whether a stream of these dimensions is asked for."""
+    """Function that returns whether a stream of these dimensions is requested."""
     group: Callable[[Mapping[str, str]], Mapping[str, str]]
-    """The dimensions of the result that a stream goes into."""
+    """Function that returns the dimensions of the result that a stream goes into."""
     statistic: Statistic
 
 

@@ -10,7 +10,7 @@ from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.nodes.rules import NO_CAPACITY, NodeKind, NodeRules
 
 LOOK_INTERVAL_S = 0.05
-"""Rules may be withdrawn while a run waits for them, so it looks again and again."""
+"""Seconds between two looks, since rules can be removed while a run waits for them."""
 
 
 class Capacity:

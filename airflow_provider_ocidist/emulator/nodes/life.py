@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
 from airflow_provider_ocidist.emulator.nodes.rules import NO_RULE, NodeKind
 
 PROBE_PERIOD_S, PROBE_ATTEMPTS = 10, 3
-"""The defaults of a startup probe; the service documents none."""
+"""Defaults of a startup probe; the service documents none."""
 LOST = "Job run failed: a node was lost because its host stopped responding."
 PROBE_FAILED = "Job run failed: the startup probe did not succeed."
 
@@ -50,14 +50,14 @@ class NodePlan:
 
     kind: NodeKind
     spec: Callable[[str], NodeSpec]
-    """What it is started with, once its address is known."""
+    """Function that returns the node's specification, once its address is known."""
     output: Callable[[], OutputSink]
-    """Where its output goes; called when it starts."""
+    """Function that opens the node's output when it starts."""
     notes: Callable[[], Sequence[str]]
-    """Lines that the emulator itself writes into the node's log when the node starts."""
+    """Function that returns lines which the emulator itself writes into the node's log when the node starts."""
     probe: Mapping[str, Any] | None
     delay_s: float
-    """From its provisioning to its start, unless a rule says otherwise."""
+    """Seconds from its provisioning to its start, unless a rule says otherwise."""
     keep_files: bool
 
 

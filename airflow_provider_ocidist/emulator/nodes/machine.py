@@ -37,13 +37,13 @@ class NodeSpec:
     """All that decides how a node starts."""
 
     folder: Path
-    """Made for this run and removed after it."""
+    """Folder made for this run and removed after it."""
     service_environment: Mapping[str, str]
     user_environment: Mapping[str, str]
     arguments: str
     artifact: Artifact | None
     container: Mapping[str, Any] | None
-    """The OCIR_CONTAINER environment, if the job has one."""
+    """OCIR_CONTAINER environment, if the job has one."""
     token: str
     session_key: Path
     region: str
@@ -53,7 +53,7 @@ class NodeSpec:
     mounts: Mapping[str, Path]
     """Folders of this machine by the place where the node is to see them."""
     private_mounts: bool
-    """Whether this machine lets us show them at these very places; else they are at the same below `mount_root`."""
+    """Whether this machine can show them at these very places; else they are at the same places below `mount_root`."""
     conda: Mapping[str, Path]
     images: Mapping[str, str]
 

@@ -21,7 +21,8 @@ STDOUT, STDERR = 1, 2
 PIPE_GRACE_S = 2.0
 
 OnOutput = Callable[[int, bytes], None]
-"""Gets the stream (1 or 2) and what was written to it; an empty `bytes` means that the stream has ended."""
+"""Function that gets the stream (1 or 2) and what was written to it; an empty `bytes` means that the stream has
+ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,9 +35,9 @@ class Command:
     mounts: Mapping[str, Path] = field(default_factory=dict)
     """Folders and files of this machine by the place where only this command sees them."""
     hostname: str | None = None
-    """With `mounts`: what the command finds as its machine's name."""
+    """Name of the machine that the command sees, with `mounts`."""
     begins_in: str | None = None
-    """With `mounts`: where the command begins, as it sees the file system; None: in `folder`."""
+    """Folder in which the command begins, as it sees the file system, with `mounts`; None: in `folder`."""
 
 
 class Node(asyncio.SubprocessProtocol):

@@ -18,33 +18,35 @@ class NodeRule:
     display_name: str = ".*"
     """Regular expression over all of the job run's displayName."""
     group: str = ".*"
-    """The same over the node group's name, which is empty for a single-node run."""
+    """Regular expression over all of the node group's name, which is empty for a single-node run."""
     shape: str = ".*"
-    """The same over the shape's name."""
+    """Regular expression over all of the shape's name."""
     rank: int | None = None
-    """None: every rank. A single-node run has rank 0."""
+    """Rank of the node; None: every rank. A single-node run has rank 0."""
     delay_s: float | None = None
-    """Provision for so long, in place of the emulator's own delay."""
+    """Seconds of provisioning, in place of the emulator's own delay."""
     never_starts: bool = False
-    """It stays in provisioning until the run is canceled."""
+    """Whether the node stays in provisioning until the run is canceled."""
     failure: str | None = None
-    """It does not start, and the run fails with these lifecycleDetails, such as "Out of host capacity."."""
+    """Text of lifecycleDetails with which the run fails, and the node does not start, such as "Out of host
+    capacity."."""
     idle: bool = False
-    """It is started, and is there until the run is canceled, without a process: thousands fit on one machine."""
+    """Whether the node is started without a process, and stays until the run is canceled: thousands fit on one
+    machine."""
     exit_code: int | None = None
-    """It does not run its program, but ends with this code..."""
+    """Exit code with which the node ends, without having run its program."""
     after_s: float = 0.0
-    """...so many seconds after its start. Also when `lost` and `attention_s` begin."""
+    """Seconds after the start of the node at which `exit_code`, `lost` or `attention_s` takes effect."""
     lost: bool = False
-    """The machine dies: its processes get SIGKILL, the run fails."""
+    """Whether the machine dies: its processes get SIGKILL, the run fails."""
     attention_s: float | None = None
-    """The run is in NEEDS_ATTENTION for so long, while the node runs."""
+    """Seconds for which the run is in NEEDS_ATTENTION, while the node runs."""
     at_most: int | None = None
-    """Of the nodes that fit, at most so many live at the same time. All other effects need another rule."""
+    """Most matching nodes that run at the same time. All other effects need another rule."""
     when_full: Literal["wait", "fail"] = "wait"
-    """What a run without room under `at_most` does: stay ACCEPTED, or fail for lack of capacity."""
+    """Behaviour of a run without room under `at_most`: stay ACCEPTED, or fail for lack of capacity."""
     times: int | None = None
-    """For how many nodes; None: until reset. Not for `at_most`."""
+    """Number of nodes that the rule applies to; None: until reset. Not for `at_most`."""
 
     def __post_init__(self) -> None:
         for pattern in (self.display_name, self.group, self.shape):

@@ -33,7 +33,7 @@ CHOICES = {
 SUMMARY = ("namespace", "name", "compartmentId", "createdBy", "timeCreated", "etag")
 TAGS = ("freeformTags", "definedTags")
 InUse = Callable[[Bucket], str | None]
-"""Returns what prevents the deletion of a bucket."""
+"""Function that returns what prevents the deletion of a bucket."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,7 @@ class Bucket:
     id: str = field(default_factory=lambda: new_ocid("bucket"))
     compartment_id: str
     details: Mapping[str, Any]
-    """What the client set, under the names of the API."""
+    """Details that the client set, under the names of the API."""
     created_by: str
     time_created: str = field(default_factory=now)
     etag: str = field(default_factory=new_etag)
@@ -55,12 +55,12 @@ class StoredObject:
     files: Sequence[str]
     sizes: Sequence[int]
     checksums: Mapping[str, str]
-    """Answered as headers: content-md5 or opc-multipart-md5, opc-content-crc32c..."""
+    """Checksums as headers of the answer: content-md5 or opc-multipart-md5, opc-content-crc32c..."""
     headers: Mapping[str, str]
-    """What the client set for it: content-type, opc-meta-*..."""
+    """Headers that the client set for it: content-type, opc-meta-*..."""
     storage_tier: str
     restored_until: str | None = None
-    """An archived object can be read until then."""
+    """Time until which an archived object can be read."""
     etag: str = field(default_factory=new_id)
     version_id: str = field(default_factory=new_id)
     time_created: str = field(default_factory=now)

@@ -11,10 +11,10 @@ from airflow_provider_ocidist.emulator.bodies import Digest, Received
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid
 
 ALGORITHMS = ("crc32c", "sha256", "sha384")
-"""What a client may ask for beside MD5, in lower case as in the names of the headers."""
+"""Checksums that a client may ask for beside MD5, in lower case as in the names of the headers."""
 CRC32C_POLYNOMIAL = 0x82F63B78
 Matrix = tuple[int, ...]
-"""A linear map of 32 bits: what each bit becomes."""
+"""Linear map of 32 bits: the image of each bit."""
 
 
 def algorithm(headers: Mapping[str, str]) -> str | None:

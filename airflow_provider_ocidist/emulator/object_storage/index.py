@@ -15,9 +15,9 @@ class Listing:
 
     prefix: str = ""
     start: str = ""
-    """First name, itself included."""
+    """First name, included."""
     end: str | None = None
-    """Past the last name."""
+    """Name before which the range ends; None: it has no end."""
     start_after: str | None = None
     delimiter: str | None = None
     limit: int = 1000

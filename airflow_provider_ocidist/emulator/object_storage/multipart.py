@@ -42,7 +42,7 @@ class Upload:
     headers: Mapping[str, str]
     storage_tier: str
     algorithm: str | None
-    """Computed of every part, beside MD5."""
+    """Checksum that is computed of every part, beside MD5."""
     time_created: str = field(default_factory=now)
 
 

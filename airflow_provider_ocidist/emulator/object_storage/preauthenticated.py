@@ -33,11 +33,11 @@ class Grant:
 
     id: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     token: str = field(default_factory=lambda: secrets.token_urlsafe(48))
-    """The secret in the address; shown once, when it is made."""
+    """Secret in the address; shown once, when it is made."""
     bucket_id: str
     name: str
     object_name: str | None
-    """The object, or for access to any object what their names must begin with."""
+    """Name of the object, or for access to any object the prefix of their names."""
     access_type: str
     lists: bool
     time_expires: str

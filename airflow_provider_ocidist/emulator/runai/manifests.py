@@ -10,9 +10,9 @@ from typing import Any
 from airflow_provider_ocidist.emulator.runai.submissions import Submission, gpus_of
 
 CONTAINER = "pytorch"
-"""The name that the operator of Kubeflow asks for."""
+"""Name of the container that the operator of Kubeflow asks for."""
 LABEL = "workloadName"
-"""Of every pod of a workload."""
+"""Label of every pod of a workload."""
 SHM = "dshm"
 
 

@@ -27,7 +27,7 @@ class Beneath:
     """What a workload has in the cluster now: plain objects of Kubernetes."""
 
     job: Mapping[str, Any] | None = None
-    """A PyTorchJob; of a training on one node there is only its pod."""
+    """PyTorchJob of the workload; a training on one node has only its pod."""
     pods: Sequence[Mapping[str, Any]] = ()
 
     @property

@@ -12,9 +12,9 @@ class Quota:
     """The GPUs of a project; None: without a bound."""
 
     gpus: float | None = None
-    """What it deserves: workloads that cannot be preempted stay within it."""
+    """GPUs that the project deserves: workloads that cannot be preempted stay within them."""
     limit: float | None = None
-    """What it never exceeds."""
+    """GPUs that the project never exceeds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

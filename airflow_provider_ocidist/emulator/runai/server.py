@@ -53,7 +53,7 @@ class RunaiServer:
         self._cluster = cluster
         self._thread: LoopThread | None = None
         self.access: RunaiAccess
-        """Set by `start`."""
+        """Access to the control plane, set by `start`."""
 
     def __enter__(self) -> RunaiAccess:
         self.start()

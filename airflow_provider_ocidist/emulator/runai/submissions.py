@@ -15,13 +15,13 @@ from airflow_provider_ocidist.emulator.runai.refusals import Refusal, bad_reques
 
 Kind = Literal["distributed", "trainings"]
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
-"""A label of DNS: what is created in the cluster bears the name."""
+"""Pattern of a name, a label of DNS, since what is created in the cluster bears it."""
 SUFFIX = 5
 QUANTITY = re.compile(r"[+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2}|[mkMGTPE]i?)?")
 MAX_NUMBER = 2**31 - 1
 MAX_WORKERS = MAX_REPLICAS - 1
 MAX_SHOWN = 200
-"""Of a value in a message, in characters."""
+"""Most characters of a value in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +161,16 @@ class Submission:
     cluster_id: str
     spec: Mapping[str, Any]
     master: Mapping[str, Any]
-    """Of the first pod; the same as `spec` unless it was given apart."""
+    """Specification of the first pod; the same as `spec` unless it was given apart."""
 
     @property
     def pods(self) -> int:
-        """How many: the workers do not count the master."""
+        """The number of pods: the workers do not count the master."""
         return int(self.spec.get("numWorkers") or 1) + 1 if self.kind == "distributed" else 1
 
     @property
     def gpus(self) -> Fraction:
-        """Of all pods together."""
+        """The GPUs of all pods together."""
         return gpus_of(self.master) + (self.pods - 1) * gpus_of(self.spec)
 
     @property

@@ -18,9 +18,9 @@ from airflow_provider_ocidist.emulator.runai.refusals import bad_request, exists
 from airflow_provider_ocidist.emulator.runai.submissions import Submission
 
 MAX_CHANGES = 1_000
-"""Of the phase of one workload; older ones are forgotten."""
+"""Most changes of the phase of one workload; older ones are forgotten."""
 MAX_DELETED = 1_000
-"""Workloads that were deleted, and can still be listed."""
+"""Most deleted workloads that can still be listed."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +72,10 @@ class Workload:
     desired: Desired = "Running"
     history: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     pods: Sequence[Mapping[str, Any]] = ()
-    """As they were seen last."""
+    """Pods as they were seen last."""
     is_admitted: bool = False
     is_created: bool = False
-    """Whether something of it was created beneath, since it was last stopped."""
+    """Whether an object of it was created beneath since it was last stopped."""
     deleted_at: float | None = None
 
     @property

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.emulator.wire import Call
 
 PAGE = "/"
 METADATA = "/opc/"
-"""The instance metadata service gives keys to any local caller, and a browser is one."""
+"""Path of the instance metadata service, which gives keys to any local caller, and a browser is one."""
 PAGE_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"

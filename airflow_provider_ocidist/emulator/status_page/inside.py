@@ -14,7 +14,7 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator.wire import Call, Principal, Router
 
 PAGE_ITEMS = 100
-"""As many as every list of the services gives at once."""
+"""Items of a page, as many as every list of the services gives at once."""
 
 
 class Inside:

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.times import read_time, rfc3339
 from airflow_provider_ocidist.emulator.wire import page_token, read_page_token
 
 LINES = 500
-"""How many are answered at once."""
+"""Most lines of one answer."""
 GROUPS = "/20200531/logGroups"
 
 

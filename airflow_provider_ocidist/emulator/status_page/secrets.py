@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.control import hide_par
 
 HIDDEN = "(hidden)"
 SHORTEST = 5
-"""Characters of a secret that is hidden wherever it occurs, and not under its own name alone."""
+"""Fewest characters of a secret that is hidden wherever it occurs, and not under its own name alone."""
 _PARTS = (
     r"secret|passw|passphrase|credential|private|cookie|conn(?:ection)?_?str|webhook_url|authorization|apikey"
     r"|(?:api|access|account|auth|encryption|service|signing|ssh|storage|wandb|comet|neptune|client)[_-]?key"

@@ -47,7 +47,7 @@ class Version:
     secret_id: str
     number: int
     content: str = field(repr=False)
-    """In Base64, as it came."""
+    """Content in Base64, as it came."""
     name: str | None = None
     time_created: str = field(default_factory=now)
     time_of_deletion: str | None = None

@@ -18,7 +18,7 @@ class Translation:
 
     mapping: Mapping[str, Any]
     paths: Mapping[str, str] = field(default_factory=dict)
-    """Our dotted paths to theirs; each also maps the paths below it."""
+    """Dotted paths in the file by ours; each also maps the paths below it."""
     problems: tuple[Problem, ...] = ()
     """Problems found by the dialect, by their paths."""
     readable: bool = True
@@ -82,7 +82,7 @@ class Variable:
 
 
 Variables = dict[str, Variable]
-"""By their names."""
+"""Variables by their names."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 
 MAX_NAME = 255
 MAX_NODES = 1000
-"""More is a typing error: a plan holds a request for each."""
+"""Most nodes of a job, since a plan holds a request for each; a greater number is a typing error."""
 
 Rule = Callable[[TrainingJob], Iterator[Problem]]
 

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.job_file.rules.values import arguments, inside, lo
 from airflow_provider_ocidist.model.job import Program, TrainingJob, is_placeholder
 
 PASSWORD = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
-"""`://user:password@` in a URI."""
+"""Password in a URI: `://user:password@`."""
 
 
 def program(job: TrainingJob) -> Iterator[Problem]:

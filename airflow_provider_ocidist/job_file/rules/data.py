@@ -11,9 +11,9 @@ from airflow_provider_ocidist.job_file.rules.values import inside, location, on_
 from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 
 EXPORT = re.compile(r"[^/\s]+:/\S*")
-"""Of a file system: the host, and a path on it."""
+"""Export of a file system: the host, and a path on it."""
 CLAIM = "pvc://"
-"""Of a volume that a cluster keeps."""
+"""Beginning of a source in a volume that a cluster keeps."""
 
 
 def mounts(job: TrainingJob) -> Iterator[Problem]:

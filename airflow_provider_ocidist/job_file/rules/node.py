@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "OCIDIST_"
 SHORTEST_LEASE = 60.0
-"""Seconds: Airflow takes a triggerer for dead after 30 s without a heartbeat."""
+"""Least seconds of a lease: Airflow takes a triggerer for dead after 30 s without a heartbeat."""
 
 
 def launcher(job: TrainingJob) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 COMMON_SCHEMES = {"oci", "file", "s3", "gs", "http", "https"}
-"""Known without fsspec, whose import takes longer than the rest of a check."""
+"""Schemes that are known without fsspec, whose import takes longer than the rest of a check."""
 
 
 def arguments(path: str, words: Sequence[str]) -> Iterator[Problem]:

@@ -26,14 +26,16 @@ __all__ = [
 ]
 
 SHORTEST = 5
-"""Characters; a shorter value is masked under its own name, but not wherever else it occurs. As Airflow does it."""
+"""Fewest characters of a value that is masked wherever it occurs, as in Airflow; a shorter one is masked under its own
+name only."""
 _SHORTEST_LINE = 12
-"""Characters of a line of a longer secret, as a key is, that is masked by itself: a log has it line by line."""
+"""Fewest characters of a line of a longer secret, as a key, that is masked by itself, since a log has it line by
+line."""
 _FLAG = lazily(r"^(?:--?|\+{1,2})([A-Za-z][\w.@/-]*)(=(.*))?$", re.DOTALL)
 _PAIR = lazily(r"^([A-Za-z_][\w.@/-]*)=(.*)$", re.DOTALL)
 _USER_FLAGS = frozenset({"-u", "--user", "--proxy-user"})
 _COMMAND = 200
-"""Characters before an argument in which the program that takes it is looked for."""
+"""Characters before an argument in which its program is looked for."""
 _SHELL_FLAG = lazily(r"^-[a-z]*c$")
 
 
@@ -43,7 +45,7 @@ def masked(value: Any) -> Any:
 
 
 def masked_text(text: str, secrets: Collection[str] = ()) -> str:
-    """Return a line of a log or a message of an error without secrets: those that are known, and those that show."""
+    """Return a line of a log or an error's message without its secrets: known ones, and those that show."""
     return _cut(without_secrets(text, secrets), of_a_log=True)
 
 

@@ -14,11 +14,11 @@ class Weight(IntEnum):
 
     NONE = 0
     POSSIBLE = 1
-    """Only a value that looks random is one."""
+    """The value is a secret only if it looks random."""
     LIKELY = 2
-    """Every value is one, but small numbers and the names of methods."""
+    """The value is a secret, unless it is a small number or the name of a method."""
     SURE = 3
-    """Every value is one."""
+    """The value is a secret."""
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -49,14 +49,14 @@ _DESCRIBING = word_set(
     types uri url user username version weight weights
     """
 )
-"""Last words of names whose values are about a secret, and none: PASSWORD_FILE, token_type."""
+"""Last words of names whose values describe a secret and are none: PASSWORD_FILE, token_type."""
 _AFTER_A_SECRET = word_set(
     """
     b64 backup base64 default dev main new old primary prod production read ro rw secondary staging test
     value write
     """
 )
-"""Words that may follow that of the secret: HF_TOKEN_READ, DB_PASS_PROD."""
+"""Words that may follow the word for a secret: HF_TOKEN_READ, DB_PASS_PROD."""
 _OF_TEXTS = word_set(
     """
     added audio begin bos class cls decoder drop each encoder end eos extra first forced image img input

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 
 def lazily(pattern: str, flags: int = 0) -> Callable[[], re.Pattern[str]]:
-    """Return what returns the compiled pattern."""
+    """Return a function that returns the compiled pattern."""
 
     @lru_cache(maxsize=1)
     def compiled() -> re.Pattern[str]:

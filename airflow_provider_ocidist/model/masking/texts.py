@@ -27,7 +27,7 @@ _FORMATS = lazily(
     r")",
     re.DOTALL,
 )
-"""Tokens that show by their form alone what they are."""
+"""Tokens that are known by their form alone."""
 _PLACES = lazily(
     r"hooks\.slack\.com/services/\w+/\w+/(\w+)"
     # As Object Storage writes the address of a pre-authenticated request.
@@ -46,7 +46,7 @@ _OF_PROGRAMS = lazily(
     r"|\bredis-cli\s(?:[^|;&\n]{0,200}?\s)?-a[ ]+[\"']?([^\s\"']+)",
     re.IGNORECASE,
 )
-"""Flags that are a password's with these programs alone."""
+"""Flags that hold a password with these programs only."""
 _BEARER = lazily(r"\b(?:bearer|basic)\s+([A-Za-z0-9._~+/=-]{12,})", re.IGNORECASE)
 _STEMS = r"pass|pwd|pw|secret|token|key|auth|cred|bearer|dsn|jwt|pat|sig|sas|cookie|conn|webhook_url|service_account"
 _ASSIGNMENT = lazily(
@@ -70,9 +70,9 @@ _HINTS = tuple(
         """
     )
 )
-"""What every text has that any of the others finds something in; most lines of a log have nothing of it."""
+"""Pattern that every text with a match of any other has; most lines of a log have none."""
 _OAUTH_BASIC = "x-oauth-basic"
-"""What GitHub takes for a password where the user is a token."""
+"""Password that GitHub expects where the user is a token."""
 _SENTENCE = word_set(
     """
     and are argument as at can cannot expected expired failed for has have if in invalid is may missing must
@@ -84,10 +84,10 @@ _SCHEMES = word_set(
     apikey basic bearer digest signature token
     """
 )
-"""What a secret follows in a header."""
+"""Schemes before a secret in a header."""
 _WORD = lazily(r"[A-Za-z]?[a-z]+[.,:;!?]?")
 _CODE = lazily(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[A-Za-z_][\w.]*[\[(].*")
-"""What stands in a line of a traceback: `token=self.token`, `password=read(`."""
+"""Code in a line of a traceback: `token=self.token`, `password=read(`."""
 
 
 def spans_in(text: str, *, of_a_log: bool) -> list[Span]:

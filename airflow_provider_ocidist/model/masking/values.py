@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model.masking.patterns import lazily
 
 MASK = "***"
 REFERENCES = ("ocid1.", "{{", "{%", "oci://", "${", "$(", "<", "vault://", "%(")
-"""How a value begins that only names a secret, as an OCID of Vault does, or is none yet."""
+"""Beginnings of values that only refer to a secret, as an OCID of Vault, or are placeholders."""
 _VARIABLE = lazily(r"\$[A-Za-z_]\w*")
 _NOTHING = word_set(
     """
@@ -28,15 +28,15 @@ _METHODS = word_set(
     resource security session token user workload
     """
 )
-"""Words that ways to authenticate are named with: `auth: resource_principal`."""
+"""Words in the names of ways to authenticate: `auth: resource_principal`."""
 _TOKENISH = lazily(r"[\w+/=.~!@#%^*:-]{8,}")
 _RANDOM = lazily(r"[A-Za-z0-9+/_=-]{16,}")
 _UUID = lazily(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _DIGEST = lazily(r"[0-9a-f]{32,128}")
 _LEAST_NUMBER = 1000
-"""Numbers that are no texts are passwords from here on."""
+"""Least number that is a password where it is no text."""
 _LEAST_ENTROPY = 3.2
-"""Bits a character; words and dates of the length in question have fewer, or none of the digits."""
+"""Least bits per character of a secret; words and dates of the length in question have fewer, or no digits."""
 
 
 def is_secret(name: Any, value: Any) -> bool:

@@ -56,7 +56,7 @@ export function logs(id) {
 
 function lines(found) {
   if (found.problem) return h("p", { class: "box problem", role: "status" }, found.problem);
-  if (!found.lines.length) return h("p", { class: "box empty" }, `Node ${found.rank} has written nothing yet, or its lines are on their way.`);
+  if (!found.lines.length) return h("p", { class: "box empty" }, `Node ${found.rank} has printed nothing yet, or its lines have not arrived yet.`);
   return h("div", { class: "log", tabindex: 0, role: "log", "aria-label": `Last lines of node ${found.rank}` },
     found.lines.map((line) => h("div", { class: "log-line" }, h("time", {}, clock(line.time)), h("span", {}, line.text))));
 }

@@ -43,13 +43,13 @@ export function nodes() {
   }
 
   function table(shown, { now, going_on: goingOn }) {
-    if (!shown.length) return h("p", { class: "box empty" }, view.nodes.length ? "No node fits this filter." : "Nothing is known of the nodes.");
+    if (!shown.length) return h("p", { class: "box empty" }, view.nodes.length ? "No node matches this filter." : "Nothing is known about the nodes.");
     const uses = ["cores", "memory", "gpu"].filter((name) => shown.some((node) => node[name] !== null && node[name] !== undefined));
     const head = [["Rank", "number"], ["State"], ["Phase"], ["Host"], ["Heartbeat"], ...uses.map((name) => [{ cores: "Cores", memory: "Memory", gpu: "GPU" }[name], "number"]), ["Exit", "number"], [""]];
     return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" },
       h("caption", { class: "off" }, plural(shown.length, "node")),
       h("thead", {}, h("tr", {}, head.map(([name, kind]) => h("th", { scope: "col", class: kind }, name || h("span", { class: "off" }, "Actions"))))),
-      h("tbody", {}, shown.map((node) => [row(node, uses, now, goingOn), open.has(node.rank) && detail(node, head.length)]))));
+      h("tbody", {}, shown.map((node) => [row(node, uses, now, goingOn), open.has(node.rank) && detail(node, view.gang, head.length)]))));
   }
 
   function row(node, uses, now, goingOn) {
@@ -105,11 +105,11 @@ function use(node, name) {
   return [percent(value), node.gpu_memory === null ? "" : h("small", {}, ` memory ${percent(node.gpu_memory)}`)];
 }
 
-function detail(node, columns) {
+function detail(node, gang, columns) {
   const facts = [["Service says", node.details], ["Message", node.message], ["Machine", node.health], ["Slow", node.slow], ["Step", node.step], ["Ran for", node.started_at && node.finished_at ? duration(node.finished_at - node.started_at) : null]]
     .filter(([, value]) => value !== null && value !== undefined);
   return h("tr", { class: "detail" }, h("td", { colspan: columns },
     h("dl", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
-      node.run_id && h("div", {}, h("dt", {}, "Job run"), h("dd", { class: "place" }, h("code", {}, node.run_id), copyButton(node.run_id, `the OCID of node ${node.rank}'s run`)))),
+      node.run_id && h("div", {}, h("dt", {}, `Its ${gang.node_noun}`), h("dd", { class: "place" }, h("code", {}, node.run_id), copyButton(node.run_id, `the ${gang.identifier} of node ${node.rank}'s ${gang.node_noun}`)))),
     node.tail && h("pre", { tabindex: 0, "aria-label": `Last lines of node ${node.rank}` }, node.tail)));
 }

@@ -43,11 +43,11 @@ export function runs(main) {
 
 function nothing() {
   return h("div", { class: "box empty" }, h("h2", {}, "No training run yet"),
-    h("p", {}, "As soon as a DistributedTrainingOperator or a @task.distributed_training has started one, it is listed here."));
+    h("p", {}, "A run appears here as soon as a DistributedTrainingOperator or a @task.distributed_training has started it."));
 }
 
 function table(all, now) {
-  const head = ["Task", "State", "Nodes", "Started", "Took", "Step", "Loss"];
+  const head = ["Task", "State", "Nodes", "Started", "Duration", "Step", "Loss"];
   return h("div", { class: "wide" }, h("table", {},
     h("caption", { class: "off" }, plural(all.length, "training run")),
     h("thead", {}, h("tr", {}, head.map((name, at) => h("th", { scope: "col", class: at > 1 && at !== 3 ? "number" : "" }, name)))),

@@ -13,7 +13,7 @@ export async function ask(path, query = {}) {
   try {
     response = await fetch(`api/${path}${search ? `?${search}` : ""}`, { credentials: "same-origin" });
   } catch {
-    throw new Refused(0, "Airflow's API server does not answer; trying again.");
+    throw new Refused(0, "Airflow's API server does not answer; the page tries again.");
   }
   if (response.ok) return response.json();
   throw new Refused(response.status, WORDS[response.status] ?? (await detailOf(response)));
@@ -21,7 +21,7 @@ export async function ask(path, query = {}) {
 
 const WORDS = {
   401: "You are no longer signed in. Reload the page to sign in again.",
-  403: "You may not see this task: it takes the right to read its instances, XComs and logs.",
+  403: "You may not see this task: you need the right to read its task instances, XComs and logs.",
 };
 
 async function detailOf(response) {

@@ -53,7 +53,7 @@ export function task(main, id) {
 function show(view, places) {
   document.title = `${view.task.task_id}: ${view.state.toLowerCase()}`;
   draw(places.head, [view.task, view.gang, view.state], () => [heading(view), identity(view)]);
-  draw(places.problem, view.seen.problem, (text) => text && warning(`${text}${view.seen.at ? `; seen last at ${moment(view.seen.at)}` : "; below is what Airflow itself knows"}`));
+  draw(places.problem, view.seen.problem, (text) => text && warning(`${text}; ${view.seen.at ? `the page shows the state of ${moment(view.seen.at)}` : "the page shows what Airflow has recorded"}`));
   draw(places.warning, view.warning, (text) => text && warning(`Succeeded, but ${text}`));
   draw(places.failure, view.failure, (failure) => failure && failed(failure));
   draw(places.progress, [view.progress, view.state], () => bar(view));
@@ -82,12 +82,12 @@ const inAirflow = (path, text) => outside(new URL(`../${path}`, location.href.sp
 const badge = (state, of, before = "") => h("span", { class: `badge state-${state.toUpperCase()}`, title: `state of the ${of}` }, `${before}${state.toLowerCase().replaceAll("_", " ")}`);
 
 function identity({ gang }) {
-  const layout = gang.topology === "multi_node" ? "one job run for all" : `${plural(gang.nodes, "job run")}`;
+  const layout = gang.topology === "multi_node" ? `one ${gang.node_noun} for all` : `each a ${gang.node_noun}`;
   return h("div", { class: "identity" },
     h("span", {}, `${plural(gang.nodes, "node")}, ${layout} (${gang.topology})`),
     h("span", {}, `attempt ${gang.attempt}`),
     gang.candidate && h("span", { title: "from backend.candidates: other machines were refused" }, `candidate: ${gang.candidate}`),
-    h("span", { class: "id" }, "main run ", h("code", { title: gang.main_run_id }, shortened(gang.main_run_id)), copyButton(gang.main_run_id, "the OCID of the main run")),
+    h("span", { class: "id" }, `main ${gang.node_noun} `, h("code", { title: gang.main_run_id }, shortened(gang.main_run_id)), copyButton(gang.main_run_id, `the ${gang.identifier} of the main ${gang.node_noun}`)),
     gang.console_url && outside(gang.console_url, { target: "_blank", class: "button" }, gang.console_url.startsWith("https:") ? "Open in the OCI console" : "Open at the emulator"));
 }
 
@@ -114,7 +114,7 @@ function bar({ progress, state }) {
 function facts(view) {
   const { progress, gang, task, nodes: all } = view;
   const end = task.ended_at ?? view.now;
-  const restarts = gang.attempt > 1 ? `${plural(gang.attempt - 1, "gang")} before it` : null;
+  const restarts = gang.attempt > 1 ? `after ${plural(gang.attempt - 1, "earlier attempt")}` : null;
   const gpus = all.map((node) => node.gpu).filter((share) => share !== null && share !== undefined);
   const speed = progress.steps_per_second ? `${significant(progress.steps_per_second, 3)} steps/s` : null;
   return [
@@ -142,13 +142,13 @@ function drawPlot(view, place) {
 }
 
 function plot(view, width) {
-  if (!view.losses.length) return [h("h2", {}, "Loss"), h("p", { class: "box empty" }, "The program has reported no loss yet: it may print lines such as “step 3/9 loss 0.5”.")];
+  if (!view.losses.length) return [h("h2", {}, "Loss"), h("p", { class: "box empty" }, "The program has reported no loss yet. ocidist reads it from lines such as “step 3/9 loss 0.5”.")];
   return [h("h2", {}, "Loss"), lossPlot(view.losses, view.checkpoints.items, view.progress.steps, width)];
 }
 
 function restarts(all) {
   if (!all.length) return null;
-  const head = ["Launch", "Cause", "Node", "At step", "Back after", "Message"];
+  const head = ["Launch", "Cause", "Node", "At step", "Recovered after", "Message"];
   return [h("h2", {}, "Launched again"), h("div", { class: "wide limited", tabindex: 0, role: "region", "aria-label": "Restarts" }, h("table", {},
     h("caption", { class: "off" }, plural(all.length, "restart")),
     h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col", class: ["Cause", "Message"].includes(name) ? "" : "number" }, name)))),
@@ -163,18 +163,18 @@ function restarts(all) {
 
 function checkpoints({ items, older, problem, uri, yet }) {
   const title = h("h2", {}, "Checkpoints");
-  const trouble = problem && warning(`The checkpoints: ${problem}`);
-  if (!items.length) return [title, trouble ?? h("p", { class: "box empty" }, uri ? `No complete checkpoint${yet}.` : "This job keeps no checkpoints.")];
+  const trouble = problem && warning(problem);
+  if (!items.length) return [title, trouble ?? h("p", { class: "box empty" }, uri ? `No complete checkpoint${yet}.` : "This job stores no checkpoints.")];
   const known = items.some((each) => each.size !== undefined);
-  const head = ["Step", "Loss", ...(known ? ["Size", "Written"] : []), "Place"];
+  const head = ["Step", "Loss", ...(known ? ["Size", "Written"] : []), "URI"];
   return [title, trouble, h("div", { class: "wide limited", tabindex: 0, role: "region", "aria-label": "Checkpoints" }, h("table", {},
     h("caption", { class: "off" }, plural(items.length, "checkpoint")),
-    h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col", class: ["Place", "Written"].includes(name) ? "" : "number" }, name)))),
+    h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col", class: ["URI", "Written"].includes(name) ? "" : "number" }, name)))),
     h("tbody", {}, items.map((each) => h("tr", {},
       h("th", { scope: "row", class: "number" }, each.step == null ? "" : number(each.step)),
       h("td", { class: "number" }, significant(each.loss) ?? ""),
       known && [h("td", { class: "number" }, each.size === undefined ? "" : size(each.size)), h("td", { class: "line" }, each.created_at ? moment(each.created_at) : "")],
-      h("td", { class: "place" }, h("code", { title: each.uri }, each.uri), copyButton(each.uri, `the place of the checkpoint ${each.uri}`))))))),
+      h("td", { class: "place" }, h("code", { title: each.uri }, each.uri), copyButton(each.uri, `the URI of the checkpoint ${each.uri}`))))))),
     older > 0 && h("p", { class: "quiet" }, `and ${plural(older, "older one")} at ${uri}`)];
 }
 
@@ -183,7 +183,7 @@ function newestOf({ step, uri }) {
 }
 
 function outputs(all) {
-  return all.length ? [h("h2", {}, "Outputs"), h("ul", { class: "panel list" }, all.map((uri) => h("li", { class: "place" }, h("code", { title: uri }, uri), copyButton(uri, "the place of this output"))))] : null;
+  return all.length ? [h("h2", {}, "Outputs"), h("ul", { class: "panel list" }, all.map((uri) => h("li", { class: "place" }, h("code", { title: uri }, uri), copyButton(uri, "the URI of this output"))))] : null;
 }
 
 function absent(view) {
@@ -195,9 +195,9 @@ function absent(view) {
   }
   if (view.failure) return failed(view.failure);
   const words = {
-    failed: ["It failed before a node was created", "The task's log says why: often the job, the connection or the place for its files."],
-    success: ["Its record is gone", "The task has succeeded, but its XCom `run` was removed, so nothing more is known here."],
-  }[task.state] ?? (view.going_on ? ["No node yet", "As soon as the task has created its nodes, they appear here by themselves."] : ["Nothing was created", `The task is ${task.state ?? "not scheduled"}.`]);
+    failed: ["The task failed before it created a node", "The task's log shows the cause. Frequent causes are an error in the job or the connection, or a work_dir that cannot be used."],
+    success: ["No record of the run", "The task has succeeded, but its XCom `run`, which this page needs, was deleted."],
+  }[task.state] ?? (view.going_on ? ["No node yet", "The nodes appear here as soon as the task has created them."] : ["Nothing was created", `The task is ${task.state ?? "not scheduled"}.`]);
   return h("div", { class: "box empty" }, h("h2", {}, words[0]), h("p", {}, words[1]));
 }
 
@@ -207,7 +207,7 @@ async function mapped(main, id, missing) {
     if (!indexes.length) throw missing;
     const link = (index) => `?${new URLSearchParams({ ...id, map_index: index })}`;
     main.replaceChildren(h("header", { class: "head" }, h("h1", {}, id.task_id)),
-      h("p", {}, `A mapped task with ${plural(indexes.length, "instance")}; each may have a training run of its own.`),
+      h("p", {}, `A mapped task with ${plural(indexes.length, "instance")}; each may have its own training run.`),
       h("ul", { class: "panel list" }, indexes.map((each) => h("li", {}, h("a", { href: link(each.map_index) }, `${id.task_id} [${each.map_index}]`), " ", badge(each.state ?? "no state", "task")))));
   } catch (error) {
     main.replaceChildren(h("p", { class: "box problem", role: "alert" }, error.message));

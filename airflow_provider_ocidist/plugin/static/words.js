@@ -40,5 +40,5 @@ export function clock(unix) {
   return new Date(unix * 1000).toLocaleTimeString(undefined, { hour12: false });
 }
 
-// The end of an OCID identifies the resource, its beginning the type.
+// The end of a long id identifies the resource, its beginning the type, as in an OCID.
 export const shortened = (ocid) => (ocid.length > 48 ? `${ocid.slice(0, ocid.lastIndexOf(".") + 4)}\u2026${ocid.slice(-8)}` : ocid);

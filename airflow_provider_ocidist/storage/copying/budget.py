@@ -18,7 +18,7 @@ class CopyBudget:
         """`streams`: at most, of all copies together; `part_size` in bytes, eight of which may be in memory."""
         self.memory = Memory(part_size * _PARTS_IN_MEMORY)
         self.interrupted = threading.Event()
-        """Set when all copies shall end and keep their results for a later attempt."""
+        """Event that ends all copies, which keep their results for a later attempt."""
         self._streams = streams
         self._copies = 0
         self._lock = threading.Lock()

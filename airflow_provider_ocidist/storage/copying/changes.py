@@ -11,7 +11,7 @@ from airflow_provider_ocidist.storage.stores.base import Entry, Store
 _THREADS = 16
 
 Verdict = Literal["same", "different", "same size"]
-"""`same size`: the two places know no checksum that could be compared."""
+"""Result of a comparison. `same size`: the two places know no checksum that could be compared."""
 
 
 def unchanged(source: Store, entries: Sequence[Entry], target: Store, rename: str | None) -> set[str]:

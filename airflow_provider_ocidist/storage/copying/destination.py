@@ -27,7 +27,7 @@ class Destination:
 
     store: Store
     rename: str | None = None
-    """The name that a single file gets."""
+    """Name that a single file gets."""
     journal: Journal | None = None
     is_staged: bool = False
     """Whether the store is invisible until the end."""
@@ -53,11 +53,11 @@ class Destination:
 
 
 class Landing(NamedTuple):
-    """Where files will lie."""
+    """The place where files will lie."""
 
     store: Store
     rename: str | None
-    """The name that a single file gets."""
+    """Name that a single file gets."""
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from functools import partial
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copying.budget import CopyBudget
+from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 from airflow_provider_ocidist.storage.copying.lanes import Lanes
 from airflow_provider_ocidist.storage.copying.memory import SMALL, gathered
 from airflow_provider_ocidist.storage.copying.meter import Meter
@@ -20,9 +21,9 @@ from airflow_provider_ocidist.storage.stores.base import CannotTake, Entry, Orig
 log = logging.getLogger(__name__)
 
 _LEAST_CHARGE = 16 << 10
-"""The smallest file's charge to the memory budget; bounds the queue."""
+"""Bytes that the smallest file is charged to the memory budget, which bounds the queue."""
 _STREAM_CHARGE = 1 << 20
-"""The charge of a part that is written piece by piece."""
+"""Bytes that a part which is written piece by piece is charged."""
 _TICK_S = 0.1
 
 
@@ -45,6 +46,7 @@ class Engine:
         sha256: bool = False,
         resume: bool = False,
         on_arrival: Callable[[Entry, Copied], None] | None = None,
+        in_flight: InFlight | None = None,
     ) -> None:
         self.source = source
         self.target = target
@@ -53,6 +55,7 @@ class Engine:
         self.sha256 = sha256
         self.resume = resume
         self.on_arrival = on_arrival
+        self.in_flight = in_flight or InFlight(lambda _: None)
         self.cancel = cancel or threading.Event()
         self.stopped = threading.Event()
         self.budget = budget
@@ -108,6 +111,7 @@ class Engine:
         origin = self._origin(file.entry) if size > step else None
         file.upload = upload = self.target.upload(file.name, size, step, origin)
         self.open_files.add(file)
+        self.in_flight.begun(self.target.uri, file.name, upload.upload_id)
         offsets = range(0, size, step)
         file.parts_left = len(offsets)
         for index, offset in enumerate(offsets):
@@ -159,8 +163,13 @@ class Engine:
         self.stopped.set()
         self.lanes.close()
         for file in self.open_files:
-            if file.upload and not file.committed:
-                file.upload.suspend() if is_interruption else file.upload.abort()
+            if not file.upload or file.committed:
+                continue
+            if is_interruption:
+                file.upload.suspend()
+            else:
+                file.upload.abort()
+                self.in_flight.ended(file.upload.upload_id)
 
     def _take(self, file: OpenFile) -> None:
         entry = file.entry
@@ -229,6 +238,8 @@ class Engine:
             return
         file.finish()
         self.open_files.discard(file)
+        if file.upload:
+            self.in_flight.ended(file.upload.upload_id)
         self._arrived(file)
 
     def _arrived(self, file: OpenFile) -> None:

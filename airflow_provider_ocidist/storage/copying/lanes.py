@@ -29,10 +29,10 @@ class Width:
 
     lanes: int
     former: int = 0
-    """Open lanes before the last change; 0: no trial."""
+    """Number of open lanes before the last change; 0: no trial."""
     former_rate: float = 0.0
     hold: int = 0
-    """Periods until the next trial."""
+    """Number of periods until the next trial."""
 
 
 def next_width(width: Width, rate: float, most: int) -> Width:

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.storage.stores.base import Entry
 
 _TOLD_EVERY_S = 0.25
 _FILE_COUNTS_AS = 64 << 10
-"""Bytes. A small file takes its request's time, whatever is in it."""
+"""Bytes that a small file counts as, since it takes its request's time, whatever is in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class TransferProgress:
     files_total: int
     bytes_done: int
     bytes_total: int
-    """Of the files whose size is known beforehand."""
+    """Bytes of the files whose size is known beforehand."""
     seconds: float
-    """Since the copy began."""
+    """Seconds since the copy began."""
 
     @property
     def rate(self) -> float:
@@ -46,7 +46,7 @@ class Meter:
         self.reported = 0.0
         self.files_done = self.files_total = self.bytes_done = self.bytes_total = 0
         self.resumed_bytes = 0
-        """Of `bytes_done`: left by an interrupted attempt."""
+        """Bytes of `bytes_done` that an interrupted attempt had left."""
         self._lock = threading.Lock()
 
     def begin(self, entries: Sequence[Entry]) -> None:

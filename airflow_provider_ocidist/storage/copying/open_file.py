@@ -29,7 +29,7 @@ class Copied:
     size: int
     sha256: str | None = None
     etag: str | None = None
-    """Of the copy, where the target has one."""
+    """ETag of the copy, where the target has one."""
 
 
 class OpenFile:

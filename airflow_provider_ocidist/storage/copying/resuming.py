@@ -9,7 +9,7 @@ from typing import TypeVar
 from airflow_provider_ocidist.errors import StorageError
 
 PAUSE_S = 3.0
-"""Before an interrupted copy resumes."""
+"""Seconds before an interrupted copy resumes."""
 
 Result = TypeVar("Result")
 

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.storage.stores.opening import Stores
 
 _WILD = re.compile(r"[*?\[]")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs", "abfss": "abfs"}
-"""Other names of one place."""
+"""Scheme that each alias stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Selection:
     is_tree: bool
     """Whether the source is a folder; else it is the one file."""
     pattern: tuple[str, ...] = ()
-    """Of the names in the store, part by part, where the source was written as a pattern."""
+    """Pattern of the names in the store, part by part, if the source was written as a pattern."""
 
     @property
     def uri(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Union
 
@@ -20,15 +21,15 @@ class Entry:
     """One file in a store."""
 
     name: str
-    """Relative to the store, with `/` between its parts."""
+    """Name relative to the store, with `/` between its parts."""
     size: int | None
-    """In bytes; None where it is unknown before the end of the data."""
+    """Size in bytes; None if it is unknown before the end of the data."""
     etag: str | None = None
-    """Changes when the content does."""
+    """Mark that changes when the content does."""
     modified: float | None = None
     """Unix time, in seconds."""
     md5: str | None = None
-    """Base64 of the content's digest, where a listing has it."""
+    """Base64 of the content's MD5 digest, where a listing has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,10 @@ class OpenUpload:
     """An unfinished upload; it may still be running, or its sender be gone."""
 
     name: str
-    """Relative to the store."""
+    """Name relative to the store."""
     id: str
     begun_at: float
-    """Unix time, in seconds, by the clock of the place; of the last write, if only that is recorded."""
+    """Unix time of the begin, in seconds, by the clock of the place; of the last write, if only that is recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +58,16 @@ class Checksum:
 
     value: str
     part_size: int | None = None
-    """Where the parts were cut, in bytes; None: `value` is the digest of the whole."""
+    """Size of the parts in bytes; None: `value` is the digest of the whole."""
 
 
 class Download(ABC):
     """One file being read; several threads read ranges of it at a time."""
 
     part_size: int
-    """Size of the ranges that should be asked for, in bytes."""
+    """Size of the ranges to request, in bytes."""
     checksum: Checksum | None = None
-    """Of the whole, when the place has it and it is not verified yet."""
+    """Checksum of the whole, if the place has it and it is not verified yet."""
 
     @abstractmethod
     def pieces(self, offset: int, length: int) -> Iterator[bytes]:
@@ -83,6 +84,8 @@ class Upload(ABC):
     """Whether parts must be written one after the other."""
     streams: bool = False
     """Whether a part may come in pieces of any size, and can be read back."""
+    upload_id: str | None = None
+    """Id of the upload at a place that keeps, and bills, the parts of what is neither committed nor aborted."""
 
     def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
         """Return offsets and lengths of what an earlier attempt has not written of this part."""
@@ -119,9 +122,9 @@ class Store(ABC):
     streams: bool = False
     """Whether its uploads take a part in pieces."""
     skipped: Sequence[str] = ()
-    """Files that the last `list` left out: they cannot be copied."""
+    """Files that the last `list` left out, since they cannot be copied."""
     folder: Path | None = None
-    """Where the files are, for a store on this machine."""
+    """Folder of the files, for a store on this machine."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -171,7 +174,7 @@ class Store(ABC):
 
     def uri_of(self, name: str) -> str:
         """Return the URI of a file, without secrets, for messages."""
-        return locations.shown(locations.join(self.uri, name))
+        return _shown_place(self.uri, name)
 
     @abstractmethod
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:
@@ -220,6 +223,12 @@ class Store(ABC):
         """Have the place fetch a file by itself, and return its etag. Raises CannotTake when it refuses."""
         del stop
         raise CannotTake(f"{self.uri} cannot copy {source.uri_of(entry.name)} to {name}")
+
+
+@lru_cache(maxsize=4096)
+def _shown_place(uri: str, name: str) -> str:
+    """Every request names its place, should it fail: a node's few files at each beat."""
+    return locations.shown(locations.join(uri, name))
 
 
 class CannotTake(StorageError):

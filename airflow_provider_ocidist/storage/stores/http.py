@@ -39,11 +39,11 @@ class Remote:
     """A server's headers for one file."""
 
     url: str
-    """After redirections, so that the next request need not go through them."""
+    """Address after redirections, so that the next request need not go through them."""
     size: int | None
     ranges: bool
     validator: str | None
-    """Its ETag or date: what must not change while the file is read."""
+    """ETag or date of the file, which must not change while it is read."""
     modified: float | None
 
 

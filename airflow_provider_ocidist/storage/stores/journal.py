@@ -25,14 +25,14 @@ class Journal:
         self.path = path
         self.subject = _without_secrets(subject)
         self.records: list[Any] = []
-        """What an earlier attempt at the same has finished."""
+        """Records of what an earlier attempt at the same has finished."""
         self.stale: list[Any] = []
-        """What an earlier attempt at something else had finished under this name."""
+        """Records of what an earlier attempt at something else has finished under this name."""
         self._descriptor = descriptor
 
     @classmethod
     def open(cls, path: Path, subject: Mapping[str, object]) -> Journal | None:
-        """Return the journal at a path. None when another process is at it, or nothing can be written there."""
+        """Return the journal at a path. None when another process uses it, or nothing can be written there."""
         try:
             descriptor = _open_locked(path)
         except OSError:

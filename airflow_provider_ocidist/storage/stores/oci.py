@@ -37,11 +37,11 @@ from airflow_provider_ocidist.storage.stores.oci_http import RestHttp, deleting,
 from airflow_provider_ocidist.storage.stores.oci_upload import OciUpload, part_size_for
 
 CONNECTIONS = 64
-"""Kept open per store: as many as a copy may use at a time. The SDK's own pool keeps 10."""
+"""Connections that a store keeps open: as many as a copy may use at a time. The SDK's own pool keeps 10."""
 _FIELDS = "name,size,etag,timeModified,md5"
 _WORTH_A_WORK_REQUEST = 1 << 20
-"""Bytes. Below that, reading and writing takes two requests; a copy by the service takes two as well, and waits in
-its queue."""
+"""Fewest bytes that the service copies itself. A smaller file takes two requests to read and write; a copy by the
+service takes two as well, and waits in its queue."""
 
 UPLOADS_A_PAGE = 1000
 
@@ -77,7 +77,7 @@ class OciStore(Store):
 
     def read(self, name: str) -> bytes:
         with storage_errors(self.uri_of(name)):
-            return b"".join(OciDownload(self, Entry(name=name, size=None), LARGEST_RANGE).all_pieces())
+            return OciDownload(self, Entry(name=name, size=None), LARGEST_RANGE).whole()
 
     def write(self, name: str, data: Buffer) -> str | None:
         with storage_errors(self.uri_of(name)):

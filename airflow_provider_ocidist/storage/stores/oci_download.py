@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
@@ -18,13 +17,13 @@ from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder, readi
 log = logging.getLogger(__name__)
 
 PART_SIZE_KEY = "opc-meta-ocidist-part-size"
-"""The size of the parts, with which a reader can check the digest of the digests."""
+"""Header with the size of the parts, with which a reader can check the digest of the digests."""
 LARGEST_RANGE = 64 << 20
 _BODY_ATTEMPTS = 5
 _PIECE_WAITED_FOR = 64 << 10
-"""Bytes of a read that returns no less: a broken connection loses them."""
+"""Fewest bytes that a read returns before the end; a broken connection loses less than that."""
 _PIECE = 512 << 10
-"""Bytes written at a time, at most; on a slow link only those received, so that a kill loses little."""
+"""Most bytes written at a time; on a slow link only those received, so that a kill loses little."""
 
 
 class OciDownload(Download):
@@ -33,6 +32,8 @@ class OciDownload(Download):
     def __init__(self, store: BucketFolder, entry: Entry, part_size: int) -> None:
         self.store = store
         self.entry = entry
+        self._etag = entry.etag
+        """Tag of the version that is read; None before the first answer."""
         self.place = store.uri_of(entry.name)
         self.part_size = part_size
         self.headers: Mapping[str, str] = {}
@@ -44,7 +45,7 @@ class OciDownload(Download):
         if entry.size is None or entry.size <= made.part_size:
             return made
         head = head_of(store, entry.name)
-        made.entry = replace(entry, etag=head["etag"])
+        made._etag = head["etag"]
         made.checksum = checksum_in(head)
         if made.checksum and made.checksum.part_size:
             made.part_size = made.checksum.part_size
@@ -54,6 +55,20 @@ class OciDownload(Download):
         with storage_errors(self.place):
             yield from self.all_pieces() if length == self.entry.size else self._fetch(offset, length)
 
+    def whole(self) -> bytes:
+        """Return the whole object, verified as by `all_pieces`, for what is small: a body that breaks is read anew."""
+        try:
+            with reading(self.place):
+                answer = self._ask(0, None)
+                data = b"".join(_body(answer))
+        except BackendError as error:
+            if error.status_code is not None or not self.headers:
+                raise
+            log.info("%s; reading it again", error)
+            return b"".join(self.all_pieces())
+        self._verify(len(data), int(self.headers["content-length"]), lambda: checksums.md5_of([data]))
+        return data
+
     def all_pieces(self) -> Iterator[bytes]:
         """Yield the whole object; at the end, verify its checksum where it has one."""
         got, running = 0, hashlib.md5(usedforsecurity=False)
@@ -61,11 +76,15 @@ class OciDownload(Download):
             got += len(piece)
             running.update(piece)
             yield piece
-        if self.entry.size is not None and got != self.entry.size:
-            raise not_the_promised_size(self.place, self.entry.size, got)
+        self._verify(got, self.entry.size, running.digest)
+
+    def _verify(self, got: int, promised: int | None, digest: Callable[[], bytes]) -> None:
+        """Raise StorageError where size or checksum of what has arrived are not those that the service names."""
+        if promised is not None and got != promised:
+            raise not_the_promised_size(self.place, promised, got)
         expected = self.headers.get("content-md5")
         if expected:
-            checksums.check_digests(self.place, Checksum(value=expected), [running.digest()])
+            checksums.check_digests(self.place, Checksum(value=expected), [digest()])
 
     def _fetch(self, offset: int, length: int | None) -> Iterator[bytes]:
         """Yield a range (length None: the whole); resume a truncated body."""
@@ -93,13 +112,12 @@ class OciDownload(Download):
             raise not_the_promised_size(self.place, length, got)
 
     def _ask(self, start: int, length: int | None) -> Any:
-        wanted = {"if-match": self.entry.etag} if self.entry.etag else {}
+        wanted = {"if-match": self._etag} if self._etag else {}
         if length is not None:
             wanted["range"] = f"bytes={start}-{start + length - 1}"
         http = self.store.http
         answer = http.get(http.object_path(self.store.object_name(self.entry.name)), wanted)
-        if not self.entry.etag:
-            self.entry = replace(self.entry, etag=answer.headers["etag"])
+        self._etag = self._etag or answer.headers["etag"]
         self.headers = self.headers or answer.headers
         return answer
 

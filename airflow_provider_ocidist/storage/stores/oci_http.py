@@ -105,7 +105,7 @@ class ObjectHttp:
 
 
 class RestHttp(ObjectHttp):
-    """The same requests where the SDK is missing."""
+    """Requests in one bucket where the SDK is missing."""
 
     def __init__(self, client: ObjectStorageClient, namespace: str, bucket: str) -> None:
         self._caller = client.caller
@@ -149,7 +149,7 @@ class BucketFolder(Protocol):
     client: Any
     http: ObjectHttp
     bucket: tuple[str, str]
-    """Namespace and name."""
+    """Namespace and name of the bucket."""
 
     @property
     def region(self) -> str: ...
@@ -214,15 +214,23 @@ def reading(place: str) -> Iterator[None]:
     """Raise absence and change as their own errors."""
     try:
         with oci_errors(f"reading {place}"):
-            yield
+            try:
+                yield
+            except Exception as error:
+                # What most beats are answered when they look for a stop request: nothing else is made of it.
+                if getattr(error, "status", None) == 404 and _concerns_object(getattr(error, "code", None)):
+                    raise FileNotFoundError(place) from error
+                raise
     except BackendError as error:
-        if _is_absent_object(error):
-            raise FileNotFoundError(place) from error
         if error.status_code == 412:
             raise StorageError(f"{place} changed while it was read", uri=place) from error
         raise
 
 
 def _is_absent_object(error: BackendError) -> bool:
-    # NotAuthorizedOrNotFound and BucketNotFound concern the bucket, not the object.
-    return error.status_code == 404 and error.code == "ObjectNotFound"
+    return error.status_code == 404 and _concerns_object(error.code)
+
+
+def _concerns_object(code: str | None) -> bool:
+    # NotAuthorizedOrNotFound and BucketNotFound concern the bucket.
+    return code == "ObjectNotFound"

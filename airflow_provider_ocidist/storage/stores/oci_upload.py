@@ -19,7 +19,7 @@ from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder, stora
 log = logging.getLogger(__name__)
 
 _MOST_PARTS = 10_000
-"""Of one object: https://docs.oracle.com/iaas/Content/Object/Tasks/usingmultipartuploads.htm."""
+"""Most parts of one object: https://docs.oracle.com/iaas/Content/Object/Tasks/usingmultipartuploads.htm."""
 _MIB = 1 << 20
 
 
@@ -28,6 +28,8 @@ class OciUpload(Upload):
 
     With an origin, a journal in the user's cache folder keeps the upload's id; the service lists its parts.
     """
+
+    upload_id: str
 
     def __init__(self, store: BucketFolder, name: str, part_size: int, origin: Origin | None = None) -> None:
         self.store = store

@@ -219,7 +219,7 @@ def test_a_machine_that_is_not_well_is_blamed_before_the_program(
         report, said = two.agents[0].report, [agent.stderr.read_text() for agent in two.agents]
     assert report.cause is cause
     assert codes[1] == 143
-    sick = "a machine is not well (node 1: GPU 0 is slowed down: the power supply holds it back)"
+    sick = "a machine is not well (node 1: GPU 0 is slowed down: throttled by the power supply)"
     assert (sick in (report.message or "")) == (cause is Cause.NODE)
     assert all("in stuck_here" in text for text in said), "stacks are shown whatever the cause"
 

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.monitor.node_hours import (
 )
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Limits
-from airflow_provider_ocidist.model.budget import Budget
+from airflow_provider_ocidist.model.budget import Budget, Spent
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from tests.agent.gangs import Gang
@@ -83,14 +83,14 @@ class Gangs:
     def _beat(self, rank: int, budget: float) -> None:
         if rank not in self.watches:
             self.watches[rank] = BudgetWatch(
-                Budget(node_seconds=budget, limit="limits.max_node_hours"),
+                Budget(node_seconds=budget),
                 None,
                 len(self.starts),
                 others=lambda: self.others_of(rank),
                 declare=self._declared,
                 clock=lambda: self.now,
             )
-            self.watches[rank].before = self.before
+            self.watches[rank].before = Spent(node_seconds=self.before)
         self.watches[rank].look()
 
     def _declared(self, _: str) -> None:
@@ -132,15 +132,26 @@ def test_earlier_attempts_of_the_generation_count_and_those_of_others_do_not(tmp
         write(tmp_path / other, a_report(0, 0.0, 5000.0))
     (tmp_path / "task-g1-a2" / "nodes").mkdir(parents=True, exist_ok=True)
     (tmp_path / "task-g1-a2" / "nodes" / "9.json").write_text("{half")
-    found = spent_before(str(tmp_path / "task-g1-a5"), 5, OciAccess())
-    assert abs(found - expected) < 1e-6
-    assert spent_before(str(tmp_path / "task-g1-a1"), 1, OciAccess()) == 0.0
+    found = spent_before(str(tmp_path / "task-g1-a5"), 5, OciAccess(), None)
+    assert abs(found.node_seconds - expected) < 1e-6
+    assert spent_before(str(tmp_path / "task-g1-a1"), 1, OciAccess(), None) == Spent()
 
 
 def test_an_attempt_that_has_counted_those_before_it_spares_reading_them(tmp_path: Path) -> None:
     write(tmp_path / "t-g0-a1", a_report(0, 0.0, 7777.0))
     write(tmp_path / "t-g0-a2", a_report(0, 0.0, 100.0, spent_before=5000.0))
-    assert spent_before(str(tmp_path / "t-g0-a3"), 3, OciAccess()) == 5100.0
+    assert spent_before(str(tmp_path / "t-g0-a3"), 3, OciAccess(), None).node_seconds == 5100.0
+
+
+def test_each_attempt_costs_the_price_of_its_own_machines(tmp_path: Path) -> None:
+    write(tmp_path / "t-g0-a1", a_report(0, 0.0, 3600.0, price=10.0))
+    write(tmp_path / "t-g0-a2", a_report(0, 0.0, 3600.0, price=2.0))
+    # As a version before this one has reported it.
+    write(tmp_path / "t-g0-a2", a_report(1, 0.0, 3600.0))
+    found = spent_before(str(tmp_path / "t-g0-a3"), 3, OciAccess(), 1.0)
+    assert found == Spent(node_seconds=3 * 3600, cost=13.0)
+    write(tmp_path / "t-g0-a3", a_report(0, 0.0, 0.0, spent_before=3 * 3600.0, cost_before=13.0))
+    assert spent_before(str(tmp_path / "t-g0-a4"), 4, OciAccess(), 5.0) == found
 
 
 def test_a_node_that_has_never_beaten_has_used_nothing() -> None:
@@ -180,3 +191,16 @@ def test_a_later_attempt_gets_what_the_earlier_ones_have_left(tmp_path: Path) ->
         (code,) = gang.run()
         (report,) = (agent.report for agent in gang.agents)
     assert (code, report.cause, report.spent_before) == (77, Cause.BUDGET, 3599.0)
+
+
+def test_what_an_earlier_attempt_has_cost_on_dearer_machines_counts_against_the_limit(tmp_path: Path) -> None:
+    write(tmp_path / "run" / "t-g0-a1", a_report(0, 0.0, 3600.0, price=10.0))
+    # Ten are spent; the second that is left is worth one at this price.
+    limits = Limits(max_cost=10 + 1 / 3600, stop_grace=5.0, join_timeout=30.0)
+    with Gang(tmp_path, WORKS, args=["120"], limits=limits, attempt=2, price=1.0) as gang:
+        gang.run_dir = tmp_path / "run" / "t-g0-a2"
+        gang.config = replace(gang.config, run_dir=str(gang.run_dir))
+        (code,) = gang.run()
+        (report,) = (agent.report for agent in gang.agents)
+    assert (code, report.cause, report.price, report.cost_before) == (77, Cause.BUDGET, 1.0, 10.0)
+    assert "all that limits.max_cost 10.0003 allows" in str(report.message)

@@ -261,6 +261,25 @@ def test_a_node_is_not_cut_off_because_those_that_have_trained_are_gone(tmp_path
     assert cut_off(gang, 300) == []
 
 
+@pytest.mark.parametrize("known", ["before the outage", "by what can still be read"])
+def test_those_that_have_trained_and_are_gone_are_not_asked_wherever_they_stand(
+    tmp_path: Path, known: str
+) -> None:
+    gang = Watched(tmp_path, 7, 0)
+    gang.look(beating=everybody(gang))
+    for rank in (2, 3, 4):
+        gang.beat(rank, phase=Phase.DONE)
+    if known == "before the outage":
+        # Each of the others was looked at in turn.
+        assert gang.looks(7, beating=(1, 5, 6)) == []
+        for rank in range(7):
+            gang.store.delete(f"nodes/{rank}.json")
+    gang.silent_machines = {1, 2, 3, 4}
+    assert cut_off(gang, 300) == []
+    gang.silent_machines = set(range(7))
+    assert "no other node answers (asked 10.0.0.1, 10.0.0.5, 10.0.0.6)" in cut_off(gang, 1)[0]
+
+
 @pytest.mark.parametrize("reached", [6, 0, 1, 2])
 def test_a_node_that_reaches_another_is_not_cut_off(tmp_path: Path, reached: int) -> None:
     gang = Watched(tmp_path, 7, 5)

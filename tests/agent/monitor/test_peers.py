@@ -159,4 +159,4 @@ def test_the_others_name_a_node_whose_agent_was_killed(tmp_path: Path) -> None:
         report = gang.agents[0].report
     assert report.cause is Cause.NODE
     assert report.message
-    assert report.message.startswith("node 1 is lost, and so the training here ended: ")
+    assert report.message.startswith("the training ended because node 1 was lost: ")

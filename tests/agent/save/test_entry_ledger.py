@@ -53,7 +53,7 @@ def test_a_half_that_stays_in_the_folder_is_offered_to_no_retry_and_never_publis
     with Gang(tmp_path / "second", PROGRAM, args=("go on",), checkpoints=checkpoints) as gang:
         assert gang.run() == [0]
         assert "found ['step-0.bin', 'step-1.bin']" in gang.agents[0].stdout.read_text()
-        assert "step-2.bin was left by an attempt that was cut off" in gang.agents[0].stderr.read_text()
+        assert "step-2.bin was left by an interrupted attempt" in gang.agents[0].stderr.read_text()
     assert (aside_of(shared) / "step-2.bin").stat().st_size == 500
     assert not list(safe.glob("step-2*"))
 

@@ -461,7 +461,7 @@ def test_while_files_of_two_saves_lie_side_by_side_it_is_said(saving: Saving) ->
     first_whole(saving, "state", "a.bin", "b.bin")
     saving.save("state", "b.bin")
     (doubt,) = saving.settled().values()
-    assert doubt == Unproved("its file a.bin is of an earlier save, while others are newer", mixed=True)
+    assert doubt == Unproved("its file a.bin belongs to an earlier save than the others", mixed=True)
     saving.save("state", "a.bin")
     (doubt,) = saving.settled().values()
     assert isinstance(doubt, Unproved)

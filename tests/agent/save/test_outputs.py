@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,10 @@ import pytest
 from airflow_provider_ocidist.agent.save.outputs import fixed_part, planned_copies, with_variables
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Output
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.open_uploads import abort_reported
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from scripts.emulator_process import Access
 from tests.agent.gangs import Gang
 
 WRITES = """
@@ -104,3 +111,26 @@ def test_faults_of_preparation_are_reported_before_the_training_starts(tmp_path:
             assert gang.run() in ([74], [78])
             assert says in (gang.agents[0].report.message or "")
             assert gang.agents[0].stdout.read_text() == ""
+
+
+LARGE = "import pathlib; pathlib.Path('model.bin').write_bytes(bytes(9 << 20))"
+
+
+def test_a_node_that_is_killed_while_it_sends_an_output_has_said_what_it_leaves_open(
+    tmp_path: Path, emulator: Access, faults: Callable[..., None]
+) -> None:
+    folder = uuid.uuid4().hex
+    uri = f"oci://{emulator.bucket}@{emulator.namespace}/{folder}"
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    faults(method="PUT", path=f"/n/.*/u/{folder}.*", latency_s=8)
+    output = Output(path="model.bin", uri=uri)
+    with Gang(tmp_path, LARGE, outputs=(output,), oci_endpoint=emulator.url) as gang:
+        (agent,) = gang.start(OCI_CONFIG_FILE=emulator.config_file, OCI_CLI_PROFILE=emulator.profile)
+        agent.shows(lambda: (gang.run_dir / "nodes" / "0.json").exists() and agent.report.sending)
+        agent.signal(signal.SIGKILL)
+        agent.wait()
+        sending = agent.report.sending
+    (left,) = open_store(uri, access).open_uploads()
+    assert [each.upload_id for each in sending] == [left.id]
+    assert abort_reported(sending, access) == 1
+    assert open_store(uri, access).open_uploads() == []

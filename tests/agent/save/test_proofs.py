@@ -83,7 +83,7 @@ def test_the_reason_names_the_file(moment: Moment) -> None:
     assert lacking == Unproved("it lacks a.bin, which the whole one before has")
     mixed = judge(moment, Evidence(left_over=("a.bin", "b.bin")))
     assert isinstance(mixed, Unproved)
-    assert mixed == Unproved("its file a.bin is of an earlier save, while others are newer", mixed=True)
+    assert mixed == Unproved("its file a.bin belongs to an earlier save than the others", mixed=True)
     opened = judge(moment, Evidence(announced=True, open_for_writing=("a.bin", "b.bin")))
     assert opened == Unproved("a.bin is still open for writing")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 import threading
 import time
 import zipfile
@@ -379,6 +380,38 @@ def test_parts_are_sent_while_the_training_runs_whatever_the_pattern_calls_a_che
     assert both.uploader.finish(Moment.EXITED, SaveDeadline(10)) is None
 
 
+def test_a_node_that_has_sent_its_parts_asks_for_requests_seldom_until_it_saves_again(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_uploader, "IDLE_INTERVAL", 1000.0)
+    asked, looked = counted(nodes.uploader._exchange, "board"), counted(nodes.uploader, "_look")
+    nodes.start()
+    for name in ("step-5", "step-6"):
+        nodes.name = name
+        for rank in (1, 0):
+            nodes.write(rank)
+        assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 2
+        until(lambda: not nodes.uploader._unasked)
+        then, since = len(asked), len(looked)
+        until(lambda since=since: len(looked) > since + 5)
+        assert len(asked) <= then + 1
+        for folder in nodes.folders:
+            shutil.rmtree(folder / name)
+
+
+def counted(thing: Any, name: str) -> list[int]:
+    """Return a list that grows with each call of a method of this object."""
+    calls: list[int] = []
+    method = getattr(thing, name)
+
+    def call() -> Any:
+        calls.append(1)
+        return method()
+
+    setattr(thing, name, call)
+    return calls
+
+
 def test_parts_that_are_all_on_the_main_node_need_no_other_node(nodes: Nodes) -> None:
     # MiCS with a group on each node: the first group alone saves.
     place = nodes.folders[0] / "step-5"
@@ -399,7 +432,7 @@ def test_a_node_that_has_no_part_is_named_with_the_remedy(nodes: Nodes) -> None:
     (nodes.folders[1] / "step-5" / "rng_state_1.pth").write_text("no part of the weights")
     nodes.start()
     with pytest.raises(
-        IncompleteCheckpoint, match=r"node 1 had no part of it after 2 s; let checkpoints\.path be"
+        IncompleteCheckpoint, match=r"node 1 sent no shard of it within 2 s; let checkpoints\.path be"
     ):
         nodes.publish()
 

@@ -285,6 +285,7 @@ class Collector:
         return path.is_dir()
 
     def publish(self, item: Any, uri: str, **options: Any) -> CheckpointRef:
+        options.pop("confirm")()
         self.calls.append((item.path.name, uri, options))
         return CheckpointRef(uri=f"{uri}/parts", step=options["step"])
 
@@ -721,8 +722,86 @@ def test_a_mixture_of_two_saves_is_warned_of_once_while_the_training_runs(
     watched.step(4)
     said = [record.getMessage() for record in caplog.records if "is not published yet" in record.getMessage()]
     assert len(said) == 1
-    assert said[0].startswith("step-5 is not published yet: its file b.bin is of an earlier save")
+    assert said[0].startswith("step-5 is not published yet: its file b.bin belongs to an earlier save")
     assert "Remedy: " in said[0]
+
+
+# An upload that outlives its launch
+
+
+def held(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[threading.Event, threading.Event]:
+    """Let a step of publishing wait; return what shows that it was reached, and what lets it go on."""
+    reached, goes_on, step = threading.Event(), threading.Event(), getattr(checkpoints, name)
+
+    def waits(*arguments: Any) -> Any:
+        reached.set()
+        assert goes_on.wait(60)
+        return step(*arguments)
+
+    monkeypatch.setattr(checkpoints, name, waits)
+    return reached, goes_on
+
+
+def test_what_is_still_being_sent_when_another_launch_begins_is_never_published(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, goes_on = held(monkeypatch, "_send")
+    watched.start()
+    for at in (5, 6):
+        save(watched, f"step-{at}.txt", at)
+    assert reached.wait(60)
+    assert watched.end(Moment.CUT_OFF, limit=0.0) is not None
+    watched.uploader.abandon()
+    goes_on.set()
+    watched.uploader._thread.join(60)
+    assert not watched.uploader._thread.is_alive()
+    assert watched.published == []
+    assert newest(str(watched.target)) is None
+
+
+def test_another_launch_waits_for_what_is_just_being_published(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, goes_on = held(monkeypatch, "_offer")
+    watched.start()
+    save(watched, "step-5.txt", 5)
+    assert reached.wait(60)
+    assert watched.end(Moment.CUT_OFF, limit=0.0) is not None
+    abandons = threading.Thread(target=watched.uploader.abandon)
+    abandons.start()
+    until(lambda: watched.uploader._abandoned)
+    assert abandons.is_alive()
+    goes_on.set()
+    abandons.join(60)
+    assert watched.steps == [5]
+
+
+def test_a_checkpoint_without_a_number_that_is_proved_late_has_the_step_at_which_it_was_written(
+    watched: Watched,
+) -> None:
+    watched.meter.saw(b"step 10 loss 1\n")
+    (watched.folder / "best.bin").write_text("nothing proves that it is whole")
+    watched.step(2)
+    watched.meter.saw(b"step 50 loss 1\n")
+    assert watched.steps == []
+    watched.tell(checkpoint="best.bin")
+    watched.step(2)
+    assert watched.steps == [10]
+    (watched.folder / "best.bin").write_text("of the fiftieth step")
+    watched.step()
+    watched.meter.saw(b"step 60 loss 1\n")
+    watched.tell(checkpoint="best.bin")
+    watched.step(2)
+    assert watched.steps == [10, 50]
+
+
+def test_what_was_written_before_the_program_reported_a_step_has_none(watched: Watched) -> None:
+    (watched.folder / "best.bin").write_text("nothing proves that it is whole")
+    watched.step(2)
+    watched.meter.saw(b"step 50 loss 1\n")
+    watched.tell(checkpoint="best.bin")
+    watched.step(2)
+    assert watched.steps == [None]
 
 
 def test_without_a_word_of_the_program_nothing_of_it_is_assumed(watched: Watched) -> None:

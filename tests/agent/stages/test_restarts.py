@@ -91,7 +91,7 @@ def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_
         codes = two.run()
         assert all(codes)
         texts = " ".join(agent.report.message or "" for agent in two.agents)
-        assert "not launched again: it is a crash loop: USER at step 5 for the second time" in texts
+        assert "not launched again: crash loop: USER at step 5 for the second time" in texts
         assert "always here" in texts
         assert any(agent.report.crash_loop for agent in two.agents)
         assert len(two.agents[0].report.restarts) == 1
@@ -128,7 +128,7 @@ assert launch > 2, "as always"
         report = one.agents[0].report
         # The third failure is the first one with no newer checkpoint than the one before it.
         assert len(report.restarts) == 2
-        assert "a crash loop: USER for the second time, with no step" in (report.message or "")
+        assert "crash loop: USER for the second time, with no step" in (report.message or "")
 
 
 def test_the_budget_is_what_the_job_allows(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_budget_is_what_the_job_allows(tmp_path: Path) -> None:
         assert one.run() == [1]
         report = one.agents[0].report
         assert [each.step for each in report.restarts] == [0, 1]
-        assert "restarts.program is 2, and spent" in (report.message or "")
+        assert "all 2 of restarts.program are used" in (report.message or "")
         assert not report.crash_loop
 
 

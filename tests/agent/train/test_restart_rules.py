@@ -59,7 +59,7 @@ def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_o
 def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
     failure = Restart(cause=Cause.USER, message="m", step=40)
     assert why_no_launch(Restarts(program=9), [failure], failure) == (
-        "it is a crash loop: USER at step 40 for the second time"
+        "crash loop: USER at step 40 for the second time"
     )
 
 
@@ -69,7 +69,7 @@ def test_where_no_step_is_known_a_checkpoint_between_two_failures_shows_progress
     known = Restart(cause=Cause.OOM, message="m", step=4, checkpoint="b")
     allowed = Restarts(program=9)
     assert why_no_launch(allowed, [first], first) == (
-        "it is a crash loop: OOM for the second time, with no step and no newer checkpoint since the first"
+        "crash loop: OOM for the second time, with no step and no newer checkpoint since the first"
     )
     assert why_no_launch(allowed, [first], saved) is None
     assert why_no_launch(allowed, [first, saved], saved) is not None
@@ -166,6 +166,7 @@ def test_a_launch_forgets_the_reason_and_the_listeners_of_the_one_before() -> No
     switch, heard = StopSwitch(), []
     switch.listen(lambda: heard.append("of the launch before"))
     switch.ask(Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),)))
+    assert heard == ["of the launch before"]
     switch.rearm(1)
     assert not switch.event.is_set()
     switch.listen(lambda: heard.append("of this one"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import kubernetes
 import pytest
+import yaml
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.capabilities import Mark
@@ -20,8 +23,10 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.decisions import Fail
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from tests.backends.clusters import FAST, Home
 from tests.emulator.kubernetes.waiting import until
@@ -207,6 +212,26 @@ def test_a_gang_that_kueue_evicts_was_preempted(home: Home) -> None:
         wait_until(backend, ref, lambda _: not home.pods())
 
 
+def test_a_gang_that_a_quota_refuses_becomes_the_next_candidate_and_trains(home: Home) -> None:
+    cluster, backend = home.emulator.kubernetes.cluster, connected(home)
+    none = {f"count/{backend.operator.plural}.{backend.operator.group}": "0"}
+    metadata = {"name": "none", "namespace": home.namespace}
+    cluster.create({"kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": none}})
+    try:
+        job, log = home.job(backend={"candidates": [{"namespace": "default"}]}), logging.getLogger("gang")
+        gang = GangSubmitter(backend, job, log, None, threading.Event())
+        ref = gang.adopt_or_submit(a_key(), None).ref
+        assert (ref.candidate, ref.compartment_id, ref.key.attempt) == ("namespace default", "default", 2)
+        assert well(wait_until(backend, ref, ended))
+        backend.delete(ref)
+        # What was refused is remembered, for all tasks of the work directory.
+        other = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(a_key(), None).ref
+        assert (other.candidate, other.key.attempt) == ("namespace default", 1)
+        backend.delete(other)
+    finally:
+        cluster.delete("ResourceQuota", home.namespace, "none")
+
+
 @contextmanager
 def claim(home: Home, name: str) -> Iterator[Path]:
     """Let the namespace have a claim, whose folder on this machine is returned."""
@@ -335,8 +360,11 @@ def test_another_process_knows_the_secrets_of_a_gang_for_masking(home: Home) -> 
 
 
 def test_what_would_stop_a_job_is_found_beforehand_with_the_remedy(home: Home) -> None:
-    found = connected(home).preflight(home.job())
-    assert {finding.mark for finding in found} == {Mark.PASS}, found
+    found = {finding.subject: finding for finding in connected(home).preflight(home.job())}
+    grace = found.pop("stop_grace", None)
+    assert {finding.mark for finding in found.values()} == {Mark.PASS}, found
+    # What a TrainJob cannot say stands in its runtime.
+    assert (grace is not None) == (home.kind == "trainjob")
     secrets = {"HF_TOKEN": {"name": "hugging-face", "key": "token"}}
     job = home.job(backend={"secrets": secrets, "image_pull_secrets": ["ocir"]})
     failed = {finding.message for finding in connected(home).preflight(job) if finding.mark is Mark.FAIL}
@@ -347,6 +375,65 @@ def test_what_would_stop_a_job_is_found_beforehand_with_the_remedy(home: Home) -
     assert rights.mark is Mark.FAIL
     assert f"create {stranger.operator.plural}" in rights.message
     assert rights.fix == "docs/kubernetes.md has the Role"
+
+
+def test_a_user_who_may_not_watch_is_told_that_looks_cost_more(home: Home) -> None:
+    user = f"lister-{home.kind}"
+    fields = home.user(user)
+    home.bind(user, without="watch")
+    (rights,) = [each for each in connected(home, **fields).preflight(home.job()) if each.subject == "rights"]
+    assert rights.mark is Mark.WARN
+    assert "watch pods" in rights.message
+
+
+def make_runtime(home: Home, name: str, grace: int) -> None:
+    """Make a runtime as ours that lets its pods end for so many seconds."""
+    runtime = yaml.safe_load(RUNTIME.read_text())
+    runtime["metadata"]["name"] = name
+    (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    job["template"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = grace
+    with home.client as client:
+        place = ("trainer.kubeflow.org", "v1alpha1", home.namespace, "trainingruntimes")
+        kubernetes.client.CustomObjectsApi(client).create_namespaced_custom_object(*place, runtime)
+
+
+def test_a_cancelled_trainjob_has_the_time_to_end_that_its_job_says(trainjob: Home) -> None:
+    make_runtime(trainjob, "hasty", 1)
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "60", "--farewell", "3"]}
+    job = trainjob.job(
+        program=program,
+        limits={"stop_grace": 20},
+        backend={"runtime": "hasty", "runtime_kind": "TrainingRuntime"},
+    )
+    backend, ref = submitted(trainjob, job)
+    wait_until(backend, ref, lambda status: status.progress is not None)
+    backend.cancel(ref)
+    status = wait_until(backend, ref, ended)
+    assert [node.report and node.report.phase for node in status.nodes] == [Phase.DONE] * 2
+    assert trainjob.pods() == []
+
+
+def test_a_runtime_that_leaves_no_time_for_the_last_save_is_found_beforehand(trainjob: Home) -> None:
+    backend = connected(trainjob)
+    make_runtime(trainjob, "roomy", 140)
+    roomy = {"runtime": "roomy", "runtime_kind": "TrainingRuntime"}
+    for backends, grace, words in (
+        (roomy, 20, None),
+        (
+            roomy,
+            60,
+            "gives a node that the cluster ends 140 s, and limits.stop_grace with its last save takes 180",
+        ),
+        (
+            {},
+            20,
+            "gives a node that the cluster ends 30 s, and limits.stop_grace with its last save takes 140",
+        ),
+    ):
+        job = trainjob.job(backend=backends, limits={"stop_grace": grace})
+        found = [each for each in backend.preflight(job) if each.subject == "stop_grace"]
+        assert [each.mark for each in found] == ([Mark.WARN] if words else [])
+        assert all(words in each.message for each in found)
 
 
 def test_a_runtime_that_is_missing_is_found_beforehand(trainjob: Home) -> None:

@@ -6,15 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import kubernetes
 import pytest
-import yaml
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.backends.kubernetes.gang_objects import FEW
 from airflow_provider_ocidist.errors import BackendError, Cause, refusal_in
 from airflow_provider_ocidist.gangs.decisions import Fail
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -26,7 +25,6 @@ from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
 KINDS = ("pytorchjob", "trainjob")
 SUSPENDED = {"suspend": True}
 """A gang without pods."""
-ROLE = Path(__file__).parents[3] / "container/kubernetes/role.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +137,7 @@ def test_an_object_of_somebody_else_under_this_name_is_left_alone(
         api = kubernetes.client.CustomObjectsApi(client)
         place = (operator.group, operator.version, home.namespace, operator.plural)
         api.create_namespaced_custom_object(*place, {**body, "metadata": metadata})
-        with pytest.raises(BackendError, match="is there already, and no gang of") as caught:
+        with pytest.raises(BackendError, match="exists already, and is no gang of") as caught:
             backend.submit(plan)
         assert not caught.value.retryable
         api.delete_namespaced_custom_object(*place, metadata["name"])
@@ -257,17 +255,7 @@ def test_a_user_with_the_role_can_do_all_of_it_and_one_without_gets_the_remedy(h
     with pytest.raises(BackendError, match=r"docs/kubernetes\.md has the Role") as caught:
         stranger.submit(plan)
     assert refusal_in(caught.value) == "403"
-    with home.client as client:
-        api = kubernetes.client.RbacAuthorizationV1Api(client)
-        role = yaml.safe_load(ROLE.read_text())
-        role["metadata"]["name"] = user
-        api.create_namespaced_role(home.namespace, role)
-        binding = {
-            "metadata": {"name": user},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-        }
-        api.create_namespaced_role_binding(home.namespace, binding)
+    home.bind(user)
     backend = connected(home, **fields)
     ref = backend.submit(backend.plan(home.job(env={"MY_TOKEN": "t0ken-of-mine-77"}), a_key()))
     assert states(wait_until(backend, ref, lambda found: found.ended)) == [NodeState.SUCCEEDED] * 2
@@ -295,14 +283,50 @@ def test_answers_of_a_failing_server_are_outages_and_refusals_are_not(
     wait_until(backend, ref, lambda found: found.ended)
 
 
-def test_many_gangs_are_looked_at_in_one_list_of_each_kind(home: Home, backend: KubernetesBackend) -> None:
-    job = home.job(backend=SUSPENDED)
-    refs = [backend.submit(backend.plan(job, a_key())) for _ in range(5)]
-    asked: list[str] = []
-    ask = backend._api.get
-    backend._api.get = lambda path, **query: asked.append(path) or ask(path, **query)
+def made(home: Home, backend: KubernetesBackend) -> RunRef:
+    """Make the object of a suspended gang, and nothing else."""
+    plan, operator = backend.plan(home.job(backend=SUSPENDED), a_key()), backend.operator
+    (body,) = [each.body for each in plan.requests if each.body["kind"] == operator.kind]
+    return backend._ref(plan.key, backend._api.create(operator.collection(home.namespace), body))
+
+
+def test_a_look_takes_three_requests_at_one_gang_at_ten_and_at_a_hundred(
+    homes: Callable[[str], Home],
+) -> None:
+    home = homes("pytorchjob")
+    backend = connected(home)
+    with ThreadPoolExecutor(8) as pool:
+        refs = list(pool.map(lambda _: made(home, backend), range(100)))
+
+    def look(count: int) -> list[str]:
+        home.control("/calls", method="DELETE")
+        found = backend.status(refs[:count])
+        backend.logs_of([(ref, [0.0, 0.0]) for ref in refs[:count]])
+        assert [states(status) for status in found] == [[NodeState.PENDING] * 2] * count
+        return home.calls()
+
+    for count in (1, 10, 100):
+        asked = look(count)
+        assert len(asked) == 3, asked
+        assert not any("watch=true" in path for path in asked)
+    asked = look(100)
+    assert len(asked) == 3, asked
+    assert all("watch=true" in path for path in asked)
+    home.clear()
+
+
+def test_what_changes_of_many_gangs_is_seen_by_the_next_look(homes: Callable[[str], Home]) -> None:
+    home = homes("pytorchjob")
+    backend = connected(home)
+    refs = [made(home, backend) for _ in range(FEW + 1)]
+    backend.status(refs)
+    backend.delete(refs[0])
+    refs.append(backend.submit(backend.plan(home.job(seconds=60), a_key())))
+    wait_until(connected(home), refs[-1], running)
     found = backend.status(refs)
-    assert all(states(status) == [NodeState.PENDING] * 2 for status in found)
-    assert len(asked) == 3
-    for ref in refs:
-        backend.delete(ref)
+    assert states(found[0]) == [NodeState.MISSING] * 2
+    assert states(found[-1]) == [NodeState.RUNNING] * 2
+    home.control("/pods", effect="kill", name=refs[-1].run_ids[1])
+    wait_until(connected(home), refs[-1], lambda status: status.nodes[1].state.terminal)
+    assert backend.status(refs)[-1].nodes[1].state is NodeState.FAILED
+    home.clear()

@@ -8,11 +8,13 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -22,7 +24,7 @@ from airflow_provider_ocidist.backends.kubernetes import api as api_module
 from airflow_provider_ocidist.backends.kubernetes import pod_logs
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
-from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLog
+from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLog, Turns
 from airflow_provider_ocidist.backends.runai import pod_logs as runai_logs
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.gangs.log_follower import LogFollower
@@ -135,7 +137,7 @@ def test_whatever_pods_write_each_line_arrives_once_and_whole(cluster: Cluster, 
     assert api is not None
     follower, seen, looks, now = LogFollower([0.0] * ref.nodes), [], 0, START + 60.0
     while looks == 0 or follower.is_behind:
-        (part,) = runai_logs.read(api, [(ref, "training", follower.since(now))], 1000)
+        (part,) = runai_logs.read(api, [(ref, "training", follower.since(now))], 1000, Turns())
         seen += follower.take(part.lines, now, part.unread_from)
         looks, now = looks + 1, now + 1
         assert looks < 200, "it gets no further"
@@ -149,7 +151,7 @@ def test_a_later_look_reads_what_is_new_and_not_the_whole_log(cluster: Cluster) 
     cluster.logs = {"pod-0": [(at * 10**9, _stamp(at), "x" * 50) for at in range(START, START + 5000)]}
     api = runai_logs.api_of(Fields(kube_config_path=cluster.kube_config))
     assert api is not None
-    (part,) = runai_logs.read(api, [(a_ref(1), "training", [START + 4990.0])], 1000)
+    (part,) = runai_logs.read(api, [(a_ref(1), "training", [START + 4990.0])], 1000, Turns())
     assert len(part.lines) == 10
     assert cluster.asked[-1]["sinceTime"] == _stamp(START + 4990)
 
@@ -181,7 +183,8 @@ class OneBurst:
         self.api, self.ref = api, ref
 
     def logs_of(self, wanted: list[tuple[RunRef, list[float]]], most: int = 1000) -> list[LogPart]:
-        return runai_logs.read(self.api, [(ref, "training", since) for ref, since in wanted], most)
+        gangs = [(ref, "training", since) for ref, since in wanted]
+        return runai_logs.read(self.api, gangs, most, Turns())
 
 
 def test_the_end_of_a_task_does_not_wait_for_ever_for_a_burst(
@@ -201,6 +204,56 @@ def test_the_end_of_a_task_does_not_wait_for_ever_for_a_burst(
     ending.join(60)
     assert not ending.is_alive()
     assert sum(record.name == "burst" for record in caplog.records) == 3000
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_of_many_pods_so_many_are_read_as_time_allows_and_each_has_its_turn() -> None:
+    clock, pods = Clock(), [f"pod-{number}" for number in range(2000)]
+    turns, read = Turns(clock), Counter[Any]()
+    looks = 0
+    while set(read) != set(pods):
+        turn = turns.of(pods, gangs=1000)
+        assert len(turn) <= pod_logs.MOST_AT_ONCE
+        read.update(turn)
+        clock.now += 10
+        looks += 1
+    assert set(read.values()) == {1}
+    assert looks == len(pods) / (10 * pod_logs.READS_PER_S)
+
+
+def test_all_pods_of_one_gang_and_few_pods_of_several_are_read_at_every_look() -> None:
+    turns, many = Turns(Clock()), [f"pod-{number}" for number in range(500)]
+    for _ in range(3):
+        assert turns.of(many, gangs=1) == set(many)
+        assert turns.of(many[: pod_logs.FEW_PODS], gangs=5) == set(many[: pod_logs.FEW_PODS])
+
+
+def test_lines_of_pods_whose_turn_comes_later_arrive_once_and_whole(cluster: Cluster) -> None:
+    count, lines = 80, [(START * 10**9 + number, _stamp(START), f"line {number}") for number in range(3)]
+    refs = [replace(a_ref(1), job_id=f"{number}", run_ids=(f"pod-{number}",)) for number in range(count)]
+    cluster.logs = {ref.run_ids[0]: lines for ref in refs}
+    api = runai_logs.api_of(Fields(kube_config_path=cluster.kube_config))
+    assert api is not None
+    clock = Clock()
+    turns, followers = Turns(clock), [LogFollower([0.0]) for _ in refs]
+    turns.of(range(200), gangs=2)  # what was saved is spent
+    seen: list[list[str]] = [[] for _ in refs]
+    for look in range(9):
+        clock.now += 1
+        now = START + 60.0 + look
+        gangs = [(ref, "training", each.since(now)) for ref, each in zip(refs, followers, strict=True)]
+        asked = len(cluster.asked)
+        parts = runai_logs.read(api, gangs, 1000, turns)
+        assert len(cluster.asked) - asked == pod_logs.READS_PER_S
+        for texts, follower, part in zip(seen, followers, parts, strict=True):
+            texts += [line.text for line in follower.take(part.lines, now, part.unread_from)]
+    assert seen == [[text for _, _, text in lines]] * count
 
 
 def test_an_answer_that_asks_for_hours_of_patience_is_asked_again_soon(

@@ -11,6 +11,7 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     IMAGE_PATIENCE,
     Gang,
     GangState,
+    essence,
     has_vanished,
     node_status,
     warnings_by_object,
@@ -40,7 +41,12 @@ def pod(phase: str = "Running", *, state: Any = None, **status: Any) -> dict[str
 def looked_at(
     found: Any, gang: Gang = ACTIVE, report: NodeReport | None = None, **keywords: Any
 ) -> NodeStatus:
-    return node_status(0, "p", gang, found, report, "pytorch", now=keywords.pop("now", NOW), **keywords)
+    keywords = {"now": NOW, **keywords}
+    status = node_status(0, "p", gang, found, report, "pytorch", **keywords)
+    # What is kept of a pod says all that the pod does.
+    kept = {**keywords, "last": keywords.get("last") and essence(keywords["last"])}
+    assert status == node_status(0, "p", gang, found and essence(found), report, "pytorch", **kept)
+    return status
 
 
 def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]:
@@ -103,7 +109,7 @@ DISRUPTED = [
             None,
             'secret "hf" not found',
         ),
-        (pod("Unknown"), NodeState.UNKNOWN, None, "lost sight"),
+        (pod("Unknown"), NodeState.UNKNOWN, None, "lost contact"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import kubernetes
 import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.backends.pytorchjob.operator import WAITER
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import NodeState
 from tests.backends.clusters import Home, cluster
+from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import a_key, wait_until
 
 OPERATORS = ("1.3", "1.6", "1.8")
@@ -66,12 +69,36 @@ def test_a_worker_whose_master_has_no_machine_names_what_the_master_waits_for() 
     with cluster("pytorchjob", init_tries=1) as home:
         backend = connected(home)
         master = {"spec": {"nodeSelector": {"pool": "no-such-pool"}}}
-        ref = backend.submit(backend.plan(home.job(backend={"main_template": master}), a_key()))
+        own = {"container": {"entrypoint": ["true"]}, "program": {}, "checkpoints": None, "launcher": {}}
+        job = home.job(**own, backend={"main_template": master})
+        ref = backend.submit(backend.plan(job, a_key()))
         status = wait_until(backend, ref, lambda found: found.nodes[1].state.terminal)
         assert (status.nodes[1].state, status.nodes[1].cause) == (NodeState.FAILED, Cause.CAPACITY)
         assert "didn't match Pod's node affinity/selector" in str(status.nodes[1].details)
         backend.cancel(ref)
         wait_until(backend, ref, lambda found: found.ended)
+
+
+def test_a_worker_with_an_agent_waits_for_its_master_longer_than_the_operator_lets_it() -> None:
+    with cluster("pytorchjob", init_tries=1) as home:
+        backend = connected(home)
+        master = {"spec": {"nodeSelector": {"pool": "new"}}}
+        ref = backend.submit(backend.plan(home.job(backend={"main_template": master}), a_key()))
+        with home.client as client:
+            core = kubernetes.client.CoreV1Api(client)
+
+            def state_of(container: str) -> str:
+                pod = core.read_namespaced_pod(ref.run_ids[1], home.namespace)
+                states = {each.name: each.state for each in pod.status.init_container_statuses or ()}
+                return "running" if container in states and states[container].running else ""
+
+            until(lambda: state_of(WAITER))
+            status = wait_until(backend, ref, lambda found: bool(found.nodes[0].cause))
+            assert [node.state for node in status.nodes] == [NodeState.PENDING] * 2
+            # As an autoscaler adds a machine.
+            core.patch_node("node-0", {"metadata": {"labels": {"pool": "new"}}})
+        status = wait_until(backend, ref, lambda found: found.ended)
+        assert [node.state for node in status.nodes] == [NodeState.SUCCEEDED] * 2
 
 
 def test_a_cluster_without_the_operator_is_named_with_the_remedy() -> None:

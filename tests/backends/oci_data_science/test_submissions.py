@@ -285,7 +285,9 @@ def test_an_attempt_that_nobody_sees_counts_as_ended_only_where_its_nodes_would_
     impatient.gangs.record(begun)
     cleared = dataclasses.replace(key, generation=1)
     faults(method="PUT", path=r".*stop\.json", status=503)
-    with pytest.raises(BackendError, match=f"{key.name}, .* may live, and no stop request") as caught:
+    with pytest.raises(
+        BackendError, match=f"{key.name}, .* may still be running, and no stop request"
+    ) as caught:
         submit(impatient, job, cleared, 2)
     assert caught.value.retryable
     assert _runs_of(key, impatient, emulator) == {}

@@ -125,7 +125,7 @@ OPTIONS: dict[str, tuple[Any, str, Any]] = {
     "security_context": ({"runAsUser": 1000}, "securityContext", {"runAsUser": 1000}),
     "host_network": (True, "hostNetwork", True),
     "env_from": ([{"secretRef": {"name": "s"}}], "containers.0.envFrom", [{"secretRef": {"name": "s"}}]),
-    "init_containers": ([{"name": "i", "image": "x"}], "initContainers", [{"name": "i", "image": "x"}]),
+    "init_containers": ([{"name": "i", "image": "x"}], "initContainers.0", {"name": "i", "image": "x"}),
 }
 
 
@@ -149,6 +149,29 @@ def test_each_option_arrives_in_the_pods_of_both_roles_whichever_others_are_set(
             for name in chosen:
                 _, path, expected = OPTIONS[name]
                 assert at(role["template"]["spec"], path) == expected, (name, role)
+
+
+def test_workers_with_an_agent_wait_for_their_master_last_of_all_init_containers() -> None:
+    container = {"name": "pytorch", "securityContext": {"runAsNonRoot": True}}
+    options = {
+        "init_containers": [{"name": "fetch", "image": "x"}],
+        "image_pull_policy": "Always",
+        "pod_template": {"spec": {"containers": [container]}},
+    }
+    plan = planned(a_job(3, backend=options))
+    roles = body(plan)["spec"]["pytorchReplicaSpecs"]
+    master, worker = (roles[name]["template"]["spec"] for name in ("Master", "Worker"))
+    assert [each["name"] for each in master["initContainers"]] == ["fetch"]
+    fetch, wait = worker["initContainers"]
+    assert fetch["name"] == "fetch"
+    assert wait["command"][-1] == f"{body(plan)['metadata']['name']}-master-0"
+    (own,) = worker["containers"]
+    for name in ("image", "imagePullPolicy", "securityContext"):
+        assert wait[name] == own[name]
+    own_start = a_job(3, program={}, container={"entrypoint": ["true"]}, checkpoints=None, launcher={})
+    for job in (own_start, a_job(3, backend={"elastic_policy": {"minReplicas": 1}})):
+        for role in body(planned(job))["spec"]["pytorchReplicaSpecs"].values():
+            assert "initContainers" not in role["template"]["spec"]
 
 
 def test_a_pod_template_is_laid_over_all_the_rest() -> None:

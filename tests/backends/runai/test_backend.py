@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
+from airflow_provider_ocidist.backends.capabilities import Finding, Mark
 from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
@@ -324,6 +326,48 @@ def test_many_gangs_are_looked_at_in_one_list(backend: Runai, plane: Plane) -> N
     statuses = backend.status(refs)
     assert [status.nodes[0].run_id for status in statuses] == [ref.run_ids[0] for ref in refs]
     assert len(plane.http.get("/_emulator/calls").json()) - before == 1
+
+
+def test_a_list_is_of_the_gangs_own_projects_once_they_are_known(backend: Runai, plane: Plane) -> None:
+    refs = [backend.submit(backend.plan(a_job(), a_key())) for _ in range(7)]
+    backend.status(refs[:6])
+    before = len(plane.http.get("/_emulator/calls").json())
+    assert [len(status.nodes) for status in backend.status(refs)] == [2] * 7
+    (listed,) = plane.http.get("/_emulator/calls").json()[before:]
+    assert "projectId==1" in unquote(listed["path"])
+
+
+def test_what_would_stop_a_job_is_found_beforehand_with_the_remedy(
+    backend: Runai, plane: Plane, fields: dict[str, Any]
+) -> None:
+    def findings(found: Runai, **changes: Any) -> dict[str, Finding]:
+        return {each.subject: each for each in found.preflight(a_job(**changes))}
+
+    found = findings(backend)
+    assert list(found) == ["sign-in", "project", "cluster", "quota", "work_dir"]
+    assert {each.mark for each in found.values()} == {Mark.PASS}, found
+    plane.http.put("/_emulator/projects/1", json={"gpus": 4, "limit": 8}).raise_for_status()
+    for gpus, preemptible, mark, words in (
+        (2, None, Mark.PASS, "4 GPUs are asked for, within its quota"),
+        (3, None, Mark.WARN, "6 GPUs are asked for, and its quota is 4"),
+        (3, False, Mark.FAIL, "cannot be preempted"),
+        (5, None, Mark.FAIL, "10 GPUs are asked for, and it may have 8 at most"),
+    ):
+        quota = findings(backend, backend={"gpus": gpus, "preemptible": preemptible})["quota"]
+        assert quota.mark is mark
+        assert words in quota.message
+    lost = findings(backend, backend={"project": "nowhere"})
+    assert lost["project"].mark is Mark.FAIL
+    assert "there is no project nowhere" in lost["project"].message
+    elsewhere = findings(backend, backend={"cluster_id": "other"})["cluster"]
+    assert elsewhere.mark is Mark.FAIL
+    stranger = findings(Runai.connect({**fields, "client_secret": "wrong"}))
+    assert stranger["sign-in"].mark is Mark.FAIL
+    assert "quota" not in stranger
+    Path(fields["work_dir"]).parent.joinpath("file").write_text("no folder")
+    closed = findings(Runai.connect({**fields, "work_dir": f"{Path(fields['work_dir']).parent}/file/work"}))
+    assert closed["work_dir"].mark is Mark.FAIL
+    assert closed["work_dir"].fix
 
 
 def test_a_token_that_is_revoked_amid_a_run_is_no_failure(backend: Runai, plane: Plane) -> None:

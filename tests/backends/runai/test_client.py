@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qsl
 
+import httpx
 import pytest
 
-from airflow_provider_ocidist.backends.runai.client import Client, error_of
+from airflow_provider_ocidist.backends.runai.client import (
+    REMEDIES,
+    Busy,
+    Client,
+    Token,
+    _transport_errors,
+    error_of,
+)
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
@@ -193,3 +208,307 @@ def test_what_a_policy_forbids_is_named_by_field() -> None:
 @pytest.mark.parametrize("text", ["", "<html>502</html>", "[]", "null", '{"error": "invalid_client"}'])
 def test_a_refusal_without_a_reason_is_one_line(text: str) -> None:
     assert "\n" not in str(error_of(400, text, "asking"))
+
+
+# against a control plane of a few lines, which shows what it is sent
+
+
+class Plain:
+    """A control plane on a free port, which notes each request and answers as a test says."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.token: dict[str, Any] = {"access_token": "t1", "expires_in": 1000}
+        self.answers: list[httpx.Response] = []
+        self.seen: list[httpx.Request] = []
+        self.slept: list[float] = []
+        plain = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                content = self.rfile.read(int(self.headers.get("content-length") or 0))
+                url = f"http://plane{self.path}"
+                found = plain.answer(
+                    httpx.Request(self.command, url, headers=dict(self.headers), content=content)
+                )
+                self.send_response(found.status_code)
+                if "retry-after" in found.headers:
+                    self.send_header("retry-after", found.headers["retry-after"])
+                self.send_header("content-length", str(len(found.content)))
+                self.end_headers()
+                self.wfile.write(found.content)
+
+            do_GET = do_POST = answer  # noqa: N815 - the names that http.server calls
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.client = self.new_client()
+
+    def new_client(self) -> Client:
+        url = f"http://127.0.0.1:{self.server.server_port}"
+        return Client(Fields(url=url, client_id="i", client_secret="s"), self.clock, self._sleep)
+
+    def begin_again(self, **token: Any) -> None:
+        """Answer so from now on, to a new client at the clock's beginning."""
+        self.token |= token
+        self.seen.clear()
+        self.clock.now = 0.0
+        self.client.close()
+        self.client = self.new_client()
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.clock.sleep(seconds)
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        if request.url.path.endswith("/token"):
+            return httpx.Response(200, json=self.token)
+        return self.answers.pop(0) if self.answers else httpx.Response(200, json={"a": 1})
+
+    def asked(self, path: str) -> list[httpx.Request]:
+        return [request for request in self.seen if request.url.path == path]
+
+
+@pytest.fixture
+def plain(clock: Clock) -> Iterator[Plain]:
+    found = Plain(clock)
+    yield found
+    found.close()
+
+
+def test_a_request_carries_the_token_and_what_it_is_about(plain: Plain) -> None:
+    assert plain.client.get("/x", "looking", name="n") == {"a": 1}
+    assert plain.client.call("POST", "/y", "making", json={"b": 2}) == {"a": 1}
+    (got,), (made,), (token,) = plain.asked("/x"), plain.asked("/y"), plain.asked("/api/v2/token")
+    assert (got.method, got.url.params["name"]) == ("GET", "n")
+    assert got.headers["authorization"] == made.headers["authorization"] == "Bearer t1"
+    assert (made.method, json.loads(made.content)) == ("POST", {"b": 2})
+    form = dict(parse_qsl(token.content.decode()))
+    assert form == {"grant_type": "client_credentials", "client_id": "i", "client_secret": "s"}
+    plain.answers = [httpx.Response(204)]
+    assert plain.client.get("/x", "looking") == {}
+
+
+def test_a_list_is_asked_for_page_by_page_until_it_names_none_beyond(plain: Plain) -> None:
+    for following in (None, 2, "3", True):
+        plain.seen.clear()
+        plain.answers = [
+            httpx.Response(200, json={"w": [1, 2], "next": 2}),
+            httpx.Response(200, json={"w": [3], "next": following}),
+        ]
+        assert list(plain.client.pages("/x", "w", "listing", filter="f")) == [1, 2, 3]
+        assert [dict(request.url.params) for request in plain.asked("/x")] == [
+            {"offset": "0", "limit": "500", "filter": "f"},
+            {"offset": "2", "limit": "500", "filter": "f"},
+        ]
+    assert list(plain.client.pages("/x", "w", "listing")) == []
+
+
+def test_pauses_grow_within_bounds_and_the_last_attempt_is_not_waited_for(plain: Plain) -> None:
+    plain.answers = [httpx.Response(503, text="busy") for _ in range(6)]
+    with pytest.raises(Busy, match=r"^looking: 503: busy$") as caught:
+        plain.client.get("/x", "looking")
+    assert caught.value.retry_after == 0.0
+    assert len(plain.asked("/x")) == 6
+    assert len(plain.slept) == 5
+    assert all(0.1 * 2**n <= pause <= 0.2 * 2**n for n, pause in enumerate(plain.slept))
+
+
+def test_what_must_not_be_repeated_unseen_is_asked_once(plain: Plain) -> None:
+    plain.answers = [httpx.Response(503)]
+    with pytest.raises(Busy):
+        plain.client.call("POST", "/x", "making", attempts=1)
+    assert (len(plain.asked("/x")), plain.slept) == (1, [])
+
+
+@pytest.mark.parametrize("said, waited", [("5", 5.0), ("100", 8.0), ("soon", 0.0), ("-1", 0.0)])
+def test_the_service_may_ask_for_a_pause_up_to_the_longest(plain: Plain, said: str, waited: float) -> None:
+    plain.answers = [httpx.Response(429, headers={"retry-after": said})]
+    plain.client.get("/x", "looking")
+    assert plain.slept[0] == pytest.approx(waited, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    "lives, renewed", [(1000, 940.0), (300, 270.0), (10, 9.0), (None, 54.0), (0, 54.0), ("x", 54.0)]
+)
+def test_a_token_is_renewed_a_minute_or_a_tenth_of_its_life_before_its_end(
+    plain: Plain, lives: Any, renewed: float
+) -> None:
+    plain.begin_again(expires_in=lives)
+    assert_renewed_at(plain, renewed)
+
+
+def assert_renewed_at(plain: Plain, renewed: float) -> None:
+    for moment, tokens in ((0.0, 1), (renewed - 0.01, 1), (renewed, 2)):
+        plain.clock.now = moment
+        plain.client.get("/x", "looking")
+        assert len(plain.asked("/api/v2/token")) == tokens
+
+
+def ending_at(end: float, more: str = "") -> str:
+    """Return a token that says when it ends."""
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": end, "more": more}).encode()).decode()
+    return f"header.{claims.rstrip('=')}.signature"
+
+
+def test_a_token_that_says_itself_when_it_ends_is_believed(
+    plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(time=lambda: 1000.0)
+    monkeypatch.setattr("airflow_provider_ocidist.backends.runai.client.time", now)
+    for length in range(4):
+        plain.begin_again(access_token=ending_at(1200, "x" * length), expires_in=None)
+        assert_renewed_at(plain, 180.0)
+    plain.begin_again(access_token=ending_at(1))
+    for tokens in (1, 2):
+        plain.client.get("/x", "looking")
+        assert len(plain.asked("/api/v2/token")) == tokens
+
+
+def test_the_words_of_the_older_endpoint_are_understood_too(plain: Plain) -> None:
+    plain.token = {"accessToken": "old", "expiresIn": 100}
+    assert_renewed_at(plain, 90.0)
+    assert plain.asked("/x")[0].headers["authorization"] == "Bearer old"
+    plain.token = {}
+    plain.clock.now = 1000.0
+    with pytest.raises(BackendError, match=r"^asking Run:ai for a token: the answer holds none$") as caught:
+        plain.client.get("/x", "looking")
+    assert caught.value.retryable
+
+
+def test_where_there_is_no_endpoint_of_today_the_older_one_is_sent_its_own_words(plain: Plain) -> None:
+    answer = plain.answer
+
+    def older(request: httpx.Request) -> httpx.Response:
+        found = answer(request)
+        return httpx.Response(404) if request.url.path == "/api/v2/token" else found
+
+    plain.answer = older
+    plain.client.get("/x", "looking")
+    (asked,) = plain.asked("/api/v1/token")
+    assert json.loads(asked.content) == {
+        "grantType": "client_credentials",
+        "clientID": "i",
+        "clientSecret": "s",
+    }
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+def test_a_refused_secret_is_a_fault_of_the_connection_and_an_outage_is_none(
+    plain: Plain, status: int
+) -> None:
+    plain.answer = lambda _: httpx.Response(status)
+    with pytest.raises(BackendError) as caught:
+        plain.client.get("/x", "looking")
+    assert caught.value.status_code == status
+    assert caught.value.retryable == (status == 500)
+    if status != 500:
+        assert caught.value.cause is Cause.CONFIG
+        assert str(caught.value) == (
+            f"asking Run:ai for a token: the control plane refuses the client id or the secret ({status}): see that "
+            "the service account exists there, and renew its secret in the connection"
+        )
+
+
+def test_a_refused_token_is_dropped_once_and_not_one_that_another_thread_has_renewed(plain: Plain) -> None:
+    plain.client.get("/x", "looking")
+    plain.answers = [httpx.Response(401)]
+    assert plain.client.get("/x", "looking") == {"a": 1}
+    assert len(plain.asked("/api/v2/token")) == 2
+    fresh = plain.client._current_token()
+    plain.client._drop(Token("old", 0.0))
+    assert plain.client._current_token() is fresh
+    plain.answers = [httpx.Response(401, text="no"), httpx.Response(401, text="no")]
+    with pytest.raises(BackendError) as caught:
+        plain.client.get("/x", "looking")
+    assert str(caught.value) == (
+        "looking: 401: no; the token was refused twice: see that the service account still exists"
+    )
+    assert plain.slept == []
+
+
+@pytest.mark.parametrize(
+    "status, text, said",
+    [
+        (403, "no", f"403: no{REMEDIES[403]}"),
+        (
+            400,
+            '{"message": "m", "details": "d", "complianceIssues": [{"field": "f", "details": "e"}]}',
+            "400: m; d; f: e",
+        ),
+        (400, '{"error_description": "e", "error": "f"}', "400: e"),
+        (400, '{"error": "f"}', "400: f"),
+        (400, "{}", "400: no reason is given"),
+        (400, "[]", "400: no reason is given"),
+        (400, "", "400: no reason is given"),
+        (400, "  first\nsecond", "400: first"),
+        (400, "x" * 999, f"400: {'x' * 300}"),
+        (404, "gone", "404: gone"),
+        (503, "busy", "503: busy"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_said_in_its_own_words_with_the_remedy(status: int, text: str, said: str) -> None:
+    error = error_of(status, text, "doing")
+    assert str(error) == f"doing: {said}"
+    assert (error.cause is Cause.CONFIG) == (status in (400, 403))
+
+
+def test_an_answer_that_is_no_json_is_not_of_a_control_plane(plain: Plain) -> None:
+    plain.answers = [httpx.Response(200, text="<html>")]
+    with pytest.raises(
+        BackendError, match=r"^looking: the answer is no JSON: is this a control plane of Run:ai\?$"
+    ):
+        plain.client.get("/x", "looking")
+    assert len(plain.asked("/x")) == 1
+
+
+@pytest.mark.parametrize(
+    "error, said, retryable",
+    [
+        (httpx.ConnectError("refused"), "cannot reach http://plane (refused); check host and network", True),
+        (httpx.ReadTimeout(""), "cannot reach http://plane (ReadTimeout); check host and network", True),
+        (
+            httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"),
+            "the certificate of http://plane is not trusted: name its authority in the connection's verify",
+            False,
+        ),
+        (httpx.InvalidURL("odd"), "http://plane is no address: odd", False),
+    ],
+)
+def test_what_cannot_be_reached_is_known_from_what_is_wrong(
+    error: Exception, said: str, retryable: bool
+) -> None:
+    with pytest.raises(BackendError) as caught, _transport_errors("looking", "http://plane"):
+        raise error
+    assert str(caught.value) == f"looking: {said}"
+    assert caught.value.retryable is retryable
+    if not retryable:
+        assert caught.value.cause is Cause.CONFIG
+
+
+def test_a_bundle_of_authorities_is_used_and_one_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        BackendError, match="the connection's verify names no bundle of authorities"
+    ) as caught:
+        Client(
+            Fields(url="http://plane", client_id="i", client_secret="s", verify=str(tmp_path / "none.pem"))
+        )
+    assert caught.value.cause is Cause.CONFIG
+    assert str(tmp_path / "none.pem") in str(caught.value)
+    for verify in (True, False):
+        Client(Fields(url="http://plane", client_id="i", client_secret="s", verify=verify)).close()
+
+
+def test_a_closed_client_asks_no_more(plain: Plain) -> None:
+    plain.client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        plain.client.get("/x", "looking")

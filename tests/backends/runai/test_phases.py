@@ -143,3 +143,95 @@ def test_an_answer_is_read_with_its_times() -> None:
     for text, seconds in (("00:00:00.5Z", 0.5), ("00:00:00.123456789Z", 0.123456), ("00:00:01+00:00", 1.0)):
         begin = unix_time("2026-11-23T00:00:00Z") or 0.0
         assert (unix_time(f"2026-11-23T{text}") or 0.0) - begin == pytest.approx(seconds, abs=1e-5)
+
+
+def test_an_answer_that_says_little_is_a_workload_of_which_little_is_known() -> None:
+    found = Workload.of({"id": 7, "name": "n"})
+    assert found == Workload(id="7", name="n", phase="Unknown")
+    assert (found.message, found.reason, found.namespace, found.created_at) == ("", None, "", 0.0)
+    assert (found.completed_at, found.waits, found.has_agent) == (None, False, None)
+    assert (found.details, found.cause, found.state) == (None, None, NodeState.UNKNOWN)
+
+
+def test_an_answer_says_where_its_pods_are_why_it_waits_and_whether_its_nodes_report() -> None:
+    answer = {"id": "i", "name": "n", "phaseReason": "why", "namespace": "runai-p"}
+    found = Workload.of(answer)
+    assert (found.reason, found.namespace) == ("why", "runai-p")
+    shown = Workload.of({**answer, "phase": "Running", "phaseMessage": "m"})
+    assert (shown.phase, shown.message) == ("Running", "m")
+    for names, has_agent in (
+        (("OCIDIST_KEY", "OCIDIST_START"), True),
+        (("OCIDIST_KEY",), False),
+        (("OCIDIST_START",), None),
+    ):
+        variables = [{"name": name, "value": "x"} for name in names]
+        assert Workload.of({**answer, "environmentVariables": variables}).has_agent is has_agent
+    other = {**answer, "environmentVariables": {"OCIDIST_WHEN_SUSPENDED": "fail"}}
+    assert not Workload.of(other).waits
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_workload_is_paused_once_it_has_stopped_and_is_to_go_on(phase: str) -> None:
+    assert workload(phase, waits=True).is_paused == (phase == "Stopped")
+    assert not workload(phase).is_paused
+    stopped = phase in ("Stopping", "Stopped")
+    assert (workload(phase).cause is Cause.CANCELED) == stopped
+    if not stopped:
+        assert workload(phase, waits=True).state is workload(phase).state
+
+
+def test_the_platforms_words_are_shown_with_their_reason_unless_they_hold_it() -> None:
+    assert workload("Failed", "m", "r").details == "r: m"
+    assert workload("Failed", "the r of it", "r").details == "the r of it"
+    assert workload("Failed", "", "r").details == "r"
+    assert workload("Failed", "m").details == "m"
+    assert workload("Failed").details is None
+    assert workload("Stopped", "m", "r").details == (
+        "suspended by somebody in Run:ai; resume or clear it there, or set backend.when_suspended: wait"
+    )
+    assert workload("Stopping", "m", waits=True).details == (
+        "suspended by somebody in Run:ai: waiting until it is resumed"
+    )
+
+
+@pytest.mark.parametrize(
+    "sign, cause",
+    [
+        ("NonPreemptibleOverQuota", Cause.QUOTA),
+        ("OverLimit", Cause.QUOTA),
+        ("ErrImagePull", Cause.CONFIG),
+        ("ImagePullBackOff", Cause.CONFIG),
+        ("InvalidImageName", Cause.CONFIG),
+        ("OOMKilled", Cause.OOM),
+        ("Preempt", Cause.PREEMPTED),
+        ("Evict", Cause.PREEMPTED),
+    ],
+)
+def test_a_cause_is_named_by_the_reason_or_the_message(sign: str, cause: Cause) -> None:
+    assert workload("Pending", "m", sign).cause is cause
+    assert workload("Pending", f"so it is: {sign}.", "r").cause is cause
+    assert workload("Pending", "m", "r").cause is None
+
+
+def test_the_first_of_several_causes_counts() -> None:
+    assert workload("Failed", "OOMKilled, then Evicted", "OverLimit").cause is Cause.QUOTA
+
+
+def test_of_a_running_workload_a_node_that_is_done_is_ending_and_one_that_failed_before_the_others_has_failed() -> (
+    None
+):
+    training, well = report(Phase.TRAINING), report(Phase.DONE, exit_code=0)
+    failed = report(Phase.DONE, Cause.USER, 3)
+    running = NodeState.RUNNING
+    assert node_states(running, [training, well], 2) == [running, NodeState.ENDING]
+    assert node_states(running, [training, failed], 2) == [running, NodeState.FAILED]
+    assert node_states(running, [well, failed], 2) == [NodeState.ENDING] * 2
+    assert node_states(running, [None, failed], 2) == [NodeState.PENDING, NodeState.FAILED]
+    assert node_states(running, [report(Phase.SAVING)], 1) == [running]
+
+
+def test_a_node_that_is_done_with_a_cause_has_failed_whatever_its_exit_code() -> None:
+    odd = report(Phase.DONE, Cause.DATA, 0)
+    assert node_states(NodeState.SUCCEEDED, [odd], 1) == [NodeState.FAILED]
+    assert node_states(NodeState.FAILED, [odd], 1) == [NodeState.FAILED]
+    assert node_states(NodeState.SUCCEEDED, [report(Phase.DONE)], 1) == [NodeState.FAILED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import timedelta
 
@@ -57,6 +58,10 @@ lying = training_dag("train_lying", LYING, deferrable=True)
 one_run = training_dag("train_one_run", ONE_RUN, deferrable=True)
 # Long enough that a busy machine gets to defer: what ends it then is the trigger's doing, not Airflow's on the worker.
 limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=120))
+
+for kind, section in json.loads(os.environ.get("OCIDIST_TEST_HOMES", "{}")).items():
+    at_home = {**JOB, "env": {}, "image": "python:3.12", "backend": section}
+    globals()[f"on_{kind}"] = training_dag(f"train_on_{kind}", at_home, conn_id=f"on_{kind}", deferrable=True)
 
 with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:
     started = DistributedTrainingOperator(

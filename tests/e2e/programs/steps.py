@@ -21,7 +21,8 @@ if args.farewell:
 if args.mark:
     mark = pathlib.Path(args.mark)
     mark.mkdir(parents=True, exist_ok=True)
-    (mark / f"{rank}-{os.environ['JOB_RUN_OCID'][-12:]}").touch()
+    where = os.environ.get("JOB_RUN_OCID") or os.environ["HOSTNAME"]
+    (mark / f"{rank}-{where[-12:]}").touch()
 steps = max(1, int(args.seconds * 2))
 for step in range(1, steps + 1):
     print(f"step {step}/{steps} loss {1 / step:.4f}", flush=True)

@@ -1,9 +1,17 @@
 """Pods run as processes: what they see, how they end, what is said of them; by the official client."""
 
+import asyncio
+import threading
 import time
+from dataclasses import replace
 
+import kubernetes
 import pytest
 
+from airflow_provider_ocidist.emulator.context import Options
+from airflow_provider_ocidist.emulator.kubernetes import watching
+from airflow_provider_ocidist.emulator.server import Emulator
+from tests.emulator.kubernetes.conftest import SETTINGS, Kube
 from tests.emulator.kubernetes.waiting import until
 
 
@@ -231,6 +239,74 @@ def test_pods_without_a_process_run_until_they_are_deleted(kube):
     assert len({pod.status.pod_ip for pod in listed(kube.namespace).items}) == 25
     kube.core.delete_collection_namespaced_pod(kube.namespace)
     until(lambda: not listed(kube.namespace).items)
+
+
+def test_a_pod_that_is_ended_before_its_containers_exist_starts_none(tmp_path):
+    marker, entered, go_on = tmp_path / "marker", threading.Event(), threading.Event()
+
+    def credentials(_):
+        entered.set()
+        assert go_on.wait(60)
+        return {}
+
+    with Emulator(options=Options(kubernetes=SETTINGS)) as emulator:
+        kubelet = emulator.kubernetes.kubelet
+        kubelet._machines = replace(kubelet._machines, credentials=credentials)
+        with kubernetes.config.new_client_from_config(emulator.access.kubeconfig) as client:
+            kube = Kube(emulator, client)
+            init = {"name": "first", "image": "python:3.12", "command": ["touch", str(marker)]}
+            kube.pod(initContainers=[init])
+            assert entered.wait(60)
+            kube.core.delete_namespaced_pod("pod", kube.namespace, grace_period_seconds=0)
+            until(lambda: all(life._stop.is_set() for life in kubelet.lives()))
+            go_on.set()
+            until(lambda: not [*kubelet.lives()])
+    assert not marker.exists()
+
+
+def test_a_cancel_that_comes_when_a_wait_for_changes_is_over_is_not_lost():
+    class Queue(asyncio.Queue):
+        """Has its reader cancelled, once, at the moment at which the reader gives up."""
+
+        cancels = 1
+
+        async def get(self):
+            try:
+                return await super().get()
+            except asyncio.CancelledError:
+                if self.cancels:
+                    self.cancels = 0
+                    following.cancel()
+                raise
+
+    async def follow(queue):
+        cutting = asyncio.get_running_loop().create_future()
+        while True:
+            await watching._next(queue, cutting, 0.001)
+
+    async def ends():
+        nonlocal following
+        following = asyncio.create_task(follow(Queue()))
+        await asyncio.wait({following}, timeout=5)
+        was_cancelled = following.cancelled()
+        following.cancel()
+        return was_cancelled
+
+    following = None
+    assert asyncio.run(ends())
+
+
+def test_a_watch_that_begins_while_the_server_ends_does_not_hold_it_up():
+    query = [("watch", "true"), ("timeoutSeconds", "600")]
+    asked = {"query_params": query, "auth_settings": ["BearerToken"], "_request_timeout": 60}
+    raw = {"_preload_content": False, "_return_http_data_only": True}
+    with (
+        Emulator(options=Options(kubernetes=SETTINGS)) as emulator,
+        kubernetes.config.new_client_from_config(emulator.access.kubeconfig) as client,
+    ):
+        emulator.kubernetes.api.end_watches()
+        answer = client.call_api("/api/v1/namespaces/training/pods", "GET", **asked, **raw)
+        assert answer.data == b""
 
 
 def test_a_pod_that_is_deleted_by_force_leaves_no_process(kube, tmp_path):

@@ -184,6 +184,12 @@ def test_a_rank_in_the_arguments_of_a_program_is_refused_with_the_remedy():
     assert "$(RANK) is not filled in here: the program finds it in its environment" in problems[0]
 
 
+def test_a_rank_that_kubernetes_would_not_fill_in_arrives_as_it_is():
+    env = [{"name": "PRICE", "value": "$$(RANK)"}]
+    job = job_of({"args": ["--rank=$$(RANK)", "$$$$", "$(PRICE)"], "env": env})
+    assert job.program.args == ("--rank=$(RANK)", "$$", "$(RANK)")
+
+
 # processes
 
 

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.model.git_source import COMMIT, REF, Repository
 logger = logging.getLogger(__name__)
 
 PAUSES = (1.0, 3.0, 8.0)
-"""Seconds before the network is tried again."""
+"""Seconds before each further try over the network."""
 STALLED_AFTER_S = 60
 
 

@@ -17,12 +17,12 @@ from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.git_source import Repository
 
 TOKEN_USER = "x-access-token"  # noqa: S105 - a name
-"""GitHub asks for this name beside a token, GitLab and Azure DevOps take any; others name one in the URL."""
+"""User name beside a token: GitHub asks for this one, GitLab and Azure DevOps take any; others name one in the URL."""
 HELPER = (
     '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" '
     '"$OCIDIST_GIT_USER" "$OCIDIST_GIT_TOKEN"; }; f'
 )
-"""A fixed text: git's shell gets no other input."""
+"""Program that gives git its credentials; a fixed text, since git's shell gets no other input."""
 
 
 @dataclass(frozen=True, kw_only=True)

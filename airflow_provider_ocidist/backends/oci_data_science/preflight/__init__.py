@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 PATIENCE = 20.0
-"""Seconds that all checks together may take; what has not answered then counts as failed."""
+"""Seconds for all checks together; a check without an answer by then counts as failed."""
 ATTEMPTS = 2
 SIGN_IN: Check = place.sign_in
 CHECKS: Sequence[tuple[str, Check]] = (

@@ -26,7 +26,7 @@ from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SERVICE_CONDA = "oci://service-conda-packs@id19sfcrra6z/service_pack"
-"""Where Oracle lists the service conda environments (Oracle ADS: `ads.config.CONDA_BUCKET_NS`, `env_info`)."""
+"""Place where Oracle lists the service conda environments (Oracle ADS: `ads.config.CONDA_BUCKET_NS`, `env_info`)."""
 
 
 def shape(target: Target) -> Iterator[Finding]:

@@ -59,7 +59,7 @@ def log_group(target: Target) -> Iterator[Finding]:
     if target.options.log_group_id is None:
         yield Finding.warned(
             "log group",
-            "there is none: no line that the nodes print will be seen, here or in Airflow",
+            "there is none: Airflow, `ocidist logs` and the console will show no output of the nodes",
             "set log_group_id in the job or the connection",
         )
         return

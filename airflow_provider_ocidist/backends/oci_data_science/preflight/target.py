@@ -26,4 +26,4 @@ class Target:
 
 
 Check = Callable[[Target], Iterable[Finding]]
-"""Asks the service; may raise OcidistError where it could not even ask."""
+"""Function that asks the service; it may raise OcidistError if it could not even ask."""

@@ -85,3 +85,7 @@ class OpenStreams:
     def cut_all(self) -> None:
         self.cut.set()
         self.cut = asyncio.Event()
+
+    def end_all(self) -> None:
+        """Cut all streams, and those that begin from now on at once."""
+        self.cut.set()

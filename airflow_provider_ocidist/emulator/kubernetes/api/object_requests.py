@@ -27,7 +27,7 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesErro
 from airflow_provider_ocidist.emulator.wire import page_token, read_page_token
 
 WATCH_S = (1800.0, 3600.0)
-"""How long a watch lasts that names no time."""
+"""Least and most seconds of a watch that names no time."""
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
 

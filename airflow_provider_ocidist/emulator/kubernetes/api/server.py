@@ -95,6 +95,10 @@ class Api(FaultyApp[Call]):
     def cut_watches(self) -> None:
         self._streams.cut_all()
 
+    def end_watches(self) -> None:
+        """End all watches, and those that begin from now on at once."""
+        self._streams.end_all()
+
     def come_back(self) -> None:
         self._away_until = 0.0
 

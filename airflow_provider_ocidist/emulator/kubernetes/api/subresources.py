@@ -26,7 +26,7 @@ TOKEN_REQUEST: Mapping[str, Any] = {
     "spec": {"expirationSeconds": "int", "audiences": "list[str]", "boundObjectRef": "object"},
 }
 MIN_TOKEN_S, MAX_TOKEN_S = 1, 2**32
-"""Of a token's life, in seconds."""
+"""Least and most seconds of a token's life."""
 
 
 class Subresources:

@@ -17,10 +17,10 @@ from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event,
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
 AGAIN_S = 0.05
-"""After a conflict: somebody else wrote the object in between."""
+"""Seconds until the next look after a conflict: another client wrote the object in between."""
 MAX_BACKOFF_S = 5.0
 MAX_WAIT_S = 3600.0
-"""At once: what asks for a look in a thousand years would be too much for a lock."""
+"""Most seconds of one wait: a look in a thousand years would be too much for a lock."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Controller(Protocol):
 
     @property
     def watches(self) -> Mapping[str, KeysOf]:
-        """By kind, whose turn a change of such an object makes it: see `itself` and `owner`."""
+        """The functions that return whose turn a change of an object makes it, by kind: see `itself` and `owner`."""
 
     def reconcile(self, cluster: Cluster, namespace: str, name: str) -> float | None:
         """Look at one object, which may be gone; return in how many seconds to look again without a change."""

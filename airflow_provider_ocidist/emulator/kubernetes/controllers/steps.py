@@ -31,18 +31,18 @@ class Step:
     create: Sequence[Obj] = ()
     notes: Sequence[Note] = ()
     status: Obj | None = None
-    """None: it stays as it is."""
+    """New status; None: it stays as it is."""
     update: Sequence[Obj] = ()
     release: Sequence[Obj] = ()
-    """What loses its finalizers, for it is counted in the status now."""
+    """Objects that lose their finalizers, since the status now counts them."""
     again_s: float | None = None
-    """Look again after so many seconds; None: when something changes."""
+    """Seconds until the next look; None: when something changes."""
     remove: bool = False
-    """The object itself is deleted."""
+    """Whether the object itself is deleted."""
 
 
 Look = Callable[[Obj, Mapping[str, Sequence[Obj]], datetime], Step]
-"""Takes an object, what it controls and what it reads by kind, and the time."""
+"""Function of an object, what it controls and what it reads by kind, and the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +51,14 @@ class Operator:
 
     kind: str
     owns: Sequence[str]
-    """Kinds of what it makes; each change of such an object is a reason to look at the owner."""
+    """Kinds of the objects that it makes; each change of one is a reason to look at the owner."""
     look: Look
     reads: Sequence[str] = ()
-    """Kinds of what others make, and it goes by: handed to `look` whole."""
+    """Kinds of the objects of others that it depends on: passed to `look` whole."""
     source: str
-    """Who its events are from."""
+    """Source of its events."""
     names_kinds: bool = False
-    """Its events are SuccessfulCreatePod and the like, not SuccessfulCreate."""
+    """Whether its events are SuccessfulCreatePod and the like, not SuccessfulCreate."""
 
     @property
     def watches(self) -> Mapping[str, KeysOf]:

@@ -25,15 +25,15 @@ from airflow_provider_ocidist.emulator.nodes import processes
 from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
 
 MESSAGE_BYTES = 4096
-"""Of a termination message."""
+"""Most bytes of a termination message."""
 SIGKILLED = 137
 KILLED_EARLY = 128 + signal.SIGUSR1
-"""Of a container that was killed before its first process had blocked the signal that means so."""
+"""Exit code of a container that was killed before its first process had blocked the signal that means so."""
 START_ERROR = 128
 logger = logging.getLogger(__name__)
 
 Say = Callable[[str, str, bool], None]
-"""Records an event of the pod: reason, message, whether it is a warning."""
+"""Function that records an event of the pod: reason, message, whether it is a warning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Surroundings:
     pod: Obj
     folder: Path
     mounts: Mapping[str, Path]
-    """What all containers see, such as `/etc/hosts`."""
+    """Files that all containers see, such as `/etc/hosts`."""
     volumes: Mapping[str, Path]
     hostname: str
     environment: Mapping[str, str]
@@ -53,9 +53,9 @@ class Surroundings:
     logs: PodLogs
     say: Say
     report: Callable[[], None]
-    """Writes the pod's status."""
+    """Function that writes the pod's status."""
     is_missing: Callable[[str], bool]
-    """Whether an image cannot be pulled."""
+    """Function that returns whether an image cannot be pulled."""
     is_idle: bool
     """Whether it runs without a process until it is ended."""
 
@@ -67,14 +67,14 @@ class ContainerLife:
     spec: Obj
     around: Surroundings
     policy: str
-    """Always, OnFailure or Never."""
+    """Restart policy: Always, OnFailure or Never."""
     progress: Progress = field(init=False)
     process: Node | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _idle: asyncio.Event | None = None
-    """Ends a run without a process."""
+    """Event that ends a run without a process."""
     _cause: tuple[int, str] | None = None
-    """Exit code and reason, where it was ended from outside with another than the process has."""
+    """Exit code and reason, if it was ended from outside with others than the process has."""
 
     def __post_init__(self) -> None:
         self.progress = Progress(name=self.spec["name"], image=self.spec["image"])

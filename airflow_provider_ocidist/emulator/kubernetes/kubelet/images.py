@@ -9,9 +9,9 @@ from pathlib import Path
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 
 MISSING = "missing"
-"""An image with this in its name is in no registry."""
+"""Part of the name of an image that is in no registry."""
 PROGRAMS = Path(__file__).with_name("programs")
-"""What images have and this machine may lack."""
+"""Folder of programs that images have and this machine may lack."""
 
 
 def is_missing(image: str) -> bool:

@@ -23,7 +23,7 @@ class Kubelet:
         self._loop = asyncio.get_running_loop()
         self._lives: dict[str, PodLife] = {}
         self._over: set[str] = set()
-        """Pods that lived here and are still in the store: older news of them may be on the way."""
+        """Pods that have run here and are still in the store: older news of them may be on the way."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsubscribe: Callable[[], None] | None = None
 

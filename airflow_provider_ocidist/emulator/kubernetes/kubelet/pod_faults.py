@@ -31,7 +31,7 @@ UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 
 
 RULES_S = 0.2
-"""How much of a processor all rules may take to look at one pod."""
+"""Seconds of a processor that all rules may take to look at one pod."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,14 @@ class PodRule:
     """Regular expression over all of the pod's name."""
     namespace: str = ".*"
     image: str = ".*"
-    """With `effect: image`: the same over the image's name."""
+    """Regular expression over all of the image's name, with `effect: image`."""
     effect: Literal["kill", "oom", "evict", "preempt", "lose_node", "image", "idle"]
-    """Kill the processes; the same for lack of memory; evict; preempt; lose the machine; cannot be pulled; the
-    containers run without a process until they are ended: thousands fit on one machine."""
+    """Effect of the rule: kill the processes; kill them for lack of memory; evict; preempt; lose the machine; fail to
+    pull the image; run the containers without a process until they are ended: thousands fit on one machine."""
     after_s: float = 0.0
-    """From when the pod runs, or from now."""
+    """Seconds from when the pod runs, or from now."""
     times: int | None = 1
-    """For how many pods; None: until reset. Not for `image` and `idle`."""
+    """Number of pods that the rule applies to; None: until reset. Not for `image` and `idle`."""
 
     def __post_init__(self) -> None:
         for pattern in (self.name, self.namespace, self.image):
@@ -69,7 +69,7 @@ class _Counted:
     rule: PodRule
     left: int | None
     applied: set[str] = field(default_factory=set)
-    """Uids of pods: each rule happens to a pod once."""
+    """Uids of the pods that the rule was applied to: it happens to a pod once."""
 
 
 class PodFaults:

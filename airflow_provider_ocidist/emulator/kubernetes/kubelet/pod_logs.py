@@ -10,7 +10,7 @@ from pathlib import Path
 from airflow_provider_ocidist.emulator.kubernetes.metadata import moment
 
 MAX_LINE_BYTES = 16 * 1024
-"""Longer lines are split, as the container runtimes do."""
+"""Most bytes of a line; longer lines are split, as the container runtimes do."""
 
 
 def stamp_now() -> bytes:

@@ -39,15 +39,15 @@ class Progress:
     name: str
     image: str
     waiting: tuple[str, str] | None = ("ContainerCreating", "")
-    """Reason and message."""
+    """Reason and message why it waits."""
     running_since: str | None = None
     ended: Ended | None = None
     last: Ended | None = None
-    """How the run before ended."""
+    """End of the run before."""
     restarts: int = 0
     container_id: str = ""
     over: bool = False
-    """It ended and is not started again."""
+    """Whether it has ended and is not restarted."""
 
     def body(self) -> Obj:
         return {

@@ -43,14 +43,14 @@ class Machines:
     logs: PodLogs
     settings: ClusterSettings
     default_commands: Mapping[str, Sequence[str]]
-    """By image, what it runs."""
+    """Command that each image runs."""
     environment: Mapping[str, str]
-    """What each container gets besides its own."""
+    """Variables that each container gets besides its own."""
     credentials: Callable[[Obj], Mapping[str, bytes]]
-    """Returns the files of a pod's service account."""
+    """Function that returns the files of a pod's service account."""
     is_missing: Callable[[str], bool]
     is_idle: Callable[[Obj], bool]
-    """Whether a pod's containers are to run without a process."""
+    """Function that returns whether a pod's containers are to run without a process."""
 
 
 class PodLife:
@@ -104,7 +104,7 @@ class PodLife:
         self.end(0)
 
     def lose(self) -> None:
-        """End all processes, of which nobody hears any more: the node is lost."""
+        """End all processes and report nothing any more, as on a machine that is lost."""
         self.is_silent = True
         self.end(0)
 
@@ -118,14 +118,17 @@ class PodLife:
         await asyncio.gather(*(container.stop(grace_s) for container in self.containers))
 
     async def _live(self) -> None:
-        spec = self.pod["spec"]
-        volumes = await self._mounted()
+        spec, is_idle = self.pod["spec"], self._machines.is_idle(self.pod)
+        volumes = {} if is_idle else await self._mounted()
         if volumes is None:
             return
-        around = await asyncio.to_thread(self._surroundings, volumes)
+        around = await asyncio.to_thread(self._surroundings, volumes, is_idle=is_idle)
+        if self._stop.is_set():
+            return  # what ends its containers has found none yet
         policy = spec["restartPolicy"]
         of_inits = "Never" if policy == "Never" else "OnFailure"
-        self._inits = [ContainerLife(each, around, of_inits) for each in spec.get("initContainers") or ()]
+        inits = [] if is_idle else spec.get("initContainers") or []
+        self._inits = [ContainerLife(each, around, of_inits) for each in inits]
         self._mains = [ContainerLife(each, around, policy) for each in spec["containers"]]
         if self._inits:
             for main in self._mains:
@@ -169,19 +172,25 @@ class PodLife:
                 await asyncio.wait_for(self._stop.wait(), self._settings.mount_retry_s)
         return None
 
-    def _surroundings(self, volumes: Mapping[str, Path]) -> Surroundings:
+    def _files(self) -> Mapping[str, Path]:
+        """Write what all containers see."""
         machines, names = self._machines, self._folder / "hosts"
-        self.pod["status"].update(podIP=self._address, hostIP=HOST_ADDRESS)
         machines.hosts.add(self.pod, names)
         account = self._folder / "account"
         account.mkdir(exist_ok=True)
         for name, content in machines.credentials(self.pod).items():
             (account / name).write_bytes(content)
+        return {"/etc/hosts": names, TOKEN_PLACE: account}
+
+    def _surroundings(self, volumes: Mapping[str, Path], *, is_idle: bool) -> Surroundings:
+        """Lay out what the containers share; nobody reads the files of idle ones, which thousands would rewrite."""
+        machines = self._machines
+        self.pod["status"].update(podIP=self._address, hostIP=HOST_ADDRESS)
         return Surroundings(
             cluster=machines.cluster,
             pod=self.pod,
             folder=self._folder,
-            mounts={"/etc/hosts": names, TOKEN_PLACE: account},
+            mounts={} if is_idle else self._files(),
             volumes=volumes,
             hostname=hostname(self.pod),
             environment=machines.environment,
@@ -191,7 +200,7 @@ class PodLife:
             say=self._say,
             report=self._report,
             is_missing=machines.is_missing,
-            is_idle=machines.is_idle(self.pod),
+            is_idle=is_idle,
         )
 
     def _say(self, reason: str, message: str, warning: bool) -> None:

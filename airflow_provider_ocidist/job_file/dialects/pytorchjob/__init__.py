@@ -55,7 +55,7 @@ class PyTorchJobManifest(Dialect):
 
 
 KIND = "pytorchjob"
-"""The backend for which a manifest is meant."""
+"""Kind of the backend for which a manifest is meant."""
 DIALECT = PyTorchJobManifest()
 
 

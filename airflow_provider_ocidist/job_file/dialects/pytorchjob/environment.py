@@ -10,7 +10,9 @@ from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Vari
 from airflow_provider_ocidist.job_file.schema import value_shown
 
 REFERENCE = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][\w.-]*)\)")
-"""`$(NAME)`, as Kubernetes fills it in; `$$` is one `$`."""
+"""References `$(NAME)`, as Kubernetes fills them in; `$$` is one `$`."""
+DOLLAR = "\ue000"
+"""Character that stands in a command for a `$` that begins no reference, until the references have been resolved."""
 INJECTED = re.compile(r"RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PET_\w+")
 """Variables that the operator sets in every container."""
 ELSEWHERE = {
@@ -69,15 +71,21 @@ def put(draft: Draft, roles: Sequence[Variables]) -> None:
                 draft.put_entry("env", name, variable.path, variable.value)
 
 
-def expanded(text: str, known: Variables) -> str:
-    """Return a text with known variables replaced."""
+def expanded(text: str, known: Variables, dollar: str = "$") -> str:
+    """Return a text with known variables replaced; `dollar`: what a `$` becomes that begins no reference."""
 
     def value(found: re.Match[str]) -> str:
         if not found["name"]:
-            return "$"
-        return str(known[found["name"]].value) if found["name"] in known else found[0]
+            return dollar
+        name = found["name"]
+        return str(known[name].value).replace("$", dollar) if name in known else found[0]
 
     return REFERENCE.sub(value, text)
+
+
+def literal(text: str) -> str:
+    """Return a text whose references have been looked at, as it is meant."""
+    return text.replace(DOLLAR, "$")
 
 
 def refuse_references(draft: Draft, container: Section, words: Sequence[str]) -> None:

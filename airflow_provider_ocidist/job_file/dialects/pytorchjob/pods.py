@@ -11,7 +11,8 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import CONTAINE
 
 TEMPLATES = {"Master": "backend.main_template", "Worker": "backend.worker_template"}
 OF_ALL = "backend.pod_template"
-"""Of Workers alone: without an elastic policy the first of them becomes the Master."""
+"""Path of the settings of all pods; also of a manifest with Workers alone, of which the first becomes the Master unless
+there is an elastic policy."""
 SAID_IN_JOB = ("image", "command", "args", "workingDir")
 
 

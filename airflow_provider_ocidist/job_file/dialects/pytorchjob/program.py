@@ -7,8 +7,10 @@ from dataclasses import replace
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Variables
 from airflow_provider_ocidist.job_file.dialects.pytorchjob import limits
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.environment import (
+    DOLLAR,
     REFERENCE,
     expanded,
+    literal,
     refuse_references,
 )
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
@@ -17,7 +19,7 @@ from airflow_provider_ocidist.launchers import command_line
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 PORT = "23456"
-"""The operator's own."""
+"""Port of the operator."""
 TOPOLOGY_FLAGS = {
     "nnodes",
     "nproc-per-node",
@@ -66,7 +68,7 @@ def _words(draft: Draft, container: Section, key: str, variables: Variables) -> 
     for where, word in given:
         if isinstance(word, bool) or not isinstance(word, str | int | float):
             draft.complain(where, f"must be text, not {value_shown(word)}")
-    return [expanded(str(word), variables) for _, word in given]
+    return [expanded(str(word), variables, DOLLAR) for _, word in given]
 
 
 def _command(draft: Draft, spec: Section, role: Role, words: list[str], elastic: Section) -> None:
@@ -78,8 +80,9 @@ def _command(draft: Draft, spec: Section, role: Role, words: list[str], elastic:
         draft.put("program.script", where, PLACEHOLDER)
         return
     flags = _placed(draft, role.container, parsed, elastic)
-    draft.put_command(where, replace(parsed, flags=flags))
     refuse_references(draft, role.container, [*flags, parsed.script, *parsed.args])
+    flags, args = (tuple(map(literal, words)) for words in (flags, parsed.args))
+    draft.put_command(where, replace(parsed, flags=flags, script=literal(parsed.script), args=args))
     draft.copy(role.container, {"workingDir": "program.working_dir"})
     processes = _processes(draft, spec, role, parsed.launcher)
     if processes is not None:
@@ -89,8 +92,8 @@ def _command(draft: Draft, spec: Section, role: Role, words: list[str], elastic:
 def _own_entrypoint(draft: Draft, spec: Section, roles: list[Role], args: list[str]) -> None:
     """Start the image's own program, with those of the operator's variables known before the nodes start."""
     container = roles[0].container
-    draft.put("container.command", container.at("args" if args else "image"), args)
     refuse_references(draft, container, args)
+    draft.put("container.command", container.at("args" if args else "image"), [*map(literal, args)])
     if "workingDir" in container.value:
         draft.complain(
             container.at("workingDir"), "needs a command: without one the image says where it runs"

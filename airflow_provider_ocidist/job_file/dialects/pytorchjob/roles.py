@@ -12,7 +12,7 @@ from airflow_provider_ocidist.job_file.schema import value_shown
 from airflow_provider_ocidist.model.job import is_placeholder
 
 CONTAINER = "pytorch"
-"""The one container that the operator reads."""
+"""Name of the one container that the operator reads."""
 GPU = re.compile(r"[\w.-]+/gpu")
 ANY_POD = {"metadata", "spec"}
 POD = {"containers", "volumes", "terminationGracePeriodSeconds", "restartPolicy"}
@@ -71,9 +71,9 @@ class Role:
     template: Section
     env: Variables
     gpus: int
-    """Of each node; 0 where the manifest asks for none."""
+    """Number of GPUs of each node; 0 where the manifest asks for none."""
     gpus_at: str
-    """Its path in the file."""
+    """Path of that number in the file."""
 
 
 def read(draft: Draft, spec: Section, *, at_home: bool) -> list[Role]:

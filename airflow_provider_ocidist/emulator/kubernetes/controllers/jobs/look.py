@@ -33,7 +33,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.metadata import stamp
 
 POD_BACKOFF_S = 10.0
-"""After the first failed pod; doubled with each further one."""
+"""Seconds after the first failed pod; doubled with each further one."""
 MAX_POD_BACKOFF_S = 600.0
 
 

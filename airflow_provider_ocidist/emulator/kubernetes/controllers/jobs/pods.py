@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.kubernetes.metadata import owner_referenc
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 TRACKED = "batch.kubernetes.io/job-tracking"
-"""The finalizer of a pod that its Job has not counted yet."""
+"""Finalizer of a pod that its Job has not counted yet."""
 NAMES = ("batch.kubernetes.io/job-name", "job-name")
 UIDS = ("batch.kubernetes.io/controller-uid", "controller-uid")
 

@@ -31,7 +31,7 @@ class Place:
 class _Queue:
     name: str
     quota: Mapping[str, tuple[str, Fraction]]
-    """By resource: its flavor, and how much of it there is."""
+    """Flavor and amount of each resource."""
     used: dict[str, Fraction]
     is_strict: bool
     is_blocked: bool = False

@@ -12,15 +12,15 @@ class Generation:
     """Sources: kubeflow/trainer at the tags of each version; 1.9.4 was also run."""
 
     torchrun_environment: bool = True
-    """PET_* beside MASTER_*, RANK and WORLD_SIZE, and nprocPerNode; since 1.7."""
+    """Whether PET_* are set beside MASTER_*, RANK and WORLD_SIZE, and nprocPerNode is known; since 1.7."""
     suspends: bool = True
     webhook: bool = True
-    """A bad job is refused; before, it is accepted and fails."""
+    """Whether a bad job is refused; before, it is accepted and fails."""
     master_is_localhost: bool = False
     new_labels: bool = True
     old_labels: bool = False
     cleans_all_on_backoff: bool = False
-    """At the backoff limit all pods are deleted, whatever cleanPodPolicy says (trainer#3420)."""
+    """Whether all pods are deleted at the backoff limit, whatever cleanPodPolicy says (trainer#3420)."""
 
 
 _OLD = Generation(

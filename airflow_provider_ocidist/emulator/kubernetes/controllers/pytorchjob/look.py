@@ -46,9 +46,9 @@ class Settings:
     generation: Generation = field(default_factory=Generation)
     init_image: str = "alpine:3.10"
     init_tries: int = 100
-    """How often a worker looks for its master, every two seconds, before it fails."""
+    """Number of times that a worker looks for its master, every two seconds, before it fails."""
     status_delay_s: float = 0.0
-    """The status stays empty for so long after the creation, as a busy operator leaves it."""
+    """Seconds after the creation for which the status stays empty, as with a busy operator."""
 
 
 @dataclass(slots=True)

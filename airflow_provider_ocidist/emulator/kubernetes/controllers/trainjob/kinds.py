@@ -46,7 +46,7 @@ PATCHES: Mapping[str, Mapping[str, Any]] = {
         "trainingRuntimeSpec": {"template": _JOBSET},
     },
 }
-"""What may be changed in a runtime's pods. Source: kubeflow/trainer, trainjob_types.go; of 2.0 only the name."""
+"""Fields of a runtime's pods that may be changed. Source: kubeflow/trainer, trainjob_types.go; of 2.0 only the name."""
 _RUNTIME = {
     "spec": {
         "mlPolicy": {"numNodes": "int", "torch": {}, "mpi": {}},

@@ -12,12 +12,12 @@ class Release:
     """Source: kubeflow/trainer at the tags; 2.3.0 was also run."""
 
     patches: str = "runtimePatches"
-    """The field that changes the pods of a runtime for one job."""
+    """Field that changes the pods of a runtime for one job."""
     counts_processes: bool = True
-    """numProcPerNode is a number; before, it might be "auto" too."""
+    """Whether numProcPerNode must be a number; before, it might be "auto" too."""
     has_deadline: bool = True
     has_labels: bool = False
-    """spec.labels and spec.annotations."""
+    """Whether there are spec.labels and spec.annotations."""
 
 
 RELEASES = {

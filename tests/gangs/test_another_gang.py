@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
-from airflow_provider_ocidist.gangs import replacement
+from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
 from airflow_provider_ocidist.model.report import Restart
@@ -99,25 +99,25 @@ PREEMPTED = replace(LOST, cause=Cause.PREEMPTED)
 @pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.NODE, Cause.PREEMPTED}))
 def test_only_the_loss_of_a_machine_is_made_up_for(cause: Cause) -> None:
     assert (
-        replacement.why_no_gang(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause))
+        another_gang.why_no_gang(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause))
         is not None
     )
 
 
 def test_each_lost_machine_costs_one_of_the_budget() -> None:
     before = [replace(LOST, step=step) for step in (1, 2)]
-    assert replacement.why_no_gang(BUDGETS, before[:1], LOST) is None
-    assert replacement.why_no_gang(BUDGETS, before, LOST) == "restarts.node is 2, and spent"
+    assert another_gang.why_no_gang(BUDGETS, before[:1], LOST) is None
+    assert another_gang.why_no_gang(BUDGETS, before, LOST) == "all 2 of restarts.node are used"
 
 
 def test_a_preemption_costs_nothing() -> None:
     before = [replace(PREEMPTED, step=step) for step in range(9)]
-    assert replacement.why_no_gang(BUDGETS, before, PREEMPTED) is None
-    assert replacement.why_no_gang(BUDGETS, [*before, replace(LOST, step=9)], LOST) is None
-    assert replacement.why_no_gang(Restarts(program=1), before, PREEMPTED) is None
-    assert replacement.why_no_gang(Restarts(), [], PREEMPTED) is not None
+    assert another_gang.why_no_gang(BUDGETS, before, PREEMPTED) is None
+    assert another_gang.why_no_gang(BUDGETS, [*before, replace(LOST, step=9)], LOST) is None
+    assert another_gang.why_no_gang(Restarts(program=1), before, PREEMPTED) is None
+    assert another_gang.why_no_gang(Restarts(), [], PREEMPTED) is not None
 
 
 @pytest.mark.parametrize("failure", [LOST, PREEMPTED])
 def test_a_gang_that_came_no_further_than_one_before_is_left_to_airflow(failure: Restart) -> None:
-    assert "for the second time" in (replacement.why_no_gang(Restarts(node=9), [failure], failure) or "")
+    assert "for the second time" in (another_gang.why_no_gang(Restarts(node=9), [failure], failure) or "")

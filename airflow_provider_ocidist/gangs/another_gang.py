@@ -1,4 +1,4 @@
-"""Replacement: whether a gang that has lost a machine is made again in the same try of its task. Pure; no Airflow."""
+"""Another gang: whether a gang that has lost a machine is made again in the same try of its task. Pure; no Airflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunStatus
 
 MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
-"""By other machines."""
+"""Causes after which a try makes the gang anew, on other machines."""
 
 
 class GangToReplace(Exception):
@@ -34,5 +34,5 @@ def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
 def why_no_gang(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why no other gang is made; None: one is. `before`: what has ended the earlier gangs of this try."""
     if failure.cause not in MADE_UP_FOR:
-        return f"{failure.cause} is not mended by other machines"
+        return f"other machines do not help against {failure.cause}"
     return restarts.why_no_launch(budgets, before, failure)

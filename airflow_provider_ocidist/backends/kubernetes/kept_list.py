@@ -1,0 +1,99 @@
+"""KeptList: what is wanted of the objects of a list, listed once and then brought up to date by what has changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from airflow_provider_ocidist.backends.kubernetes.api import Api
+from airflow_provider_ocidist.backends.kubernetes.states import Obj
+from airflow_provider_ocidist.errors import BackendError
+
+LIST_EVERY = 300.0
+"""Seconds after which everything is listed again: for about as long a server remembers its changes."""
+FORGOTTEN = (410, 504)
+"""Statuses of a server that has forgotten the changes since the version, and of one that has not come so far yet."""
+FORBIDDEN = 403
+
+Kept = TypeVar("Kept")
+
+
+class KeptList(Generic[Kept]):
+    """Asks for a list once in a while, and in between for its changes only. Safe to share between threads."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        kept: Callable[[Obj], Kept | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        **selectors: str,
+    ) -> None:
+        """`kept` returns what is wanted of an object; None: nothing."""
+        self._api = api
+        self._path = path
+        self._kept = kept
+        self._clock = clock
+        self._selectors = selectors
+        self._lock = threading.Lock()
+        self._found: dict[str, Kept] = {}
+        """Part that is kept of each object, by uid."""
+        self._version = ""
+        """Version up to which everything is known; empty: nothing is."""
+        self._listed_at = 0.0
+        self._may_watch = True
+
+    def now(self) -> list[Kept]:
+        """Return what there is. Raises BackendError."""
+        with self._lock:
+            if not (self._is_young() and self._has_caught_up()):
+                self._list()
+            return [*self._found.values()]
+
+    def _is_young(self) -> bool:
+        return bool(self._version) and self._may_watch and self._clock() - self._listed_at < LIST_EVERY
+
+    def _list(self) -> None:
+        found: dict[str, Kept] = {}
+        versions: list[str] = []
+        listed_at = self._clock()
+        for page in self._api.pages(self._path, **self._selectors):
+            # That of the first page: what changes while the others are read is among the changes.
+            versions.append(str((page.get("metadata") or {}).get("resourceVersion") or ""))
+            for obj in page.get("items") or ():
+                self._note(found, obj)
+        self._found, self._version, self._listed_at = found, versions[0], listed_at
+
+    def _note(self, found: dict[str, Kept], obj: Obj) -> None:
+        uid, kept = str(obj["metadata"]["uid"]), self._kept(obj)
+        if kept is None:
+            found.pop(uid, None)
+        else:
+            found[uid] = kept
+
+    def _has_caught_up(self) -> bool:
+        """Take over what has changed; return False where everything must be listed again."""
+        try:
+            changes = self._api.changes(self._path, self._version, **self._selectors)
+            return all(self._take(str(change["type"]), change["object"]) for change in changes)
+        except BackendError as error:
+            if error.status_code == FORBIDDEN:
+                self._may_watch = False
+            if error.status_code in (FORBIDDEN, *FORGOTTEN):
+                return False
+            raise
+
+    def _take(self, change: str, obj: Obj) -> bool:
+        """Take over one change; return False for an error in its place."""
+        if change == "ERROR":
+            return False
+        metadata = obj["metadata"]
+        if change == "DELETED":
+            self._found.pop(str(metadata["uid"]), None)
+        elif change != "BOOKMARK":
+            self._note(self._found, obj)
+        self._version = str(metadata["resourceVersion"])
+        return True

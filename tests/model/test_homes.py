@@ -1,0 +1,139 @@
+"""The nouns of each home stand in one table; the rooms that know no home take them from there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.model.homes import OTHER, WORDS, place_in, words_of
+
+PACKAGE = Path(kinds.__file__).parent
+ROOMS = (
+    "cli",
+    "gangs",
+    "hooks",
+    "integrations",
+    "model",
+    "operators",
+    "plugin",
+    "sensors",
+    "triggers",
+    "work_dir",
+)
+MODULES = ("decorators.py", "transfers.py")
+NOUNS = (
+    "job run",
+    "log group",
+    "Data Science",
+    "console",
+    "kubectl",
+    "PyTorchJob",
+    "TrainJob",
+    "pod",
+    "OCID",
+)
+OF_ONE_HOME = {
+    "model/homes.py": "the table",
+    "hooks/links.py": "the links are OCI's, and have no address at other homes",
+    "model/masking/names.py": "names of variables",
+    "cli/note.py": "the help names each form of an id",
+}
+
+
+def generic() -> Iterator[Path]:
+    yield from (PACKAGE / name for name in MODULES)
+    for room in ROOMS:
+        yield from sorted((PACKAGE / room).rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def nouns_in(tree: ast.AST) -> list[str]:
+    """Return the texts with a noun of one home that a module may print: all but its docstrings."""
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents
+    ]
+    noun = re.compile(rf"\b(?:{'|'.join(NOUNS)})s?\b")
+    return [text for text in texts if noun.search(text)]
+
+
+def comparisons_in(tree: ast.AST) -> list[str]:
+    """Return the comparisons of a module with the name of a kind."""
+    known = set(kinds.names("backends")) - {"local"}  # which is a kind of place, too
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and any(
+            isinstance(part, ast.Constant) and part.value in known for part in (node.left, *node.comparators)
+        )
+    ]
+
+
+def test_every_home_has_its_words() -> None:
+    assert sorted(WORDS) == kinds.names("backends")
+    assert words_of("of-tomorrow") is OTHER
+
+
+def test_no_room_that_knows_no_home_prints_the_nouns_of_one() -> None:
+    found = {str(path.relative_to(PACKAGE)): nouns_in(parsed(path)) for path in generic()}
+    assert {name: texts for name, texts in found.items() if texts and name not in OF_ONE_HOME} == {}
+
+
+def test_no_room_that_knows_no_home_compares_with_the_name_of_one() -> None:
+    found = {str(path.relative_to(PACKAGE)): comparisons_in(parsed(path)) for path in generic()}
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+def test_the_default_kind_stands_in_one_place() -> None:
+    files = (path for path in PACKAGE.rglob("*.py") if f'"{kinds.DEFAULT_BACKEND}"' in path.read_text())
+    named = {
+        str(path.relative_to(PACKAGE))
+        for path in files
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Constant) and node.value == kinds.DEFAULT_BACKEND
+    }
+    table, own, dialect = "model/homes.py", "oci_data_science/options.py", "dialects/ads/infrastructure.py"
+    assert named == {"kinds.py", table, f"backends/{own}", f"job_file/{dialect}"}
+
+
+def test_what_is_looked_for_would_be_found() -> None:
+    tree = ast.parse(
+        '"""Of a pod."""\nif ref.backend != "runai":\n    log.info(f"the pod {name} of {ref}")\n'
+    )
+    assert nouns_in(tree) == ["the pod "]
+    assert comparisons_in(tree) == ["ref.backend != 'runai'"]
+
+
+def test_the_page_takes_the_nouns_of_a_home_from_the_view() -> None:
+    scripts = sorted((PACKAGE / "plugin" / "static").glob("*.js"))
+    assert len(scripts) > 5
+    said = [
+        line for script in scripts for line in script.read_text().splitlines() if not line.startswith("//")
+    ]
+    assert [line for line in said if re.search(r"\b[Jj]ob runs?\b|\bOCID\b|\b[Pp]ods?\b", line)] == []
+
+
+@pytest.mark.parametrize(
+    "kind, resource_id, place",
+    [
+        ("oci_data_science", "ocid1.datasciencejob.oc1.iad.x", ("oc1", "iad")),
+        ("oci_data_science", "job", ()),
+        ("local", "/srv/v1.2/ocidist.runs/dag-train-a1", ()),
+        ("runai", "ocid1.not.of.ours", ()),
+    ],
+)
+def test_only_ids_of_a_known_form_name_a_region(kind: str, resource_id: str, place: tuple[str, ...]) -> None:
+    assert place_in(kind, resource_id) == place
