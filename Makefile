@@ -27,8 +27,10 @@ OLDER := .venv-python39
 TYPES39 := .venv-types39
 MYPY39 = $(TYPES39)/bin/mypy --python-version 3.9 --python-executable $(BIN)/python --follow-imports skip --no-warn-return-any \
   --no-warn-unused-ignores --cache-dir .mypy_cache/3.9
-SHORT39 := $(patsubst %,agent/test_%.py,agent ads_contract code command formats guard imports inputs launch output outputs \
-  packages process_logs shared_log topology usage) launchers $(patsubst %,storage/test_%.py,local_store oci_upload stores)
+SHORT39 := $(patsubst %,agent/%.py,test_agent test_guard test_imports join/test_ads_contract join/test_topology \
+  monitor/test_process_logs monitor/test_usage prepare/test_code prepare/test_command prepare/test_inputs prepare/test_packages \
+  save/test_formats save/test_outputs train/test_launch train/test_output train/test_shared_log) \
+  launchers $(patsubst %,storage/test_%.py,local_store oci_upload stores)
 OLDER_AIRFLOWS := $(patsubst requirements/airflow-%.txt,%,$(sort $(wildcard requirements/airflow-*.txt)))
 OLDER_READY := $(OLDER_AIRFLOWS:%=.venv-airflow-%/.ready)
 OWN_AIRFLOW := $(shell sed -nE 's/^apache-airflow==([0-9]+\.[0-9]+).*/\1/p' requirements/constraints.txt)
@@ -38,7 +40,7 @@ TESTS ?=
 MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/longest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
-HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py backends/test_kubernetes_contract.py backends/test_kubernetes_features.py backends/test_kubernetes_versions.py homes)
+HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_contract.py homes)
 ROWS ?=
 CHAOS ?=
 NODES ?=

@@ -90,7 +90,7 @@ else:
             return ast.Subscript(ast.Name("Union", ast.Load()), both, ast.Load())
 
 
-__all__ = ["UTC", "Self", "StrEnum", "dataclass", "get_type_hints", "moment"]
+__all__ = ["UTC", "Self", "StrEnum", "dataclass", "get_type_hints", "moment", "unix_time"]
 
 UTC = dt.timezone.utc
 
@@ -102,3 +102,8 @@ def moment(text: str) -> dt.datetime:
     if sys.version_info < (3, 11):
         text = _FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text.replace("Z", "+00:00"))
     return dt.datetime.fromisoformat(text)
+
+
+def unix_time(text: str | None) -> float | None:
+    """Return the Unix time of a text as RFC 3339 has it; None where there is none. Raises ValueError."""
+    return moment(text).timestamp() if text else None

@@ -7,7 +7,7 @@ OcidistError
         GaveUp                    the service reported no state of a gang for too long: it is ended, and may be retried
         StillAlive                nodes that were cancelled have not ended in time
         LeftRuns                  a submission has failed, and what it had created has not ended yet
-        Overtaken                 another try of the task runs, or owns its gang    .number
+        Overtaken                 another try of the task runs, or owns its gang    .try_number
         CancelFailed              the service did not take a cancel            .stop_requested
     StorageError                  data could not be moved                 .uri .retryable
         Unopenable                a URI names no place, or one that this installation cannot reach whatever happens
@@ -139,11 +139,11 @@ class LeftRuns(BackendError):
 
 
 class Overtaken(BackendError):
-    """Another try of the same task runs, or waits for its gang; `number`: that of the latest such try."""
+    """Another try of the same task runs, or waits for its gang; `try_number`: that of the latest such try."""
 
-    def __init__(self, message: str, number: int) -> None:
+    def __init__(self, message: str, try_number: int) -> None:
         super().__init__(message, retryable=True)
-        self.number = number
+        self.try_number = try_number
 
 
 class CancelFailed(BackendError):

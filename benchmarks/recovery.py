@@ -19,7 +19,7 @@ from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.gangs.drills import carry_out
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.drill import Deed, Fault
+from airflow_provider_ocidist.model.drill import Fault, FaultKind
 from benchmarks.comparison import Comparison, Interval, Samples
 from scripts.local_airflow import free_port
 
@@ -41,7 +41,7 @@ class Recovery(Comparison):
     def ours(self) -> float:
         with tempfile.TemporaryDirectory(prefix="ocidist-bench-") as folder:
             job = parsing.load(JOB, overrides={"work_dir": folder})
-            fault = Fault(deed=Deed.KILL_RANK, node=1, step=STRUCK_AT)
+            fault = Fault(kind=FaultKind.KILL_RANK, node=1, step=STRUCK_AT)
             log = logging.getLogger("drill")
             done = carry_out(Local.connect({}), job, uuid.uuid4().hex, fault, log, tries=1)
         if done.failure or done.recovery is None or done.recovery.seconds is None:

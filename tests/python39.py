@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parent
 BACKEND = "submits through the backend, which needs Python 3.10: tests/older does that from a newer one"
 TORCH = "torch is not installed: there is none for PyPy"
 WITH_TORCH = (
-    "test_judging.py",
-    "test_layouts.py",
-    "test_torchrun_gang.py",
-    "test_upload_rules.py",
-    "test_uploads.py",
-    "test_whole.py",
+    "agent/save/test_judging.py",
+    "agent/save/test_layouts.py",
+    "agent/save/test_upload_rules.py",
+    "agent/save/test_uploads.py",
+    "agent/save/test_whole.py",
+    "agent/test_torchrun_gang.py",
 )
 LISTS = "reads a web server's list by aiohttp, of which there are no wheels for PyPy"
 NO_LIST = "before Python 3.10 nothing lists the standard library"
@@ -36,8 +36,8 @@ if platform.python_implementation() == "PyPy":
         "PyPy frees memory later: 408 MB were seen"
     )
 if not importlib.util.find_spec("torch"):
-    LEFT_OUT.update({f"agent/{name}": TORCH for name in WITH_TORCH})
-    LEFT_OUT["agent/test_hangs.py::test_what_torch_records_of_its_collectives_is_read"] = TORCH
+    LEFT_OUT.update(dict.fromkeys(WITH_TORCH, TORCH))
+    LEFT_OUT["agent/monitor/test_hangs.py::test_what_torch_records_of_its_collectives_is_read"] = TORCH
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -192,16 +192,31 @@ ELSEWHERE = {"emulator", "provider_info", "job", "endings", "retries", "watchers
 """Rooms that the map describes beside its table."""
 
 
-def test_the_map_has_a_row_for_each_room_and_they_are_in_the_order_of_the_contract():
-    table = MAP.partition("| room | it is |")[2].partition("\n\n")[0]
-    rows = [re.findall(r"`(\w+)/?`", line.split("|")[1]) for line in table.splitlines()[2:]]
-    assert {room for row in rows for room in row} == rooms() - ELSEWHERE
+def rows_of_the_map() -> list[tuple[int, list[str], str]]:
+    """Return each row's layer, rooms and sentence."""
+    table = MAP.partition("| layer | room | it is |")[2].partition("\n\n")[0]
+    cells = [line.strip("|").split(" | ") for line in table.splitlines()[2:]]
+    return [(int(layer), re.findall(r"`(\w+)/?`", names), text.strip()) for layer, names, text in cells]
+
+
+def layers() -> list[list[str]]:
+    """Return the rooms of each layer of the contract, the highest first."""
+    (found,) = [each["layers"] for each in project()["importlinter"]["contracts"] if "layers" in each]
+    return [layer.split(" | ") for layer in found]
+
+
+def test_the_map_has_a_row_for_each_room_with_its_layer_in_the_contract():
+    named = [(room, layer) for layer, names, _ in rows_of_the_map() for room in names]
+    assert sorted(room for room, _ in named) == sorted(rooms() - ELSEWHERE)
     assert {room for room in ELSEWHERE if f"`{room}" not in MAP} == set()
-    (layers,) = [each["layers"] for each in project()["importlinter"]["contracts"] if "layers" in each]
-    floor = {room: number for number, layer in enumerate(layers) for room in layer.split(" | ")}
-    # What stands alone may stand anywhere.
-    floors = [min(floor[room] for room in row) for row in rows if row != ["saves"]]
-    assert floors == sorted(floors)
+    number = {room: above for above, layer in enumerate(reversed(layers()), 1) for room in layer}
+    assert named == [(room, number[room]) for room, _ in named]
+    assert [layer for _, layer in named] == sorted((layer for _, layer in named), reverse=True)
+
+
+def test_the_map_is_one_page_of_short_rows():
+    assert len(MAP.splitlines()) <= 115
+    assert [text for _, _, text in rows_of_the_map() if len(text) > 160 or ". " in text] == []
 
 
 def test_what_travels_to_nodes_is_linted_for_their_python():
@@ -209,7 +224,41 @@ def test_what_travels_to_nodes_is_linted_for_their_python():
     own = {path.removeprefix(f"{PACKAGE}/").removesuffix("/**") for path in paths if path.startswith(PACKAGE)}
     assert own == {*AGENT_PARTS, "cli/templates"}
     # They may import one another only: what a node does not have cannot be imported there.
-    (layers,) = [each["layers"] for each in project()["importlinter"]["contracts"] if "layers" in each]
     names = {part.removesuffix(".py") for part in AGENT_PARTS} - {"__init__"}
-    below = [room for layer in layers for room in layer.split(" | ")]
+    below = [room for layer in layers() for room in layer]
     assert set(below[below.index("agent") :]) - {"emulator"} == names
+
+
+TESTS = Path(__file__).parent
+VOCABULARY = {"backports", "emulator", "errors", "job", "job_file", "kinds", "model", "testing"}
+"""What a test of any room says its inputs and expectations in."""
+
+
+def packages(folder: Path) -> set[str]:
+    return {each.parent.name for each in folder.glob("*/__init__.py")}
+
+
+def test_the_tests_of_a_room_with_packages_are_in_folders_of_their_names():
+    for room in ("agent", "backends"):
+        folders = {each.name for each in (TESTS / room).iterdir() if any(each.glob("test_*.py"))}
+        assert folders <= packages(ROOT / PACKAGE / room), room
+    # A module of a package is tested beside its package, and not a floor above.
+    for file in (TESTS / "agent").glob("test_*.py"):
+        named = file.stem.removeprefix("test_")
+        assert not list((ROOT / PACKAGE / "agent").glob(f"*/{named}.py")), file.name
+
+
+def test_each_room_has_its_tests():
+    tested = {each.stem.removeprefix("test_") for each in TESTS.iterdir() if any(each.glob("**/test_*.py"))}
+    tested |= {each.stem.removeprefix("test_") for each in TESTS.glob("test_*.py")}
+    assert packages(ROOT / PACKAGE) - tested == set()
+
+
+OF_OURS = re.compile(rf"^ *(?:from {PACKAGE}\.|from {PACKAGE} import |import {PACKAGE}\.)(\w+)", re.MULTILINE)
+
+
+def test_a_test_that_goes_through_six_rooms_is_a_walk():
+    rooms_of = {
+        file: set(OF_OURS.findall(file.read_text())) - VOCABULARY for file in TESTS.glob("*/**/test_*.py")
+    }
+    assert {file for file, met in rooms_of.items() if len(met) >= 6} <= set((TESTS / "walks").iterdir())

@@ -78,7 +78,7 @@ TRIED: dict[str, Callable[[Block], bool]] = {
         block.document == "docs/drills.md"
     ),
     "test_document_blocks.py::test_wheels_install_without_an_index": lambda block: block.document == OFFLINE,
-    "backends/test_local.py::test_the_command_line_runs_here_what_is_meant_for_another_backend": lambda block: (
+    "backends/local/test_local.py::test_the_command_line_runs_here_what_is_meant_for_another_backend": lambda block: (
         block.document == "docs/local.md"
     ),
     "test_document_blocks.py::test_a_node_is_looked_into": lambda block: (

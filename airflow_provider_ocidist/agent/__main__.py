@@ -11,12 +11,12 @@ from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
 from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import instructions_of_ads
-from airflow_provider_ocidist.agent.join.second_start import is_second_start, stand_by
+from airflow_provider_ocidist.agent.join.container_restart import is_restarted, wait_for_end
 from airflow_provider_ocidist.agent.node import Node
-from airflow_provider_ocidist.agent.secrecy import keep_from_log
+from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train import first_process
-from airflow_provider_ocidist.agent.train.abandonable import leave
+from airflow_provider_ocidist.agent.train.interruptible import leave
 from airflow_provider_ocidist.agent.train.shared_log import LAYOUT
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     switch.ask_on_signals()
     try:
         instructions = _instructions(os.environ, sys.argv[1:] if argv is None else argv, switch)
-        if is_second_start(instructions.config, instructions.environ):
-            stand_by(switch)
+        if is_restarted(instructions.config, instructions.environ):
+            wait_for_end(switch)
             return STOPPED
         return Node(instructions.config, instructions.environ, switch).run()
     except Stopped as stopped:

@@ -20,7 +20,15 @@ from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Deed, Fault, Journal, StepSeen, Strike, When
+from airflow_provider_ocidist.model.drill import (
+    DRILL_VARIABLE,
+    DrillJournal,
+    Fault,
+    FaultKind,
+    InjectedFault,
+    StepSeen,
+    When,
+)
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -34,11 +42,13 @@ OTHERS_INTERVAL = 0.5
 """Seconds between two readings of the other nodes' steps."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
-PRELUDE = Fault(deed=Deed.KILL_RANK)
+PRELUDE = Fault(kind=FaultKind.KILL_RANK)
 """Fault that is injected first, so that there is a restore to disturb."""
 
 
-def due(fault: Fault, *, attempt: int, launch: int, struck: Sequence[Strike], restarts: bool) -> Fault | None:
+def due(
+    fault: Fault, *, attempt: int, launch: int, struck: Sequence[InjectedFault], restarts: bool
+) -> Fault | None:
     """Return which fault this node waits for now; None: none.
 
     `struck`: what it has done in this attempt before; `restarts`: whether a killed process is launched again in the
@@ -77,12 +87,12 @@ class Drill:
         self._others: tuple[float, int | None] = (0.0, None)
         threading.Thread(target=self._run, name="drill", daemon=True).start()
 
-    def _earlier(self) -> Journal:
+    def _earlier(self) -> DrillJournal:
         """Return what a node of this rank has recorded, if this one takes its place."""
         try:
-            return Journal.from_json(self.heartbeat.store.read(drill_journal_of(self.rank)))
+            return DrillJournal.from_json(self.heartbeat.store.read(drill_journal_of(self.rank)))
         except FileNotFoundError:
-            return Journal()
+            return DrillJournal()
 
     def _run(self) -> None:
         while True:
@@ -101,7 +111,7 @@ class Drill:
             self.fault,
             attempt=self.config.attempt,
             launch=self.heartbeat.launch,
-            struck=self._journal.strikes,
+            struck=self._journal.injected,
             restarts=self.config.restarts.program > 0,
         )
         if fault is not None and fault.node == self.rank and self._is_the_moment(fault):
@@ -131,7 +141,7 @@ class Drill:
             return own
         read_at, step = self._others
         if time.monotonic() - read_at > OTHERS_INTERVAL:
-            others = read_others(self.heartbeat.hasty, self.rank, self.config.nodes)
+            others = read_others(self.heartbeat.quick_store, self.rank, self.config.nodes)
             step = furthest_step(others, self.heartbeat.launch)
             self._others = time.monotonic(), step
         return step
@@ -150,7 +160,7 @@ class Drill:
         if step is None or step < fault.step:
             return False
         # With a single one there would be nothing to go back to.
-        if fault.deed is Deed.CORRUPT_CHECKPOINT and len(self._checkpoints) < 2:
+        if fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._checkpoints) < 2:
             return False
         return _MOMENTS[fault.when](self, self.folder)
 
@@ -164,9 +174,9 @@ class Drill:
     # inject
 
     def _strike(self, fault: Fault) -> None:
-        doing, message = _DEEDS[fault.deed](self, fault)
-        strike = Strike(
-            deed=fault.deed,
+        doing, message = _INJECTIONS[fault.kind](self, fault)
+        injected = InjectedFault(
+            kind=fault.kind,
             node=self.rank,
             step=self._step(),
             launch=self.heartbeat.launch,
@@ -174,10 +184,10 @@ class Drill:
             message=message,
         )
         self._known = None
-        self._journal = replace(self._journal, strikes=(*self._journal.strikes, strike))
+        self._journal = replace(self._journal, injected=(*self._journal.injected, injected))
         # Recorded first: a node that takes this one's place must not do it again.
         self._write()
-        logger.warning("drill: %s at step %s", message, strike.step)
+        logger.warning("drill: %s at step %s", message, injected.step)
         doing()
 
     def kill_rank(self, _fault: Fault) -> tuple[Callable[[], None], str]:
@@ -248,14 +258,14 @@ _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
     When.SAVING: Drill.is_saving,
     When.UPLOADING: lambda _drill, folder: _reads_in(folder),
 }
-_DEEDS: dict[Deed, Callable[[Drill, Fault], tuple[Callable[[], None], str]]] = {
-    Deed.KILL_RANK: Drill.kill_rank,
-    Deed.KILL_AGENT: Drill.kill_agent,
-    Deed.KILL_NODE: Drill.kill_node,
-    Deed.FREEZE_RANK: Drill.freeze_rank,
-    Deed.FREEZE_NODE: Drill.freeze_node,
-    Deed.FULL_DISK: Drill.fill_disk,
-    Deed.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
+_INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], str]]] = {
+    FaultKind.KILL_RANK: Drill.kill_rank,
+    FaultKind.KILL_AGENT: Drill.kill_agent,
+    FaultKind.KILL_NODE: Drill.kill_node,
+    FaultKind.FREEZE_RANK: Drill.freeze_rank,
+    FaultKind.FREEZE_NODE: Drill.freeze_node,
+    FaultKind.FULL_DISK: Drill.fill_disk,
+    FaultKind.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
 }
 
 

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.agent.join.topology import (
     await_others_end,
     await_others_saved,
 )
-from airflow_provider_ocidist.agent.monitor.spent import counted_in
+from airflow_provider_ocidist.agent.monitor.node_hours import counted_in
 from airflow_provider_ocidist.agent.prepare.code import require_same
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.mounts import check_mounts
@@ -32,7 +32,7 @@ from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stages.run_watches import RunWatches
 from airflow_provider_ocidist.agent.stages.taking_over import take_over
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
-from airflow_provider_ocidist.agent.train.abandonable import abandonable
+from airflow_provider_ocidist.agent.train.interruptible import interruptible
 from airflow_provider_ocidist.agent.train.launch import check_tools, load_launcher
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause
@@ -86,7 +86,7 @@ class Node:
         self.run_watches.count_predecessors()
         self.drill = drill_of(context.environ, self.config, self.heartbeat, context.meter, context.access)
         launcher = load_launcher(self.config.launcher)
-        workspace = abandonable(self._prepare, self.switch)
+        workspace = interruptible(self._prepare, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
         self.heartbeat.prepared()
         result = self._one_launch(launcher, workspace)
@@ -209,7 +209,7 @@ class Node:
     def _report(self, ended: Outcome) -> int:
         context = self.context
         if ended.message:
-            logger.error("%s", outcome.one_line(context.rank, self.config.nodes, ended))
+            logger.error("%s", outcome.ending_line(context.rank, self.config.nodes, ended))
         if self.launch:
             self.launch.watches.close()
         context.meter.close()

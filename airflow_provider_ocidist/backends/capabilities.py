@@ -203,7 +203,7 @@ class NamesSecrets(Capability):
         """
 
 
-def secrets_of(backend: Backend, ref: RunRef) -> set[str]:
+def secrets_of_gang(backend: Backend, ref: RunRef) -> set[str]:
     """Return the secrets that a gang's nodes have got, as far as the backend can know them. Raises BackendError."""
     return backend.secrets_of(ref) if isinstance(backend, NamesSecrets) else set()
 

@@ -22,9 +22,9 @@ def fields_of(
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the fields of a connection. Raises BackendError for a number that is none."""
-    fields = credentials.fields_of(extra)
+    fields = credentials.oci_fields(extra)
     if conn_type == "runai":
-        from airflow_provider_ocidist.backends.runai.options import fields_of as runai_fields
+        from airflow_provider_ocidist.backends.runai.options import runai_fields
 
         return runai_fields(host, login, password, fields)
     if conn_type == "kubernetes":
@@ -35,7 +35,11 @@ def fields_of(
 def secrets_of(fields: Mapping[str, Any]) -> list[str]:
     """Return every text among the fields that no log may show."""
     own = [str(fields[name]) for name in SECRETS if fields.get(name)]
-    return [*credentials.secrets_of(fields), *own, *_secrets_in_kube_config(fields.get("kube_config"))]
+    return [
+        *credentials.credential_secrets(fields),
+        *own,
+        *_secrets_in_kube_config(fields.get("kube_config")),
+    ]
 
 
 def _secrets_in_kube_config(kube_config: Any) -> list[str]:

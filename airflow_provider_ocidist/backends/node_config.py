@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.agent.save.outputs import fixed_part
+from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Expectations, RunKey
 from airflow_provider_ocidist.model.work_dir import CHECKPOINTS
 from airflow_provider_ocidist.storage.locations import join
+
+KEY_VARIABLE = "OCIDIST_KEY"
+"""Variable of a node that holds the whole key of its attempt, of which names have only a digest."""
 
 
 def node_config(
@@ -57,6 +61,19 @@ def may_replace(job: TrainingJob) -> bool:
     return job.nodes > 1 and job.restarts.node > 0 and bool(job.limits.lease)
 
 
+def key_text(key: RunKey) -> str:
+    """Return an attempt's key as text, from which `key_in` reads it again."""
+    return json.dumps(codec.encode(key), separators=(",", ":"))
+
+
+def key_in(variables: Mapping[str, Any], name: str = KEY_VARIABLE) -> RunKey | None:
+    """Return the key of the attempt that variables or annotations hold; None where they hold none."""
+    try:
+        return codec.decode(RunKey, json.loads(variables[name]))
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
 def in_json(text: str) -> str:
     """Return JSON in which nothing looks like a reference, which platforms fill in: `$` is written as its number."""
     return text.replace("$", "\\u0024")
@@ -76,7 +93,7 @@ def expectations(config: AgentConfig) -> Expectations:
     )
 
 
-def secrets_of(variables: Iterable[Mapping[str, str]]) -> set[str]:
+def secrets_of_nodes(variables: Iterable[Mapping[str, str]]) -> set[str]:
     """Return the secrets in the variables that nodes have got, and in their configuration among them."""
     return secrets_in([_opened(each) for each in variables])
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged_records
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
@@ -61,7 +61,9 @@ class RecordedGangs:
         }
         if place is None and (usual := self._work_dir()) is not None:
             indexes.setdefault((None, usual.rstrip("/")), self)
-        return merged(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))
+        return merged_records(
+            noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items())
+        )
 
     def at(self, place: Place) -> RecordedGangs:
         """Return the finder for a place: itself, or at OCI that of another region."""
@@ -148,7 +150,7 @@ class RecordedGangs:
     def given_way(plan: Plan, others: Sequence[Attempt], withdraw: Callable[[], object]) -> Overtaken:
         """Return the error for a try that meets another's attempt; the earlier one of both withdraws its own."""
         overtaken = _overtaken(plan, others)
-        if plan.tries is not None and overtaken.number > plan.tries.number:
+        if plan.tries is not None and overtaken.try_number > plan.tries.try_number:
             withdraw()
         return overtaken
 
@@ -228,7 +230,7 @@ def _is_among(attempt: Attempt, refs: Iterable[RunRef]) -> bool:
 
 
 def _overtaken(plan: Plan, others: Sequence[Attempt]) -> Overtaken:
-    number = max(attempt.tries.number if attempt.tries else 0 for attempt in others)
+    try_number = max(attempt.tries.try_number if attempt.tries else 0 for attempt in others)
     return Overtaken(
-        f"{plan.key.name}: try {number} of its task has begun {others[-1].key.name} meanwhile", number
+        f"{plan.key.name}: try {try_number} of its task has begun {others[-1].key.name} meanwhile", try_number
     )

@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verdict(file: str, options: argparse.Namespace) -> _Verdict:
-    from airflow_provider_ocidist.job_file.parsing import shown
+    from airflow_provider_ocidist.job_file.parsing import place_shown
 
-    place = shown(file)
+    place = place_shown(file)
     try:
         job = load(file, options, templates=True)
         with problems_of(place):

@@ -233,7 +233,7 @@ def _verify(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.storage import catalog
 
     judged = [
-        {**_as_json(place, item), "problem": catalog.verify(place, item)}
+        {**_as_json(place, item), "problem": catalog.what_differs(place, item)}
         for place, items in _found(options)
         for item in _published(items, options)
     ]

@@ -48,7 +48,7 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     except ValueError as error:
         # Without the text itself: it may hold a key.
         raise Unusable(f"{variable} holds no connection: {error}") from error
-    return given | credentials.fields_of(dict(map(_field, options.field)))
+    return given | credentials.oci_fields(dict(map(_field, options.field)))
 
 
 def absence_of(options: argparse.Namespace) -> str | None:

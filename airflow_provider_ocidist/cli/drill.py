@@ -174,7 +174,7 @@ def _row(each: Drilled, undisturbed: Drilled) -> tuple[str, ...]:
     recovery = each.recovery
     return (
         str(each.fault or "none"),
-        _or_dash(recovery and recovery.strike.step),
+        _or_dash(recovery and recovery.injected.step),
         _or_dash(recovery and recovery.seconds, "{:.1f} s"),
         _or_dash(recovery and recovery.lost_steps),
         str(each.tries),
@@ -221,7 +221,7 @@ def _as_json(each: Drilled, undisturbed: Drilled) -> dict[str, Any]:
     return {
         "fault": str(each.fault) if each.fault else None,
         "happened": recovery is not None,
-        "strike": codec.encode(recovery.strike) if recovery else None,
+        "strike": codec.encode(recovery.injected) if recovery else None,
         "recovered_after_s": recovery.seconds if recovery else None,
         "lost_steps": recovery.lost_steps if recovery else None,
         "tries": each.tries,

@@ -61,11 +61,11 @@ def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> 
 
     text = read(file, options)
     hide(_secrets_given(text, options))
-    with problems_of(parsing.shown(file)):
+    with problems_of(parsing.place_shown(file)):
         job = parsing.parse(
             text,
-            source=parsing.shown(file),
-            base_dir=parsing.folder_of(file),
+            source=parsing.place_shown(file),
+            base_dir=parsing.base_of(file),
             overrides=_overrides(options),
             templates=templates,
         )
@@ -96,9 +96,9 @@ def read(file: str, options: argparse.Namespace) -> str:
     try:
         return parsing.read(file, access=_access(file, options))
     except JobFileError as error:
-        raise Unusable(f"{parsing.shown(file)}: {error.problems[0].message}") from error
+        raise Unusable(f"{parsing.place_shown(file)}: {error.problems[0].message}") from error
     except StorageError as error:
-        raise Unusable(f"{parsing.shown(file)}: cannot be read: {error}") from error
+        raise Unusable(f"{parsing.place_shown(file)}: cannot be read: {error}") from error
 
 
 def _access(file: str, options: argparse.Namespace) -> OciAccess | None:

@@ -87,10 +87,10 @@ def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecor
 
 def hide_secrets_of(backend: Backend, ref: RunRef) -> None:
     """Mask the secrets that the nodes of a run got, and may print, in this command's output."""
-    from airflow_provider_ocidist.backends.capabilities import secrets_of
+    from airflow_provider_ocidist.backends.capabilities import secrets_of_gang
 
     try:
-        hide(secrets_of(backend, ref))
+        hide(secrets_of_gang(backend, ref))
     except OcidistError as error:
         say(f"its secrets are not known, and so masked by their form alone: {error}", "yellow", stderr=True)
 

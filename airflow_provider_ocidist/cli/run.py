@@ -119,7 +119,7 @@ class _SubmissionLog:
 
 
 def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, record: RunRecord) -> int:
-    from airflow_provider_ocidist.gangs.anew import GangAnew
+    from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 
     before: list[Restart] = []
     while True:
@@ -127,7 +127,7 @@ def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, recor
             return _wait_for_one(
                 options, backend, record, partial(_refuse_or_make_anew, backend, job, before)
             )
-        except GangAnew as lost:
+        except GangToReplace as lost:
             say(f"{lost}; asking for another gang, which goes on from there", "yellow", stderr=True)
         record = _submit(options, backend, job, record.ref.key)
 
@@ -135,17 +135,16 @@ def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, recor
 def _refuse_or_make_anew(
     backend: Backend, job: TrainingJob, before: list[Restart], followed: Watch, cause: Cause, message: str
 ) -> None:
-    """Raise GangAnew where the job allows another gang after the loss of a machine. `before`: the earlier losses."""
-    from airflow_provider_ocidist.gangs import anew
+    """Raise GangToReplace where the job allows another gang after the loss of a machine. `before`: the earlier losses."""
     from airflow_provider_ocidist.model.attempts import End
 
     status = followed.status
-    failure = anew.failure_of(cause, message, status) if status and status.ended else None
-    if failure is None or anew.refusal(job.restarts, before, failure) is not None:
+    failure = another_gang.lost_gang(cause, message, status) if status and status.ended else None
+    if failure is None or another_gang.why_no_gang(job.restarts, before, failure) is not None:
         return
     before.append(failure)
     backend.gangs.close(followed.record.ref, End(succeeded=False, failure=failure))
-    raise anew.GangAnew(f"{cause}: {message}")
+    raise another_gang.GangToReplace(f"{cause}: {message}")
 
 
 def _wait_for_one(
@@ -154,7 +153,7 @@ def _wait_for_one(
     record: RunRecord,
     on_failed: Callable[[Watch, Cause, str], object],
 ) -> int:
-    from airflow_provider_ocidist.gangs.anew import GangAnew
+    from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 
     try:
         _note_whole(options, record)
@@ -166,7 +165,7 @@ def _wait_for_one(
             on_replaced=lambda ref: note.write(options.info, replace(record, ref=ref)),
             on_failed=on_failed,
         )
-    except GangAnew:
+    except GangToReplace:
         raise
     except BaseException as error:
         # Whatever ends this process ends the nodes: nobody else waits for them.

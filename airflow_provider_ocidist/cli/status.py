@@ -65,7 +65,7 @@ def add_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist.gangs.watch import describe
+    from airflow_provider_ocidist.gangs.status_line import status_line
 
     backend, record = note.known(options)
     note.hide_secrets_of(backend, record.ref)
@@ -73,7 +73,7 @@ def _status(options: argparse.Namespace) -> int:
     if options.json:
         print_json(status_json(record, status))
         return FINE
-    say(describe(status), "bold")
+    say(status_line(status), "bold")
     for node in status.nodes:
         say(_node_line(node), colour_of(node.rank))
     return FINE

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_provider_ocidist.model.masking import masked_text, shown
+from airflow_provider_ocidist.model.masking import masked_messages, masked_text
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import LogLine
@@ -114,7 +114,7 @@ def print_json_line(value: Any) -> None:
 
 
 def _shown(value: Any) -> Any:
-    return shown(value, frozenset(_hidden))
+    return masked_messages(value, frozenset(_hidden))
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:

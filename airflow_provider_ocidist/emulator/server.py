@@ -10,10 +10,9 @@ import os
 import shutil
 import socket
 import tempfile
-import threading
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,7 @@ from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
 from airflow_provider_ocidist.emulator.kubernetes.service import Kubernetes
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, is_loopback, listen, url_of
+from airflow_provider_ocidist.emulator.loop_thread import LoopThread, until_started
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import Proxy
 from airflow_provider_ocidist.emulator.runai.server import RunaiServer
@@ -70,10 +70,8 @@ class Emulator:
             state or Path(tempfile.gettempdir()) / f"ocidist-emulator-{uuid.uuid4().hex}"
         ).absolute()
         self._lock: int | None = None
-        self._end: Callable[[], object] | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
         self._context: Context | None = None
-        self._failure: BaseException | None = None
         self._runai: RunaiServer | None = None
         self.kubernetes: Kubernetes | None = None
         """Cluster, if there is one; for tests that look inside."""
@@ -126,31 +124,22 @@ class Emulator:
             proxy_host = self._host if is_loopback(self._host) else LOOPBACK
             proxy_listener = cleanup.enter_context(listen(proxy_host, self._proxy_port))
             cleanup.pop_all()
-        ready = threading.Event()
-        # A daemon, so that a program which forgets stop() ends; its nodes then end with it.
-        self._thread = threading.Thread(
-            target=self._run, args=(listener, proxy_listener, ready), name="ocidist-emulator", daemon=True
-        )
-        self._thread.start()
-        ready.wait()
-        if self._failure is not None:
+        thread = self._thread = LoopThread("ocidist-emulator", partial(self._serve, listener, proxy_listener))
+        thread.start()
+        if thread.failure is not None:
             self.stop()
-            if isinstance(self._failure, StartupError):
-                raise self._failure
+            if isinstance(thread.failure, StartupError):
+                raise thread.failure
             raise StartupError(
-                f"the emulator cannot start in the state folder {self.folder}: {self._failure or 'unknown'}; make"
+                f"the emulator cannot start in the state folder {self.folder}: {thread.failure or 'unknown'}; make"
                 " room there if its disk is full, else remove the folder or give another"
-            ) from self._failure
+            ) from thread.failure
 
     def stop(self) -> None:
         """End all nodes, then the server. May be called twice."""
-        if self._end is not None:
-            # The loop is closed already when the server failed.
-            with suppress(RuntimeError):
-                self._end()
         if self._thread is not None:
-            self._thread.join()
-        self._thread = self._end = self._context = None
+            self._thread.stop()
+        self._thread = self._context = None
         self._leave_folder()
 
     def _open_folder(self) -> None:
@@ -170,17 +159,22 @@ class Emulator:
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _run(self, listener: socket.socket, proxy_listener: socket.socket, ready: threading.Event) -> None:
-        try:
-            with listener, proxy_listener:
-                asyncio.run(self._serve(listener, proxy_listener, ready))
-        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits in start()
-            self._failure = error
-        finally:
-            ready.set()
-
     async def _serve(
-        self, listener: socket.socket, proxy_listener: socket.socket, ready: threading.Event
+        self,
+        listener: socket.socket,
+        proxy_listener: socket.socket,
+        is_ready: Callable[[], None],
+        ended: asyncio.Event,
+    ) -> None:
+        with listener, proxy_listener:
+            await self._serve_on(listener, proxy_listener, is_ready, ended)
+
+    async def _serve_on(
+        self,
+        listener: socket.socket,
+        proxy_listener: socket.socket,
+        is_ready: Callable[[], None],
+        ended: asyncio.Event,
     ) -> None:
         authority = Authority.open(self.folder / "proxy")
         self._context = context = self._make_context(listener, proxy_listener, authority)
@@ -189,11 +183,9 @@ class Emulator:
         services = Services(context, pool, kubernetes)
         server = uvicorn.Server(config_of(App(context, services)))
         proxy = Proxy(authority, partial(new_connection, server), pass_through=self._options.pass_through)
-        ended = asyncio.Event()
-        self._end = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
         serving = asyncio.create_task(server.serve([listener]))
         try:
-            await _until_started(server, serving)
+            await until_started(server, serving)
             proxy.start(proxy_listener)
             if kubernetes is not None:
                 await kubernetes.start()
@@ -202,7 +194,7 @@ class Emulator:
                     # In a thread of its own, as it asks the cluster and waits for nothing here.
                     self._runai = RunaiServer(kubernetes.cluster, self._options.runai)
                     await asyncio.to_thread(self._runai.start)
-            ready.set()
+            is_ready()
             await ended.wait()
         finally:
             if self._runai is not None:
@@ -227,11 +219,6 @@ class Emulator:
             store=Store(self.folder / "state.sqlite3"),
             options=self._options,
         )
-
-
-async def _until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event
-        await asyncio.sleep(0.005)
 
 
 def write_ready_file(path: Path, content: dict[str, Any]) -> None:

@@ -1,15 +1,16 @@
-"""Work requests: what those of all services have in common on the wire."""
+"""Work requests: what those of all services have in common, on the wire and in the doing."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator.errors import not_found
+from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, not_found
 from airflow_provider_ocidist.emulator.store import Store, Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
@@ -85,6 +86,125 @@ class AcceptedWork(ABC, Generic[Request]):
 
     @abstractmethod
     async def list_logs(self, call: Call) -> Response: ...
+
+
+UNFINISHED = ("ACCEPTED", "IN_PROGRESS")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the work requests of one operation do to what they are about."""
+
+    do: Callable[[Any], object]
+    """Function that does the work; if it raises ApiError or OSError, the work request has failed."""
+    undo: Callable[[Any], object] = lambda _: None
+    """Function that restores the resource after the work was canceled or has failed."""
+
+
+class DeferredWork(AcceptedWork[Request]):
+    """Work that is done a while after its answer, also by an emulator that was started again meanwhile."""
+
+    done: ClassVar[str] = "SUCCEEDED"
+    cancelable: ClassVar[tuple[str, ...]] = UNFINISHED
+
+    def __init__(
+        self,
+        path: str,
+        store: Store,
+        kind: str,
+        decode: type[Request],
+        *,
+        begins_after_s: float,
+        takes_s: float = 0.0,
+    ) -> None:
+        super().__init__(path, store, kind, decode)
+        self._begins_after_s = begins_after_s
+        self._takes_s = takes_s
+        self._work: dict[str, Work] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def routes(self) -> list[Route]:
+        return [*super().routes(), Route("DELETE", f"{self._path}/{{id}}", self.cancel)]
+
+    def serve(self, operation: str, work: Work, *, at_once: bool = False) -> None:
+        """Register an operation, and continue its requests that a restart has interrupted."""
+        self._work[operation] = work
+        for request in self._requests.values():
+            if request.operation == operation and request.status in UNFINISHED:
+                self.run(request, at_once=at_once)
+
+    def run(self, request: Request, *, at_once: bool = False) -> None:
+        """Record a request, and do its work: now, or in a task of its own."""
+        self._requests.put(request.id, request)
+        if at_once:
+            self._start(request.id)
+            self._finish(request.id)
+            return
+        task = asyncio.get_running_loop().create_task(self._run_later(request.id))
+        self._running[request.id] = task
+        task.add_done_callback(lambda _: self._running.pop(request.id, None))
+
+    async def _run_later(self, request_id: str) -> None:
+        await asyncio.sleep(self._begins_after_s)
+        self._start(request_id)
+        if self._takes_s:
+            await asyncio.sleep(self._takes_s)
+        self._finish(request_id)
+
+    def _start(self, request_id: str) -> None:
+        self._change(request_id, "IN_PROGRESS", time_started=now())
+
+    def _finish(self, request_id: str) -> None:
+        request = self._stored(request_id)
+        work, subject = self._work[request.operation], self.subject_of(request)
+        try:
+            work.do(subject)
+        except (ApiError, OSError) as error:
+            work.undo(subject)
+            known = error if isinstance(error, ApiError) else ApiError(500, "InternalServerError", str(error))
+            self._change(request_id, "FAILED", known, time_finished=now())
+        else:
+            self._change(request_id, self.done, time_finished=now())
+
+    def _stored(self, request_id: str) -> Request:
+        request = self._requests.get(request_id)
+        assert request is not None
+        return request
+
+    def _change(self, request_id: str, status: str, error: ApiError | None = None, **times: str) -> None:
+        request = self._stored(request_id)
+        noted = self.noted(request, status, error)
+        self._requests.put(request_id, replace(request, status=status, **times, **noted))
+
+    def end(self, request: Request) -> None:
+        """Cancel a request. Raises ApiError where its status does not allow that."""
+        if request.status not in self.cancelable:
+            raise incorrect_state(f"The work request is {request.status} and cannot be canceled.")
+        if task := self._running.pop(request.id, None):
+            task.cancel()
+        self._work[request.operation].undo(self.subject_of(request))
+        self._change(request.id, "CANCELED", time_finished=now())
+
+    def reset(self) -> None:
+        self.close()
+        super().reset()
+
+    def close(self) -> None:
+        """Leave what is not done to the next emulator of this state folder."""
+        for task in self._running.values():
+            task.cancel()
+        self._running.clear()
+
+    @abstractmethod
+    def subject_of(self, request: Request) -> Any:
+        """Return what the work of a request takes."""
+
+    @abstractmethod
+    def noted(self, request: Request, status: str, error: ApiError | None) -> Mapping[str, Any]:
+        """Return the fields that a change of status sets besides: log entries, errors, the etag."""
+
+    @abstractmethod
+    async def cancel(self, call: Call) -> Response: ...
 
 
 def accepted(request: Accepted) -> Response:

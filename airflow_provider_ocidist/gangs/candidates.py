@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import Cause, JobFileError, Problem
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import masked
-from airflow_provider_ocidist.model.refusal import CAUSES, Refusal
+from airflow_provider_ocidist.model.refusal import NO_MACHINE, Refusal
 from airflow_provider_ocidist.model.run import Plan, RunKey
 
 
@@ -117,7 +117,7 @@ class Candidates:
     def refuse(self, key: RunKey, candidate: str, cause: Cause, message: str) -> bool:
         """Record that a candidate was refused; return whether the job has one that was not."""
         number = self.number_of(candidate)
-        if cause not in CAUSES or number is None:
+        if cause not in NO_MACHINE or number is None:
             return False
         now = now_at(self._backend)
         refusal = Refusal(cause=cause, message=message, at=now, nodes=self._job.nodes)

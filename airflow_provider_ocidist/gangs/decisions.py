@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs import anew, unchanged, verdict
+from airflow_provider_ocidist.gangs import another_gang, durations, verdict
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
@@ -90,7 +90,7 @@ def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
     if status.ended:
         return _judge(record, status, now)
     if record.ending is not None:
-        return _insist(record, record.ending, status, now)
+        return _cancel_again(record, record.ending, status, now)
     replacement = _replacement(record, status)
     for look in _LOOKS if replacement is None else (_past_deadline, _over_budget):
         finding = look(record, status, now)
@@ -107,7 +107,7 @@ def _replacement(record: RunRecord, status: RunStatus) -> Replace | None:
         return None
     if not all(_is_lost(node, record) for node in lost) or not _go_on(status):
         return None
-    if unchanged.seconds(record, unchanged.FAILURE) >= record.replace_timeout:
+    if durations.seconds(record, durations.FAILURE) >= record.replace_timeout:
         return None
     failures = [_loss(node, record, status) for node in lost]
     return Replace(tuple(failures)) if _may_replace(record, status, failures) else None
@@ -119,7 +119,7 @@ def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
     if node.state is not NodeState.FAILED or (report is not None and report.cause is not None):
         return False
     has_succeeded = report is not None and report.phase is Phase.DONE and report.exit_code == 0
-    return not has_succeeded and _diagnose(node, record)[0] in anew.MADE_UP_FOR
+    return not has_succeeded and _diagnose(node, record)[0] in another_gang.MADE_UP_FOR
 
 
 def _go_on(status: RunStatus) -> bool:
@@ -135,7 +135,7 @@ def _go_on(status: RunStatus) -> bool:
 
 def _loss(node: NodeStatus, record: RunRecord, status: RunStatus) -> Restart:
     cause, message = _diagnose(node, record)
-    known = anew.failure_of(cause, message, status) or Restart(cause=cause, message=message)
+    known = another_gang.lost_gang(cause, message, status) or Restart(cause=cause, message=message)
     return replace(known, rank=node.rank)
 
 
@@ -143,12 +143,14 @@ def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restar
     """Whether the budget allows it, for the machines and for the launches, which the nodes may have agreed on."""
     ended = [node.report for node in status.nodes if node.report and node.state.terminal]
     launch = max((len(report.restarts) for report in ended), default=-1)
-    if len(status.restarts) <= launch and anew.refusal(record.restarts, status.restarts, failures[0]):
+    if len(status.restarts) <= launch and another_gang.why_no_gang(
+        record.restarts, status.restarts, failures[0]
+    ):
         return False
     for number, failure in enumerate(failures):
         # Those that are lost at once are no crash loop, and each costs one of the budget.
         at_once = [replace(each, step=-1) for each in failures[:number]]
-        if anew.refusal(record.restarts, [*record.ref.replaced, *at_once], failure) is not None:
+        if another_gang.why_no_gang(record.restarts, [*record.ref.replaced, *at_once], failure) is not None:
             return False
     return True
 
@@ -184,12 +186,12 @@ def unread(record: RunRecord, status: RunStatus) -> str:
     return f"their reports cannot be read, in {record.ref.run_dir}"
 
 
-def _insist(record: RunRecord, ending: Ending, status: RunStatus, now: float) -> Action:
+def _cancel_again(record: RunRecord, ending: Ending, status: RunStatus, now: float) -> Action:
     if now - ending.first >= record.ending_limit:
         return Fail(ending.cause, f"{ending.message}; {_still_alive(record, status, now - ending.first)}")
-    deaf = any(node.state in (NodeState.PENDING, NodeState.RUNNING) for node in status.nodes)
+    ignored = any(node.state in (NodeState.PENDING, NodeState.RUNNING) for node in status.nodes)
     rounds = int((now - ending.since) // CANCEL_AGAIN_AFTER)
-    if deaf and rounds >= 1:
+    if ignored and rounds >= 1:
         return Cancel(Ending(cause=ending.cause, message=ending.message, since=now, began=ending.first))
     return Wait()
 
@@ -213,8 +215,8 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
         return None
     # The node that names the cause may be the last one that the service reports as ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
-    guilty = min([*failed, *named], key=_guilt)
-    return _waited_in_vain(guilty, status) or _not_replaced(guilty, record) or _diagnose(guilty, record)
+    blamed = min([*failed, *named], key=_blame_order)
+    return _waited_in_vain(blamed, status) or _not_replaced(blamed, record) or _diagnose(blamed, record)
 
 
 def _not_replaced(node: NodeStatus, record: RunRecord) -> Finding | None:
@@ -260,7 +262,7 @@ def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | 
     return next((node for node in status.nodes if _diagnose(node, record)[1] == message), None)
 
 
-def _guilt(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
+def _blame_order(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
     """Return the order of failed nodes, the root cause first.
 
     Nodes that were only asked to stop name no cause; those that have lost a preempted node name `NODE` or `HANG`.
@@ -278,7 +280,7 @@ def _guilt(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
 def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
     """Return the failure once it is explained and no node is saving: that checkpoint may be the only one."""
     finding = _failed_node(record, status, now)
-    since = unchanged.seconds(record, unchanged.FAILURE)
+    since = durations.seconds(record, durations.FAILURE)
     if since < SAVING_LIMIT and any(_is_saving(node) for node in status.nodes):
         return None
     if since < REPORT_LIMIT and _is_unexplained(record, status):
@@ -351,8 +353,8 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
     replaced = [each for each in record.ref.replaced if each.rank in {node.rank for node in waiting}]
     limit = record.replace_timeout if replaced else record.start_deadline - record.ref.submitted_at
     # A gang that had begun, and was paused or restarted, gets that time once more.
-    begun = unchanged.has_begun(record)
-    if unchanged.seconds(record, unchanged.WAITING) < limit if begun else now < record.start_deadline:
+    begun = durations.has_begun(record)
+    if durations.seconds(record, durations.WAITING) < limit if begun else now < record.start_deadline:
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
     cause, why = (
@@ -388,7 +390,7 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
     if record.lost_timeout is None or not status.reports_readable:
         return None
     for node in status.nodes:
-        silent = unchanged.seconds(record, unchanged.node(node.rank))
+        silent = durations.seconds(record, durations.node(node.rank))
         if node.state is not NodeState.RUNNING or silent <= record.lost_timeout:
             continue
         if not _is_saving(node):
@@ -408,7 +410,7 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
 def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     if record.hang_timeout is None or not status.reports_readable:
         return None
-    still = unchanged.seconds(record, unchanged.MOVEMENT)
+    still = durations.seconds(record, durations.PROGRESS)
     reports = [node.report for node in status.nodes if node.report]
     longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
     # The nodes apply the same rule, earlier and to more kinds of progress.
@@ -418,7 +420,7 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None: 
 
 
 def _never_ends(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
-    ending = unchanged.seconds(record, unchanged.ENDING)
+    ending = durations.seconds(record, durations.ENDING)
     if ending <= record.ending_limit:
         return None
     ranks = ", ".join(str(node.rank) for node in status.nodes if not node.state.terminal)

@@ -18,11 +18,11 @@ from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
-    Deed,
+    DrillJournal,
     Fault,
-    Journal,
+    FaultKind,
+    InjectedFault,
     StepSeen,
-    Strike,
     When,
     why_impossible,
 )
@@ -42,7 +42,7 @@ LONGEST_HANG = 300.0
 class Try:
     """How one try of a training ended, and what its nodes recorded."""
 
-    journals: tuple[Journal, ...]
+    journals: tuple[DrillJournal, ...]
     launches: int
     failure: str | None
     """Cause and message; None for a success."""
@@ -55,10 +55,10 @@ class Try:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recovery:
+class DrillRecovery:
     """How a training went on after a fault."""
 
-    strike: Strike
+    injected: InjectedFault
     seconds: float | None
     """Seconds from the fault to the first new step; None if there was none."""
     lost_steps: int | None
@@ -77,7 +77,7 @@ class Drilled:
     failure: str | None
     weights: str | None
     step: int | None
-    recovery: Recovery | None
+    recovery: DrillRecovery | None
     """Recovery from the fault; None if it did not happen, because the training was over before its moment."""
     replaced: int = 0
     """Nodes in whose place others were made, in all tries."""
@@ -95,7 +95,7 @@ def carry_out(
     began = time.monotonic()
     done: list[Try] = []
     while not done or (done[-1].failure and len(done) < tries):
-        done.append(_one_try(backend, armed, key, log, number=len(done) + 1, tries=tries))
+        done.append(_one_try(backend, armed, key, log, try_number=len(done) + 1, tries=tries))
     return Drilled(
         fault=fault,
         tries=len(done),
@@ -110,10 +110,10 @@ def carry_out(
 
 
 def _one_try(
-    backend: Backend, job: TrainingJob, key: RunKey, log: TaskLog, *, number: int, tries: int
+    backend: Backend, job: TrainingJob, key: RunKey, log: TaskLog, *, try_number: int, tries: int
 ) -> Try:
     submitter = GangSubmitter(backend, job, log, None, threading.Event())
-    record = submitter.submit_or_end(key, number, tries - 1)
+    record = submitter.submit_or_end(key, try_number, tries - 1)
     watch = Watch(backend, record, log)
     try:
         failure = _ended(watch, log)
@@ -156,7 +156,7 @@ def _seen(watch: Watch, failure: str | None) -> Try:
     )
 
 
-def _journals(backend: Backend, record: RunRecord) -> tuple[Journal, ...]:
+def _journals(backend: Backend, record: RunRecord) -> tuple[DrillJournal, ...]:
     found = (backend.directories.drill_journal(record.ref, rank) for rank in range(record.ref.nodes))
     return tuple(journal for journal in found if journal is not None)
 
@@ -166,38 +166,44 @@ def _journals(backend: Backend, record: RunRecord) -> tuple[Journal, ...]:
 
 def has_happened(fault: Fault | None, tries: Sequence[Try]) -> bool:
     """Whether a fault was inflicted; the kill that precedes a fault while restoring does not count."""
-    return fault is not None and any(strike.deed is fault.deed for each in tries for strike in _strikes(each))
+    return fault is not None and any(
+        injected.kind is fault.kind for each in tries for injected in _injected_in(each)
+    )
 
 
-def recovery_of(tries: Sequence[Try]) -> Recovery | None:
+def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
     """Return how the training went on after its last fault."""
-    strikes = [(number, strike) for number, each in enumerate(tries) for strike in _strikes(each)]
-    if not strikes:
+    injections = [(number, injected) for number, each in enumerate(tries) for injected in _injected_in(each)]
+    if not injections:
         return None
-    struck_in, strike = max(strikes, key=lambda item: (item[0], item[1].at))
+    struck_in, injected = max(injections, key=lambda item: (item[0], item[1].at))
     steps = sorted(
         ((number, seen) for number, each in enumerate(tries) for seen in _steps(each)),
         key=lambda item: (item[0], item[1].launch, item[1].at),
     )
-    again = [seen for number, seen in steps if (number, seen.launch) > (struck_in, strike.launch)]
-    reached = _reached(steps, struck_in, strike)
+    again = [seen for number, seen in steps if (number, seen.launch) > (struck_in, injected.launch)]
+    reached = _reached(steps, struck_in, injected)
     if again:
         first = min(again, key=lambda seen: seen.at)
         resumed_at = first.step - _stride(seen for _, seen in steps)
         lost = None if reached is None else max(0, reached - resumed_at)
-        return Recovery(strike=strike, seconds=first.at - strike.at, lost_steps=lost)
+        return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
     later = [
-        seen for _, seen in steps if seen.at > strike.at and (strike.step is None or seen.step > strike.step)
+        seen
+        for _, seen in steps
+        if seen.at > injected.at and (injected.step is None or seen.step > injected.step)
     ]
     if not later:
-        return Recovery(strike=strike, seconds=None, lost_steps=None)
-    return Recovery(strike=strike, seconds=min(seen.at for seen in later) - strike.at, lost_steps=0)
+        return DrillRecovery(injected=injected, seconds=None, lost_steps=None)
+    return DrillRecovery(
+        injected=injected, seconds=min(seen.at for seen in later) - injected.at, lost_steps=0
+    )
 
 
-def _reached(steps: Sequence[tuple[int, StepSeen]], struck_in: int, strike: Strike) -> int | None:
+def _reached(steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault) -> int | None:
     """Return the last step before the training ended: other nodes may have gone on after the fault."""
-    before = [seen.step for number, seen in steps if (number, seen.launch) <= (struck_in, strike.launch)]
-    return max([*before, *([strike.step] if strike.step is not None else [])], default=None)
+    before = [seen.step for number, seen in steps if (number, seen.launch) <= (struck_in, injected.launch)]
+    return max([*before, *([injected.step] if injected.step is not None else [])], default=None)
 
 
 def _stride(steps: Iterable[StepSeen]) -> int:
@@ -206,8 +212,8 @@ def _stride(steps: Iterable[StepSeen]) -> int:
     return min((later - step for step, later in itertools.pairwise(numbers)), default=1)
 
 
-def _strikes(each: Try) -> list[Strike]:
-    return [strike for journal in each.journals for strike in journal.strikes]
+def _injected_in(each: Try) -> list[InjectedFault]:
+    return [injected for journal in each.journals for injected in journal.injected]
 
 
 def _steps(each: Try) -> list[StepSeen]:
@@ -221,60 +227,60 @@ def usual_faults(job: TrainingJob, steps: int) -> list[Fault]:
     """Return the faults of a drill that names none; `steps`: number of steps of the undisturbed training."""
     last, half = job.nodes - 1, max(1, steps // 2)
     ranks = sorted({0, last})
-    found = [Fault(deed=Deed.KILL_RANK, node=rank, step=half) for rank in ranks]
-    found += [Fault(deed=Deed.KILL_RANK, when=When.RENDEZVOUS, node=last)]
-    found += [Fault(deed=Deed.KILL_NODE, node=rank, step=half) for rank in ranks]
-    found += [Fault(deed=Deed.KILL_AGENT, node=last, step=half)]
-    found += [Fault(deed=Deed.FREEZE_NODE, node=last, step=half, seconds=FROZEN)]
+    found = [Fault(kind=FaultKind.KILL_RANK, node=rank, step=half) for rank in ranks]
+    found += [Fault(kind=FaultKind.KILL_RANK, when=When.RENDEZVOUS, node=last)]
+    found += [Fault(kind=FaultKind.KILL_NODE, node=rank, step=half) for rank in ranks]
+    found += [Fault(kind=FaultKind.KILL_AGENT, node=last, step=half)]
+    found += [Fault(kind=FaultKind.FREEZE_NODE, node=last, step=half, seconds=FROZEN)]
     if job.limits.hang_timeout is not None and job.limits.hang_timeout <= LONGEST_HANG:
-        found += [Fault(deed=Deed.FREEZE_RANK, node=last, step=half)]
+        found += [Fault(kind=FaultKind.FREEZE_RANK, node=last, step=half)]
     if job.checkpoints is None:
         return found
     return [
         *found,
-        Fault(deed=Deed.KILL_RANK, when=When.SAVING, step=half),
-        Fault(deed=Deed.KILL_NODE, when=When.UPLOADING, step=half),
-        Fault(deed=Deed.KILL_NODE, when=When.RESTORING, node=last, step=half),
-        Fault(deed=Deed.FULL_DISK, step=half, seconds=DISK_FULL),
-        Fault(deed=Deed.CORRUPT_CHECKPOINT, step=half),
+        Fault(kind=FaultKind.KILL_RANK, when=When.SAVING, step=half),
+        Fault(kind=FaultKind.KILL_NODE, when=When.UPLOADING, step=half),
+        Fault(kind=FaultKind.KILL_NODE, when=When.RESTORING, node=last, step=half),
+        Fault(kind=FaultKind.FULL_DISK, step=half, seconds=DISK_FULL),
+        Fault(kind=FaultKind.CORRUPT_CHECKPOINT, step=half),
     ]
 
 
 def drawn_faults(job: TrainingJob, steps: int, count: int, seed: int) -> list[Fault]:
-    """Return so many random faults, each with a deed, moment, node and step; the same for the same seed."""
+    """Return so many random faults, each with a kind, moment, node and step; the same for the same seed."""
     chance = random.Random(seed)
     hangs = job.limits.hang_timeout is not None and job.limits.hang_timeout <= LONGEST_HANG
     pairs = [
-        (deed, when)
-        for deed, moments in _PAIRS.items()
+        (kind, when)
+        for kind, moments in _PAIRS.items()
         for when in moments
-        if (hangs or deed is not Deed.FREEZE_RANK)
-        and why_impossible(Fault(deed=deed, when=when), job) is None
+        if (hangs or kind is not FaultKind.FREEZE_RANK)
+        and why_impossible(Fault(kind=kind, when=when), job) is None
     ]
     return [_drawn(chance, *chance.choice(pairs), job.nodes, steps) for _ in range(count)]
 
 
-def _drawn(chance: random.Random, deed: Deed, when: When, nodes: int, steps: int) -> Fault:
-    lasting = {Deed.FREEZE_NODE: FROZEN, Deed.FULL_DISK: DISK_FULL}
+def _drawn(chance: random.Random, kind: FaultKind, when: When, nodes: int, steps: int) -> Fault:
+    lasting = {FaultKind.FREEZE_NODE: FROZEN, FaultKind.FULL_DISK: DISK_FULL}
     return Fault(
-        deed=deed,
+        kind=kind,
         when=when,
         # Only the main node writes and uploads in most trainings.
         node=0
-        if when in (When.SAVING, When.UPLOADING) or deed is Deed.CORRUPT_CHECKPOINT
+        if when in (When.SAVING, When.UPLOADING) or kind is FaultKind.CORRUPT_CHECKPOINT
         else chance.randrange(nodes),
         step=chance.randint(1, max(1, steps * 3 // 4)),
-        seconds=lasting.get(deed),
+        seconds=lasting.get(kind),
     )
 
 
 _KILLS = (When.TRAINING, When.RENDEZVOUS, When.SAVING, When.UPLOADING, When.RESTORING)
-_PAIRS: Mapping[Deed, Sequence[When]] = {
-    Deed.KILL_RANK: _KILLS[:-1],
-    Deed.KILL_AGENT: _KILLS,
-    Deed.KILL_NODE: _KILLS,
-    Deed.FREEZE_RANK: (When.TRAINING, When.RENDEZVOUS),
-    Deed.FREEZE_NODE: (When.TRAINING, When.RENDEZVOUS, When.UPLOADING),
-    Deed.FULL_DISK: (When.TRAINING, When.SAVING),
-    Deed.CORRUPT_CHECKPOINT: (When.TRAINING,),
+_PAIRS: Mapping[FaultKind, Sequence[When]] = {
+    FaultKind.KILL_RANK: _KILLS[:-1],
+    FaultKind.KILL_AGENT: _KILLS,
+    FaultKind.KILL_NODE: _KILLS,
+    FaultKind.FREEZE_RANK: (When.TRAINING, When.RENDEZVOUS),
+    FaultKind.FREEZE_NODE: (When.TRAINING, When.RENDEZVOUS, When.UPLOADING),
+    FaultKind.FULL_DISK: (When.TRAINING, When.SAVING),
+    FaultKind.CORRUPT_CHECKPOINT: (When.TRAINING,),
 }

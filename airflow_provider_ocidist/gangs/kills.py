@@ -25,8 +25,8 @@ from airflow_provider_ocidist.errors import (
     StorageError,
     refusal_in,
 )
+from airflow_provider_ocidist.gangs.canceller import end_unless_claimed
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.submission import end_unless_claimed
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.masking import masked_text
@@ -71,12 +71,12 @@ class Backoff:
         self._evidence = ANSWERED
         self._asked_at = time.monotonic()
 
-    def is_worth_another(self, error: BackendError, number: int) -> bool:
-        """Whether try `number` asks again after an error; a first try has no gang yet that may be running."""
+    def is_worth_another(self, error: BackendError, try_number: int) -> bool:
+        """Whether try `try_number` asks again after an error; a first try has no gang yet that may be running."""
         if not may_pass(error):
             return False
         is_believed = self._evidence.questions >= AMID_QUESTIONS and self._evidence.seconds >= AMID_FOR
-        return number > 1 or (error.amid_submission and not is_believed)
+        return try_number > 1 or (error.amid_submission and not is_believed)
 
     def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
         """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""
@@ -144,10 +144,10 @@ class Killer:
         self._over.set()
 
 
-def killer_of(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> Killer:
+def killer_of(backend: Backend, ref: RunRef, try_number: int, log: TaskLog) -> Killer:
     """Return a thread that can end a gang, unless a later try of its task waits for it."""
     make_ready(backend, ref, log)
-    return Killer(lambda: end_unless_claimed(backend, ref, number, log))
+    return Killer(lambda: end_unless_claimed(backend, ref, try_number, log))
 
 
 def make_ready(backend: Backend, ref: RunRef, log: TaskLog) -> None:
@@ -163,13 +163,13 @@ def make_ready(backend: Backend, ref: RunRef, log: TaskLog) -> None:
 def end_before_giving_up(
     backend: Backend,
     ref: RunRef,
-    number: int,
+    try_number: int,
     why: BaseException,
     log: TaskLog,
     stop: threading.Event,
     reconnect: Callable[[], object],
 ) -> None:
-    """End a gang that try `number` of its task no longer waits for, unless a later try does.
+    """End a gang that try `try_number` of its task no longer waits for, unless a later try does.
 
     By the service or by a stop request, whichever can be reached.
     Raises nothing: `why` is about to be raised. If neither is reached for ten minutes, the lease ends the gang.
@@ -177,7 +177,7 @@ def end_before_giving_up(
     message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
     ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
-    if backend.directories.claimed_by(ref) > number:
+    if backend.directories.claimed_by(ref) > try_number:
         log.info("%s is left running: a later try of its task owns it", ref.key.name)
         return None
     log.warning("ending %s because its task gives up: %s", ref.key.name, why)

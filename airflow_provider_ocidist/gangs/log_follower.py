@@ -45,8 +45,8 @@ class LogFollower:
         follower._seen = tuple(dict(lines) for lines in saved.lines)
         return follower
 
-    def to_save(self, number: int) -> LogCursor:
-        """Return the cursor of the log of try `number`."""
+    def to_save(self, try_number: int) -> LogCursor:
+        """Return the cursor of the log of try `try_number`."""
         since = [
             max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
         ]
@@ -60,7 +60,7 @@ class LogFollower:
         for time, id_, rank in recent:
             if time > since[rank]:
                 kept[rank][id_] = time
-        return LogCursor(number, tuple(self._newest), tuple(since), kept)
+        return LogCursor(try_number, tuple(self._newest), tuple(since), kept)
 
     @property
     def is_behind(self) -> bool:

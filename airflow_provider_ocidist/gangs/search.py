@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs
 from airflow_provider_ocidist.backends.recorded_gangs import by_age
-from airflow_provider_ocidist.model.attempts import Attempt, Place, merged
+from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 
 
@@ -17,7 +17,7 @@ def recorded_of(backend: Backend, keys: Sequence[RunKey], places: Iterable[Place
     In the connection's work directory, and in those of `places`. Raises BackendError.
     """
     looked_at = (None, *places)
-    return merged(*(backend.gangs.recorded(key, place, ()) for key in keys for place in looked_at))
+    return merged_records(*(backend.gangs.recorded(key, place, ()) for key in keys for place in looked_at))
 
 
 def gangs_of(

@@ -30,13 +30,13 @@ class TaskWatch(Watch):
         backend: Backend,
         record: RunRecord,
         logger: TaskLog,
-        number: int,
+        try_number: int,
         *,
         leaves_the_end: bool = False,
     ) -> None:
-        """`number` is the try's. `leaves_the_end`: see Watch."""
+        """`try_number` is the try's. `leaves_the_end`: see Watch."""
         super().__init__(backend, record, logger, leaves_the_end=leaves_the_end)
-        self._number = number
+        self._try_number = try_number
         self._logging = threading.Lock()
         self._has_logged = False
         self._moments = LineMoments(record.ref.nodes)
@@ -46,7 +46,7 @@ class TaskWatch(Watch):
         if not self.record.ref.has_log:
             return self
         saved = self.backend.directories.load_cursor(self.record.ref)
-        if saved is not None and saved.number == self._number and _is_as_far(saved, self.record):
+        if saved is not None and saved.try_number == self._try_number and _is_as_far(saved, self.record):
             self.follower = LogFollower.after(saved)
             self.record = replace(self.record, logs_since=saved.newest)
         return self
@@ -62,7 +62,7 @@ class TaskWatch(Watch):
     def save_cursor(self) -> None:
         """Save the log's cursor if it has advanced. Raises nothing. Blocks."""
         with self._logging:
-            saved = self.follower.to_save(self._number) if self._has_logged else None
+            saved = self.follower.to_save(self._try_number) if self._has_logged else None
             self._has_logged = False
         if saved is not None:
             self.backend.directories.save_cursor(self.record.ref, saved)

@@ -20,11 +20,12 @@ from airflow_provider_ocidist.errors import (
     refusal_in,
 )
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Action, Cancel, Wait, decide, unread
+from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.leases import Renewals
 from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.gangs.spending import Spending
-from airflow_provider_ocidist.gangs.unchanged import observe
+from airflow_provider_ocidist.gangs.status_line import status_line
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.masking import masked_text
@@ -32,8 +33,6 @@ from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
-    NodeState,
-    NodeStatus,
     RunRecord,
     RunStatus,
     TrainingResult,
@@ -358,7 +357,7 @@ class Watch:
         """Log that the gang's state has changed; `said` is one line for a person."""
         if self._has_lines and status.progress and status.progress.printed:
             # The program's own lines already show the step.
-            said = describe(status, with_step=False)
+            said = status_line(status, with_step=False)
         if said == self._logged:
             return
         self._logged = said
@@ -375,7 +374,7 @@ class Watch:
             self.record = replace(self.record, logs_since=self.follower.cursor)
 
     def _say_progress(self, status: RunStatus) -> None:
-        said = describe(status)
+        said = status_line(status)
         if said != self._said:
             self._said = said
             self.write_status(status, said)
@@ -449,36 +448,3 @@ def _compartment(watch: Watch) -> Hashable:
 def _log_place(watch: Watch) -> Hashable:
     ref = watch.record.ref
     return ref.compartment_id, ref.log_group_id, ref.log_id
-
-
-def describe(status: RunStatus, *, with_step: bool = True) -> str:
-    """Return one line for a person, as `nodes: 2 RUNNING (TRAINING); step 40/300, loss 2.31`."""
-    parts = ["nodes: " + ", ".join(f"{count} {state}" for state, count in _tally(status).items())]
-    parts += sorted({node.details for node in status.nodes if _waits_for_a_reason(node) and node.details})
-    progress = status.progress
-    if with_step and progress is not None and progress.step is not None:
-        total = f"/{progress.steps}" if progress.steps else ""
-        loss = f", loss {progress.loss:.4g}" if progress.loss is not None else ""
-        parts.append(f"step {progress.step}{total}{loss}")
-    if status.checkpoint is not None:
-        parts.append(f"checkpoint at {status.checkpoint.label}")
-    if restarts := status.restarts:
-        last = restarts[-1]
-        at = "" if last.step is None else f" at step {last.step}"
-        where = "" if last.rank is None else f" of node {last.rank}"
-        back = "" if last.seconds is None else f"; back after {last.seconds:.0f} s"
-        parts.append(f"launched again ({len(restarts)}) after {last.cause}{where}{at}: {last.message}{back}")
-    return "; ".join(parts)
-
-
-def _waits_for_a_reason(node: NodeStatus) -> bool:
-    """Whether the platform has named what a node waits for: a quota, a machine, a person."""
-    return node.state is NodeState.PENDING and node.cause is not None
-
-
-def _tally(status: RunStatus) -> dict[str, int]:
-    tally: dict[str, int] = {}
-    for node in status.nodes:
-        phase = f" ({node.report.phase})" if node.report and node.state is NodeState.RUNNING else ""
-        tally[f"{node.state}{phase}"] = tally.get(f"{node.state}{phase}", 0) + 1
-    return tally

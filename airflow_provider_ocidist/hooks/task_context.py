@@ -37,7 +37,7 @@ def key_of(context: Context) -> RunKey:
     )
 
 
-def owner_of(context: Context) -> dict[str, Any]:
+def trigger_owner(context: Context) -> dict[str, Any]:
     """Return the task's identity for its trigger."""
     key = key_of(context)
     return {
@@ -103,10 +103,10 @@ def publish_to_outlets(
 
 def mask_secrets_of_nodes(backend: Backend, ref: RunRef) -> None:
     """Mask the secrets that the nodes got, and may print, in the log; if they cannot be read, nothing is masked."""
-    from airflow_provider_ocidist.backends.capabilities import secrets_of
+    from airflow_provider_ocidist.backends.capabilities import secrets_of_gang
 
     try:
-        secrets = secrets_of(backend, ref)
+        secrets = secrets_of_gang(backend, ref)
     except Exception as error:  # noqa: BLE001 - a lasting error recurs at the next look, which logs it
         log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
         return
@@ -125,6 +125,6 @@ def handed_on(value: Any) -> Any:
     """Return a value for XCom, which Airflow does not mask, without the secrets known to Airflow or to us."""
     from airflow.providers.common.compat.sdk import redact
 
-    from airflow_provider_ocidist.model.masking import shown
+    from airflow_provider_ocidist.model.masking import masked_messages
 
-    return shown(redact(value))
+    return masked_messages(redact(value))

@@ -30,7 +30,7 @@ def normalized_uri(parts: SplitResult) -> SplitResult:
     return parts._replace(path=re.sub(r"/{2,}", "/", parts.path).rstrip("/"), query="")
 
 
-def name_of(uri: str) -> tuple[str, str]:
+def dataset_name(uri: str) -> tuple[str, str]:
     """Return the namespace and name of a dataset: bucket and key, as OpenLineage defines for object stores."""
     from airflow_provider_ocidist.storage.locations import shown
 
@@ -50,7 +50,7 @@ def dataset_of(uri: str, version: str | None = None) -> Dataset:
     from openlineage.client.event_v2 import Dataset
     from openlineage.client.facet_v2 import dataset_version_dataset
 
-    namespace, name = name_of(uri)
+    namespace, name = dataset_name(uri)
     facets: dict[str, Any] = {}
     if version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=version)

@@ -164,10 +164,10 @@ def _docstrings(cls: type[Any]) -> dict[str, str]:
     return found
 
 
-def text() -> str:
+def schema_text() -> str:
     """Return the text of `job.schema.json`."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
+    FILE.write_text(schema_text(), encoding="utf-8")

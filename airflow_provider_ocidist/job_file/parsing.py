@@ -17,7 +17,7 @@ from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job_file import candidates, schema, yaml_document
 from airflow_provider_ocidist.job_file.dialects.base import Translation
 from airflow_provider_ocidist.job_file.rules import rules
-from airflow_provider_ocidist.job_file.text import folder_of, is_uri, read, shown
+from airflow_provider_ocidist.job_file.text import base_of, is_uri, place_shown, read
 from airflow_provider_ocidist.job_file.yaml_document import Document, FilledText
 from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob, is_placeholder
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Render = Callable[[str], Any]
 
-__all__ = ["build", "folder_of", "load", "parse", "read", "shown", "dump"]
+__all__ = ["base_of", "build", "dump", "load", "parse", "place_shown", "read"]
 
 DIALECTS = "job_file.dialects"
 NO_RANGE = (
@@ -52,8 +52,8 @@ def load(
     """
     return parse(
         read(place, access=access),
-        source=shown(place),
-        base_dir=folder_of(place),
+        source=place_shown(place),
+        base_dir=base_of(place),
         overrides=overrides,
         render=render,
         templates=templates,
@@ -72,7 +72,7 @@ def parse(
     """Return the job that YAML describes. Raises JobFileError with every problem and its line.
 
     `source` names the text in messages; relative code is resolved in `base_dir`, a folder or a URI, as
-    `folder_of` returns it, or in the working directory. `overrides` replace values before the check, by dotted
+    `base_of` returns it, or in the working directory. `overrides` replace values before the check, by dotted
     path: `{"limits.max_runtime": "2h"}`; sections among them are merged. `render` renders Jinja, and raises
     ValueError if it cannot. `templates`: Airflow will render the file later; a placeholder is then valid in
     place of a number too, and counts as the least one.
@@ -168,7 +168,7 @@ def _translated(mapping: Mapping[str, Any], home: str | None) -> Translation:
         known = (
             f"there are {', '.join(kinds.names(DIALECTS))}, and our own form, which has no kind at its top"
         )
-        what = f"job files of kind {schema.shown(mapping['kind'])} are not supported yet; {known}"
+        what = f"job files of kind {schema.value_shown(mapping['kind'])} are not supported yet; {known}"
         return Translation(mapping=mapping, problems=(Problem("kind", what),), readable=False)
     return Translation(mapping=mapping)
 
@@ -195,7 +195,9 @@ def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
 
 def _key(key: Any, path: str, problems: list[Problem]) -> str:
     if isinstance(key, bool) or not isinstance(key, str | int | float):
-        problems.append(Problem(path, f"a name must be text, not {schema.shown(key)}: put it in quotes"))
+        problems.append(
+            Problem(path, f"a name must be text, not {schema.value_shown(key)}: put it in quotes")
+        )
     return str(key)
 
 
@@ -285,7 +287,7 @@ def _passed_on(options: BackendOptions) -> BackendOptions:
 
 def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:
     if not isinstance(kind, str):
-        return BackendOptions, [Problem("backend.kind", f"must be text, not {schema.shown(kind)}")]
+        return BackendOptions, [Problem("backend.kind", f"must be text, not {schema.value_shown(kind)}")]
     try:
         options: type[BackendOptions] = kinds.load("backends", kind).OPTIONS
     except LookupError as error:

@@ -65,7 +65,7 @@ def unknown_key(key: str, known: Sequence[str], homes: Mapping[str, str] | None 
     return f"unknown key {key!r}; there are {', '.join(known)}"
 
 
-def shown(value: Any) -> str:
+def value_shown(value: Any) -> str:
     """Return an invalid value for a message: short, and never the content of a section."""
     match value:
         case bool():
@@ -154,7 +154,7 @@ def _message(cls: type[Any], error: ErrorDetails, homes: Mapping[str, str]) -> s
     expected, value = _expected(_hint_at(cls, error["loc"])), error["input"]
     if value is None:
         return f"is empty, and must be {expected}"
-    return f"must be {expected}, not {shown(value)}{_advice(expected, value)}"
+    return f"must be {expected}, not {value_shown(value)}{_advice(expected, value)}"
 
 
 def _advice(expected: str, value: Any) -> str:

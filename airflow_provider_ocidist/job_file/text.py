@@ -50,14 +50,14 @@ def read(place: str | Path, *, access: OciAccess | None = None) -> str:
     return text
 
 
-def shown(place: str | Path) -> str:
+def place_shown(place: str | Path) -> str:
     """Return a place for messages: without user, password, token and query, which may be secrets."""
     from airflow_provider_ocidist.storage import locations
 
     return locations.shown(str(place))
 
 
-def folder_of(place: str | Path) -> str:
+def base_of(place: str | Path) -> str:
     """Return the base of relative paths in a job file: a local folder, or a URI that ends in `/`."""
     if not is_uri(place):
         return os.path.dirname(place) or "."  # noqa: PTH120 (a path of text, as URIs are)
@@ -105,4 +105,4 @@ def _fetched(uri: str, access: OciAccess | None) -> Iterable[bytes]:
 
 
 def _unreadable(place: str | Path, why: str) -> JobFileError:
-    return JobFileError([Problem("", why)], shown(place))
+    return JobFileError([Problem("", why)], place_shown(place))

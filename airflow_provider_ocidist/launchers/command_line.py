@@ -107,7 +107,7 @@ def values(flags: Sequence[str], launcher: str) -> Mapping[str, str]:
     return found
 
 
-def without(flags: Sequence[str], launcher: str, names: set[str]) -> tuple[str, ...]:
+def without_flags(flags: Sequence[str], launcher: str, names: set[str]) -> tuple[str, ...]:
     """Return a launcher's flags less those of these names."""
     kept: list[str] = []
     for flag, value in _pairs(flags, launcher):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from airflow_provider_ocidist.backports import dataclass
@@ -46,7 +46,7 @@ class End:
     """How an attempt has ended, as the task saw it."""
 
     succeeded: bool
-    number: int | None = None
+    try_number: int | None = field(default=None, metadata=codec.key("number"))
     """Number of the try that saw the end."""
     failure: Restart | None = None
     """Failure that ended the attempt, and how far it had come; None for a success, and for one that had not trained."""
@@ -98,11 +98,11 @@ class Attempt:
         return codec.decode(cls, value)
 
 
-def newest(known: Iterable[Attempt]) -> Attempt | None:
+def newest_attempt(known: Iterable[Attempt]) -> Attempt | None:
     return max(known, key=lambda attempt: (*attempt.order, attempt.ref is not None), default=None)
 
 
-def merged(*records: Iterable[Attempt]) -> list[Attempt]:
+def merged_records(*records: Iterable[Attempt]) -> list[Attempt]:
     """Return each attempt at each place once, from its most complete record; the oldest first."""
     found: dict[tuple[object, ...], Attempt] = {}
     for attempt in (attempt for some in records for attempt in some):
@@ -136,7 +136,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
     |                               | success                                        | was made again       |
     | another, higher or lower      | any                                            | cleared              |
     """
-    latest = newest(known)
+    latest = newest_attempt(known)
     if latest is None:
         return now.max_tries
     if latest.max_tries == now.max_tries and not _begins_anew(latest.end, now):
@@ -148,7 +148,7 @@ def _begins_anew(end: End | None, now: Tries) -> bool:
     """Whether the task was cleared, or its DAG run made anew, since an end, though `max_tries` is the same."""
     if end is not None and end.final:
         return True
-    if end is None or not end.succeeded or end.number is None:
+    if end is None or not end.succeeded or end.try_number is None:
         return False
     after = now.cleared_after
-    return now.number <= end.number or (after is not None and end.number <= after)
+    return now.try_number <= end.try_number or (after is not None and end.try_number <= after)

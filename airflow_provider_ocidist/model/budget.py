@@ -16,7 +16,7 @@ class Spent:
 
     node_seconds: float = 0.0
     cost: float | None = 0.0
-    """None: not known."""
+    """Cost of those; None: not known."""
 
     def plus(self, node_seconds: float, price: float | None) -> Spent:
         """Return this and so much more at this price of a node for an hour; None: not known."""

@@ -14,6 +14,12 @@ from typing import Any, TypeVar
 from airflow_provider_ocidist.backports import get_type_hints
 
 T = TypeVar("T")
+_KEY = "key in JSON"
+
+
+def key(name: str) -> Mapping[str, str]:
+    """Return the metadata of a field that has another name in JSON: the one that earlier versions write and read."""
+    return {_KEY: name}
 
 
 def encode(value: Any) -> Any:
@@ -38,7 +44,7 @@ def _encoded(value: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Mapping[
     for field in fields:
         item = getattr(value, field.name)
         if item is not field.default and not _is_default(field, item):
-            found[field.name] = item if type(item) in _AS_THEY_ARE else encode(item)
+            found[_key_of(field)] = item if type(item) in _AS_THEY_ARE else encode(item)
     return found
 
 
@@ -51,7 +57,8 @@ def decode(cls: type[T], value: Mapping[str, Any]) -> T:
         raise TypeError(f"{cls.__name__} must be an object, not {type(value).__name__}")
     kind: Any = cls
     readers = _readers(kind)
-    return cls(**{key: readers[key](item) for key, item in value.items() if key in readers})
+    known = ((readers[key], item) for key, item in value.items() if key in readers)
+    return cls(**{name: reader(item) for (name, reader), item in known})
 
 
 def read(cls: type[T], text: bytes | str) -> T:
@@ -66,16 +73,25 @@ _AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
 """Types that JSON has as Python has them."""
 
 
+def _key_of(field: dataclasses.Field[Any]) -> str:
+    return str(field.metadata.get(_KEY, field.name))
+
+
 @functools.cache
 def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(cls)
 
 
 @functools.cache
-def _readers(cls: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """Return how the value of each field is read. Cached, since a thousand gangs are read again at every poll."""
+def _readers(cls: Any) -> Mapping[str, tuple[str, Callable[[Any], Any]]]:
+    """Return by its key in JSON each field, and how its value is read. Cached, since a thousand gangs are read again at
+    every poll.
+    """
     hints = get_type_hints(cls)
-    return {field.name: _reader(hints[field.name], f"{cls.__name__}.{field.name}") for field in _fields(cls)}
+    return {
+        _key_of(field): (field.name, _reader(hints[field.name], f"{cls.__name__}.{field.name}"))
+        for field in _fields(cls)
+    }
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import field
 from typing import TypeVar
 
 from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.job import TrainingJob
 
-Kind = TypeVar("Kind", bound=StrEnum)
+Member = TypeVar("Member", bound=StrEnum)
 
 DRILL_VARIABLE = "OCIDIST_DRILL"
 """Environment variable with a fault, as `Fault.parse` reads it; the node that has it injects the fault into itself."""
 
 
-class Deed(StrEnum):
+class FaultKind(StrEnum):
     """What is done to one node."""
 
     KILL_RANK = "kill-rank"
@@ -52,7 +53,7 @@ class When(StrEnum):
 class Fault:
     """One fault of a drill."""
 
-    deed: Deed
+    kind: FaultKind
     when: When = When.TRAINING
     node: int = 0
     """Rank of the node."""
@@ -62,7 +63,7 @@ class Fault:
     """Seconds that a freeze or a full disk lasts; None: for ever."""
 
     def __str__(self) -> str:
-        where = f"{self.deed}@{self.when}:node={self.node}"
+        where = f"{self.kind}@{self.when}:node={self.node}"
         return f"{where},step={self.step}" + (
             f",seconds={self.seconds:.0f}" if self.seconds is not None else ""
         )
@@ -71,7 +72,7 @@ class Fault:
     def parse(cls, text: str) -> Fault:
         """Read what `str` writes: `kill-rank@training:node=1,step=30`. Raises ValueError, with the remedy."""
         what, _, rest = text.partition(":")
-        deed, _, when = what.partition("@")
+        kind, _, when = what.partition("@")
         values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
         if unknown := set(values) - {"node", "step", "seconds"}:
             raise ValueError(
@@ -79,7 +80,7 @@ class Fault:
             )
         seconds = values.get("seconds")
         return cls(
-            deed=_one_of(Deed, deed, text),
+            kind=_one_of(FaultKind, kind, text),
             when=_one_of(When, when or When.TRAINING, text),
             node=_number(values.get("node", "0"), text),
             step=_number(values.get("step", "1"), text),
@@ -88,10 +89,10 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strike:
+class InjectedFault:
     """One injected fault, recorded just before it was injected."""
 
-    deed: Deed
+    kind: FaultKind = field(metadata=codec.key("deed"))
     node: int
     step: int | None
     """Last step that the training had reported."""
@@ -112,17 +113,17 @@ class StepSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Journal:
+class DrillJournal:
     """What one node has recorded of a drill."""
 
-    strikes: tuple[Strike, ...] = ()
+    injected: tuple[InjectedFault, ...] = field(default=(), metadata=codec.key("strikes"))
     steps: tuple[StepSeen, ...] = ()
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Journal:
+    def from_json(cls, text: bytes) -> DrillJournal:
         return codec.read(cls, text)
 
 
@@ -131,18 +132,23 @@ def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
     if fault.node >= job.nodes:
         return f"{fault}: the job has {job.nodes} nodes, counted from 0"
     needs = (
-        fault.when in (When.SAVING, When.UPLOADING, When.RESTORING) or fault.deed is Deed.CORRUPT_CHECKPOINT
+        fault.when in (When.SAVING, When.UPLOADING, When.RESTORING)
+        or fault.kind is FaultKind.CORRUPT_CHECKPOINT
     )
     if needs and job.checkpoints is None:
         return f"{fault}: the job has no section 'checkpoints'"
-    if fault.when is When.RESTORING and fault.deed not in (Deed.KILL_NODE, Deed.KILL_AGENT, Deed.FREEZE_NODE):
+    if fault.when is When.RESTORING and fault.kind not in (
+        FaultKind.KILL_NODE,
+        FaultKind.KILL_AGENT,
+        FaultKind.FREEZE_NODE,
+    ):
         return f"{fault}: while it restores, a node has no training process; use kill-node or kill-agent"
-    if fault.deed is Deed.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
+    if fault.kind is FaultKind.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
         return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"
     return None
 
 
-def _one_of(kind: type[Kind], value: str, text: str) -> Kind:
+def _one_of(kind: type[Member], value: str, text: str) -> Member:
     try:
         return kind(value)
     except ValueError:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.model import codec
 
 
 @dataclass(frozen=True)
 class LogCursor:
     """The position in the log of one try of a task: another process continues there, and neither loses nor repeats."""
 
-    number: int
+    try_number: int = field(metadata=codec.key("number"))
     """Number of the try; another try has a log of its own, which begins anew."""
     newest: tuple[float, ...]
     """Unix time of the newest line that was logged, by rank."""

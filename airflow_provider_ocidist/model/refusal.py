@@ -10,7 +10,7 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.causes import MEANINGS
 
-CAUSES = tuple(cause for cause, row in MEANINGS.items() if row.no_machine)
+NO_MACHINE = tuple(cause for cause, row in MEANINGS.items() if row.no_machine)
 REMEMBERED = 600.0
 """Seconds for which a refusal is remembered: each request for what is not there costs a gang minutes of waiting."""
 
@@ -36,7 +36,7 @@ class Refusal:
         return nodes >= self.nodes and abs(now - self.at) < REMEMBERED
 
 
-def name_of(backend: str, machine: Mapping[str, str]) -> str:
+def refusal_file(backend: str, machine: Mapping[str, str]) -> str:
     """Return the file of the refusal of these machines: the same for every task that asks for them."""
     text = json.dumps([backend, dict(machine)], sort_keys=True)
     return f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"

@@ -90,7 +90,7 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class StackPosition:
     """Where one process of a training that hangs stood, before it was ended."""
 
     rank: int | None
@@ -185,7 +185,7 @@ class NodeReport:
     """Faults of the machine, one line each; looked for when the training stands still, and every few minutes."""
     slow: tuple[Slow, ...] = ()
     """Processes that are slower than the others at present; on the main node only."""
-    stands: tuple[Standing, ...] | None = None
+    stands: tuple[StackPosition, ...] | None = None
     """Stack positions of the processes of this launch when it hung; None if they are not recorded."""
     moved: int | None = None
     """Count that grows while the node makes progress before the training; None: an older agent."""
@@ -201,11 +201,11 @@ class NodeReport:
     sending: tuple[Sending, ...] = ()
     """Files of outputs on their way: after the node was killed, nobody else knows of their uploads."""
     price: float | None = None
-    """Of this node for an hour; None: not known."""
+    """Price of this node for an hour; None: not known."""
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
     cost_before: float | None = None
-    """What those have cost, each at its own price; None: not known."""
+    """Cost of those attempts, each at its own price; None: not known."""
     apart: tuple[int, ...] | None = None
     """Nodes whose checkpoint folder is another than the main node's; on the main node only. None before it has
     looked."""

@@ -1,17 +1,15 @@
-"""Models of a run: Plan before, RunRef and RunStatus during, TrainingResult after."""
+"""A run: what was created (RunRef), what survives the process that waits (RunRecord), and its result."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backports import StrEnum, dataclass
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -19,148 +17,27 @@ from airflow_provider_ocidist.model.budget import Budget, budget_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
-from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
+from airflow_provider_ocidist.model.plan import Expectations, Plan, Request
+from airflow_provider_ocidist.model.report import Progress, Restart
+from airflow_provider_ocidist.model.run_key import RunKey, Tries
+from airflow_provider_ocidist.model.run_status import NodeState, NodeStatus, RunStatus
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunKey:
-    """The key of a gang: one task of one DAG run, with the numbers of its generation and its attempt.
-
-    The same key never creates twice: every name, tag and retry token is derived from it.
-    """
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int = -1
-    generation: int = 0
-    """Number that grows when the task is cleared (Airflow's `max_tries`); a retry keeps it."""
-    attempt: int = 1
-    """Number that grows when a gang of this generation has ended without success and another is wanted."""
-
-    @property
-    def task_digest(self) -> str:
-        """The name of the task, whatever its generation and attempt: 16 hexadecimal digits."""
-        return _digest(self.dag_id, self.run_id, self.task_id, self.map_index)
-
-    @property
-    def task_name(self) -> str:
-        """Readable, unique for each task and generation: the folder of its checkpoints."""
-        return f"{self.stem}{self.generation}"
-
-    @property
-    def stem(self) -> str:
-        """What `task_name` begins with in every generation; the generation follows."""
-        return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest}-g"
-
-    @staticmethod
-    def stem_in(task_name: str) -> tuple[str, int] | None:
-        """Return stem and generation of a `task_name`; None: it is none."""
-        before, mark, generation = task_name.rpartition("-g")
-        return (before + mark, int(generation)) if before and generation.isdecimal() else None
-
-    @property
-    def name(self) -> str:
-        """Readable, unique for each attempt: the display name of the job, the run directory, the rendezvous id."""
-        return f"{self.task_name}-a{self.attempt}"
-
-    @staticmethod
-    def attempt_in(name: str) -> int | None:
-        """Return the attempt of a `name`; None: it is none."""
-        before, _, attempt = name.rpartition("-a")
-        return int(attempt) if before and attempt.isdecimal() else None
-
-    def token(self, *parts: object) -> str:
-        """Return the idempotency token of one request of this attempt."""
-        return f"ocidist-{_digest(self.name, *parts, length=40)}"
-
-
-def _digest(*parts: object, length: int = 16) -> str:
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:length]
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "x"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tries:
-    """Which try of its task asks for a gang, in Airflow's numbers."""
-
-    number: int
-    """Number of the try, from 1; it grows with every retry and every clear."""
-    max_tries: int
-    retries: int | None = None
-    """Retries that the task has at present; None: not known."""
-
-    @property
-    def cleared_after(self) -> int | None:
-        """After how many tries the task was cleared last, 0 for never; None where the numbers do not show it.
-
-        Exact unless `retries` was edited since and the task was not cleared.
-        """
-        if self.retries is None:
-            return None
-        after = self.max_tries - self.retries
-        return after if 0 <= after < self.number else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One literal request of a plan."""
-
-    verb: str
-    """Name of the request at the service, `CreateJob`."""
-    body: Mapping[str, Any]
-    count: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expectations:
-    """What must be there, besides exit codes of 0, before a run counts as a success."""
-
-    checkpoint: bool = False
-    outputs: tuple[str, ...] = ()
-    """URIs of the folders that the job's required outputs go to."""
-    reports: bool = True
-    """Whether every node has an agent that reports; where not, a node's silence means nothing."""
-    training: bool = False
-    """Whether a step, loss, checkpoint or output has to show that there was a training."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """All that `submit` will send, in order. Printing it is the dry run; making it never creates anything."""
-
-    key: RunKey
-    backend: str
-    nodes: int
-    topology: str
-    """Layout of the nodes, in the backend's own term."""
-    reason: str
-    """Sentence that names the topology and why it was chosen."""
-    requests: tuple[Request, ...]
-    run_dir: str
-    checkpoints_uri: str | None = None
-    code: str | None = None
-    """Local path whose content travels with the job; None when nothing does."""
-    expects: Expectations = Expectations()
-    lease: float | None = None
-    """Seconds without a lease renewal after which the nodes end a run; None: never."""
-    compartment_id: str | None = None
-    region: str | None = None
-    """Region of the connection; None if only its profile names one."""
-    tries: Tries | None = None
-    """Try of the task that asks; None where no Airflow task does."""
-    machine: Mapping[str, str] = field(default_factory=dict)
-    """Machines that are asked for, and where; a lack of capacity is recorded under them. Empty: capacity cannot
-    lack."""
-    candidate: str = ""
-    """Part of `backend.candidates` that the plan uses, for people; empty: the section as it is."""
-    price: float | None = None
-    """Price of a node for an hour; None: not known."""
-    replaces: bool = False
-    """Whether the waiting side replaces a lost node, while the others wait for the new one."""
+# What tells of a run is imported from here, whichever module defines it.
+__all__ = [
+    "Ending",
+    "Expectations",
+    "NodeState",
+    "NodeStatus",
+    "Plan",
+    "Request",
+    "RunKey",
+    "RunRecord",
+    "RunRef",
+    "RunStatus",
+    "TrainingResult",
+    "Tries",
+    "Unchanged",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,139 +129,6 @@ class RunRef:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRef:
         return codec.decode(cls, value)
-
-
-class NodeState(StrEnum):
-    """What is known of one node: from the service, or from the node itself where the service reports none."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    ENDING = "ENDING"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELED = "CANCELED"
-    MISSING = "MISSING"
-    """The service no longer has it."""
-    UNKNOWN = "UNKNOWN"
-    """The state is one that this version does not know: wait, and log it."""
-
-    @property
-    def terminal(self) -> bool:
-        return self in _TERMINAL
-
-
-_TERMINAL = {NodeState.SUCCEEDED, NodeState.FAILED, NodeState.CANCELED, NodeState.MISSING}
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeStatus:
-    """One node: its state at the service, and its own report. Times are Unix times, in seconds."""
-
-    rank: int
-    run_id: str
-    state: NodeState
-    details: str | None = None
-    """Message of the service, as it is."""
-    cause: Cause | None = None
-    """Cause that the message implies, where the backend knows it."""
-    started_at: float | None = None
-    finished_at: float | None = None
-    report: NodeReport | None = None
-    report_is_newest: bool = True
-    """Whether the report is the newest that the node has written; of many gangs, not every report is read at each
-    look."""
-    sign: str | None = None
-    """Mark that changes with each write of the report, whether that was read or not; None: compare the report
-    itself."""
-    exited: int | None = None
-    """Exit code of its container, where the service shows that; its agent reports that of the training."""
-    tail: str | None = None
-    """Last output of a failed program without an agent."""
-
-    @property
-    def beat(self) -> str | None:
-        """A value that changes with each heartbeat of the node; None: there was none yet."""
-        return self.sign or (str(self.report.heartbeat_at) if self.report else None)
-
-    @property
-    def exit_code(self) -> int | None:
-        reported = self.report.exit_code if self.report else None
-        return self.exited if reported is None else reported
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunStatus:
-    """A gang at one moment."""
-
-    nodes: tuple[NodeStatus, ...]
-    reports_readable: bool = True
-    """Whether the run directory could be read just now; if not, the absence of a report means nothing."""
-    checkpoint_problem: str | None = None
-    """Reason why the newest checkpoint cannot be used, or is not known; looked at when the gang has ended."""
-    checkpoint_readable: bool = True
-    """Whether the place of the checkpoints could be read just now."""
-    stored: CheckpointRef | None = None
-    """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
-    at: float | None = None
-    """Unix time of this look by the service's clock, which all times of a record use; None: it gave none."""
-    lost_seconds: float = 0.0
-    """Seconds of the nodes that were replaced by these (`RunRef.lost_seconds`)."""
-
-    @property
-    def ended(self) -> bool:
-        return all(node.state.terminal for node in self.nodes)
-
-    @property
-    def progress(self) -> Progress | None:
-        """The progress, from the node that reports most: not every process prints its steps."""
-        reported = [node.report.progress for node in self.nodes if node.report and node.report.progress]
-        return max(
-            reported, key=lambda progress: -1 if progress.step is None else progress.step, default=None
-        )
-
-    @property
-    def checkpoint(self) -> CheckpointRef | None:
-        found = [node.report.checkpoint for node in self.nodes if node.report and node.report.checkpoint]
-        found += [self.stored] if self.stored else []
-        return max(found, key=lambda checkpoint: checkpoint.order, default=None)
-
-    @property
-    def has_trained(self) -> bool:
-        """Whether a node has reported a step or a checkpoint. One that only waited for the others reports neither."""
-        progress = self.progress
-        return self.checkpoint is not None or (progress is not None and progress.step is not None)
-
-    @property
-    def restarts(self) -> tuple[Restart, ...]:
-        """Why the nodes have launched the training again, the first one first, and how long each took."""
-        reports = [node.report for node in self.nodes if node.report]
-        found = max((report.restarts for report in reports), key=len, default=())
-        took: dict[int, float] = {}
-        for each in (each for report in reports for each in report.recoveries):
-            took[each.launch] = max(each.seconds, took.get(each.launch, 0.0))
-        return tuple(
-            replace(restart, seconds=took.get(launch)) for launch, restart in enumerate(found, start=1)
-        )
-
-    @property
-    def is_crash_loop(self) -> bool:
-        """Whether nodes have found that the training fails at the same step again and again."""
-        return any(node.report is not None and node.report.crash_loop for node in self.nodes)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(uri for node in self.nodes if node.report for uri in node.report.outputs)
-
-    @property
-    def spent_before(self) -> float:
-        """Node-seconds of the task's earlier attempts since its last clear, as its nodes have counted them."""
-        return max((node.report.spent_before or 0.0 for node in self.nodes if node.report), default=0.0)
-
-    @property
-    def cost_before(self) -> float | None:
-        """What those have cost, each attempt at its own price; None where no node says it."""
-        costs = [node.report.cost_before for node in self.nodes if node.report]
-        return max((cost for cost in costs if cost is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

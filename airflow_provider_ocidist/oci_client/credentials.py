@@ -70,7 +70,7 @@ NUMBERS = ("max_attempts", "read_timeout", "pool_size")
 """Fields that are text where a connection is written as a URI."""
 
 
-def fields_of(extra: Mapping[str, Any]) -> dict[str, Any]:
+def oci_fields(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a connection's extra, under the names that backends and storage use.
 
     Raises BackendError for a number that is none.
@@ -88,7 +88,7 @@ def _number(name: str, value: Any) -> int:
         ) from None
 
 
-def secrets_of(fields: Mapping[str, Any]) -> list[str]:
+def credential_secrets(fields: Mapping[str, Any]) -> list[str]:
     """Return every text among a connection's fields that no log may show; of a key each line, too."""
     whole = [str(fields[name]) for name in SECRETS.values() if name in fields]
     return [*whole, *(line for text in whole for line in text.split("\n") if _names_a_key(line))]

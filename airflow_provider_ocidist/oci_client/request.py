@@ -56,7 +56,7 @@ class Unconfigured(RequestError):
     passes = False
 
 
-class Refusal(RequestError):
+class ErrorAnswer(RequestError):
     """An answer that is no success; what the SDK calls a ServiceError."""
 
     def __init__(self, url: str, status: int, headers: Mapping[str, str], text: bytes) -> None:
@@ -201,7 +201,7 @@ class Caller:
             try:
                 return self._send(method, self.endpoint + path, headers or {}, body, is_content, whole)
             except RequestError as error:
-                if isinstance(error, Refusal) and error.status == 401 and not refreshed:
+                if isinstance(error, ErrorAnswer) and error.status == 401 and not refreshed:
                     refreshed = True
                     self.signer.refresh()
                     continue
@@ -230,7 +230,7 @@ class Caller:
                 return answer.headers, answer.read()
         except HTTPError as error:
             answered = {name.lower(): value for name, value in error.headers.items()}
-            raise Refusal(url, error.code, answered, _rest_of(error)) from None
+            raise ErrorAnswer(url, error.code, answered, _rest_of(error)) from None
         except (OSError, HTTPException) as error:
             raise RequestError(str(getattr(error, "reason", error)), url) from error
 

@@ -13,10 +13,10 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, near
 from airflow_provider_ocidist.backends.recorded_gangs import by_age
 from airflow_provider_ocidist.errors import BackendError, RunNotFound
+from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
 from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.submission import Canceller
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
 from airflow_provider_ocidist.model.attempts import Attempt, Place
@@ -36,7 +36,7 @@ class _Home:
     recorded: Sequence[Attempt]
     """Attempts of the task, at any home."""
     published: Sequence[RunRef]
-    """What XComs name at this home."""
+    """Gangs at this home that XComs name."""
     place: str | None
     """The compartment in which to list what lives, besides those of the XComs; None: the connection's."""
 
@@ -103,7 +103,7 @@ class GangCleanup:
         Errors of the service are retried until they are conclusive, since nodes may be running.
         """
         backoff = Backoff(self._stop, self._log)
-        enders: dict[str, Canceller] = {}
+        cancellers: dict[str, Canceller] = {}
         ended: dict[str, RunRef] = {}
         while True:
             found: list[RunRef] = []
@@ -113,10 +113,10 @@ class GangCleanup:
                     there = home.gangs(keys)
                     living = [ref for ref, status in self._seen(there) if not status.ended]
                     ended |= {ref.job_id: ref for ref in living}
-                    ender = enders.setdefault(
+                    canceller = cancellers.setdefault(
                         home.backend.kind, Canceller(home.backend, self._log, self._stop)
                     )
-                    ender.end(living, "for its task has ended", within=self._patience)
+                    canceller.end(living, "for its task has ended", within=self._patience)
                     found += there
                 except BackendError as error:
                     # What lives at another home is ended all the same.

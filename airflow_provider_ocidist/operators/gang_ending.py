@@ -18,13 +18,13 @@ from airflow_provider_ocidist.gangs.kills import (
     killer_of,
 )
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.submission import GangSubmitter, call_off_noted
+from airflow_provider_ocidist.gangs.submission import GangSubmitter, cancel_noted
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 
-CallOff = Callable[[RunKey, int, BaseException], list[str]]
+CancelEarlier = Callable[[RunKey, int, BaseException], list[str]]
 """Function that ends the gangs of earlier tries for a reason, and returns what may still be running."""
 
 
@@ -53,7 +53,7 @@ class GangEnding:
     def of_all_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
         """Let a kill end the gangs that this try has begun and earlier tries have left, also during a request."""
         why = BackendError("the task was killed while it looked for its gang", cause=Cause.CANCELED)
-        self._killer = Killer(gang.calling_off(key, self._try_number, why))
+        self._killer = Killer(gang.earlier_canceller(key, self._try_number, why))
         try:
             yield
         finally:
@@ -78,7 +78,7 @@ class GangEnding:
             self._disarm()
 
     @contextlib.contextmanager
-    def of_earlier_tries(self, key: RunKey, call_off: CallOff) -> Iterator[None]:
+    def of_earlier_tries(self, key: RunKey, cancel_earlier: CancelEarlier) -> Iterator[None]:
         """End what earlier tries may have left where this one fails and none comes after it.
 
         Adds to the error the gangs that may still be running.
@@ -88,23 +88,23 @@ class GangEnding:
         except BaseException as error:
             if self._try_number > 1 and self._is_last(key, error):
                 self._log.warning("this try is the last: ending the gangs that earlier tries may have left")
-                if left := _left_after(call_off, key, self._try_number, error):
+                if left := _left_after(cancel_earlier, key, self._try_number, error):
                     error.args = (
                         f"{error}; these gangs may still be running: {'; '.join(left)}",
                         *error.args[1:],
                     )
             raise
 
-    def call_off_noted(self, notes: Any) -> CallOff:
+    def cancel_noted(self, notes: Any) -> CancelEarlier:
         """Return a function that ends gangs of earlier tries without this try's job, whose file may be broken by now.
 
         `notes`: Airflow's store of the task's state, if it has one.
         """
 
-        def call_off(key: RunKey, number: int, why: BaseException) -> list[str]:
-            return call_off_noted(self._connection.backend, key, number, why, notes, self._log)
+        def cancel_earlier(key: RunKey, try_number: int, why: BaseException) -> list[str]:
+            return cancel_noted(self._connection.backend, key, try_number, why, notes, self._log)
 
-        return call_off
+        return cancel_earlier
 
     def give_up(self, backend: Backend, ref: RunRef, why: BaseException) -> None:
         """End a gang that this try no longer waits for. Raises nothing."""
@@ -150,9 +150,9 @@ class GangEnding:
         return hopeless or self._try_number > key.generation or self._stop.is_set()
 
 
-def _left_after(call_off: CallOff, key: RunKey, number: int, why: BaseException) -> list[str]:
+def _left_after(cancel_earlier: CancelEarlier, key: RunKey, try_number: int, why: BaseException) -> list[str]:
     """Return the gangs that may still be running; an error of this look-up never replaces the task's own."""
     try:
-        return call_off(key, number, why)
+        return cancel_earlier(key, try_number, why)
     except Exception as error:  # noqa: BLE001 - Airflow's own, as of a connection that cannot be read
         return [f"the gangs of earlier tries cannot be looked up: {error}"]

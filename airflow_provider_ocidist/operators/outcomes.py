@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.gangs import anew
-from airflow_provider_ocidist.gangs.anew import GangAnew
+from airflow_provider_ocidist.gangs import another_gang
+from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
@@ -23,7 +23,7 @@ from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
-from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
@@ -108,11 +108,11 @@ class TryOutcome:
         task_context.publish_to_outlets(outlets, result, planned[0].name if planned else None, self._context)
 
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
-        """Raise what the task fails with, or what this try does instead: NoCapacity, AnotherCandidate, GangAnew."""
+        """Raise what the task fails with, or what it does instead: NoCapacity, AnotherCandidate, GangToReplace."""
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
-        gang = anew.failure_of(cause, masked_text(message), watch.status)
+        gang = another_gang.lost_gang(cause, masked_text(message), watch.status)
         why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
             final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
@@ -132,7 +132,7 @@ class TryOutcome:
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
         if gang and why_not is None:
-            raise GangAnew(f"{cause}: {failure.message}")
+            raise GangToReplace(f"{cause}: {failure.message}")
         self.publish_failure(failure)
         raise training_failure(cause, failure.sentence, is_crash_loop=watch.status.is_crash_loop)
 
@@ -144,11 +144,11 @@ class TryOutcome:
         except (JobFileError, BackendError) as error:
             cause = error.cause if isinstance(error, BackendError) else Cause.CONFIG
             self._wait_for_machines(cause, str(error))
-            self.publish_failure(failure_of(cause, str(error)))
+            self.publish_failure(failure_with_remedy(cause, str(error)))
             raise
         except AirflowTaskTimeout as error:
             if self.failure is None:
-                self.publish_failure(failure_of(Cause.DEADLINE, str(error)))
+                self.publish_failure(failure_with_remedy(Cause.DEADLINE, str(error)))
             raise
 
     def publish_failure(self, failure: Failure) -> None:
@@ -162,7 +162,7 @@ class TryOutcome:
     def _close(self, ref: RunRef, end: End) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.gangs.close(ref, replace(end, number=self._ti.try_number))
+        backend.gangs.close(ref, replace(end, try_number=self._ti.try_number))
 
     def _abort_uploads(self, ref: RunRef, status: RunStatus) -> None:
         """Abort what the nodes, which have ended, were sending: no retry may follow that does so."""
@@ -173,14 +173,14 @@ class TryOutcome:
 
         access = self._connection.access(ref.backend)
         # A task that fails does not wait for a store that is down.
-        hasty = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
+        impatient = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
         if ref.checkpoints_uri is not None:
             fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
-            abort_left_behind(ref.checkpoints_uri, fence, hasty)
-        abort_reported(sending, hasty)
+            abort_left_behind(ref.checkpoints_uri, fence, impatient)
+        abort_reported(sending, impatient)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
-        if self.search is None or cause not in CAUSES:
+        if self.search is None or cause not in NO_MACHINE:
             return
         # Of several candidates, the last refusal says nothing of the others.
         if cause is not Cause.CAPACITY and not self.lacks_capacity():
@@ -199,5 +199,5 @@ class TryOutcome:
         self._ti.xcom_push(key=key, value=value)
 
 
-def failure_of(cause: Cause, message: str) -> Failure:
+def failure_with_remedy(cause: Cause, message: str) -> Failure:
     return Failure(cause=cause, message=message, remedy=remedy_of(cause, message))

@@ -12,8 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
-from airflow_provider_ocidist.gangs import anew
-from airflow_provider_ocidist.gangs.anew import GangAnew
+from airflow_provider_ocidist.gangs import another_gang
+from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Replace, Succeed, Wait
@@ -29,12 +29,12 @@ from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.integrations.lineage import lineage_of_training
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
-from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.operators.gang_ending import GangEnding
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
-from airflow_provider_ocidist.operators.outcomes import ErrorLog, TryOutcome, failure_of
+from airflow_provider_ocidist.operators.outcomes import ErrorLog, TryOutcome, failure_with_remedy
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 from airflow_provider_ocidist.triggers.training import CAN_KILL, DistributedTrainingTrigger, PauseTrigger
 
@@ -87,12 +87,12 @@ class TrainingTry:
     def __post_init__(self) -> None:
         self._log = self.operator.log
         self._may_defer = self.operator.deferrable
-        self._number: int = self.context["ti"].try_number
+        self._try_number: int = self.context["ti"].try_number
         self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
         self.outcome.has_another = self._has_another
         self.outcome.lacks_capacity = self._lacks_capacity
         self.outcome.no_other_gang = self._no_other_gang
-        self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
+        self.ending = GangEnding(self._try_number, self.stop, self.connection, self._log)
 
     # what a process of the task begins with
 
@@ -131,7 +131,7 @@ class TrainingTry:
             return
         why = f"{ref.key.name}: ended because its task's deferral timed out"
         self.ending.give_up(self.ending.reached(ref), ref, AirflowTaskTimeout(why))
-        self.outcome.publish_failure(failure_of(Cause.DEADLINE, why))
+        self.outcome.publish_failure(failure_with_remedy(Cause.DEADLINE, why))
 
     def kill_from_handler(self) -> None:
         """End the gang of this process, if there is one. Takes no lock: see `gangs.kills`."""
@@ -157,7 +157,7 @@ class TrainingTry:
             except AnotherCandidate as refused:
                 self._leave_gang(f"{refused}; asking for another candidate")
                 work = self._begin
-            except GangAnew as lost:
+            except GangToReplace as lost:
                 # It may take as long to find machines as it might at first.
                 self.outcome.search = None
                 self._leave_gang(f"{lost}; asking for another gang in this try, which goes on from there")
@@ -192,7 +192,7 @@ class TrainingTry:
 
     def _has_another(self, ref: RunRef, cause: Cause, message: str) -> bool:
         """Record that the service had no machines for a gang; return whether the job names others."""
-        if cause not in CAUSES:
+        if cause not in NO_MACHINE:
             return False
         return self._of_candidates(
             lambda candidates: candidates.refuse(ref.key, ref.candidate, cause, message)
@@ -207,13 +207,13 @@ class TrainingTry:
         """Return why a gang that has failed is not made anew in this try; None: it is."""
         try:
             job = self._job()
-            if job.restarts == Restarts() or failure.cause not in anew.MADE_UP_FOR:
+            if job.restarts == Restarts() or failure.cause not in another_gang.MADE_UP_FOR:
                 return ""
             ends = self.connection.backend(ref.backend).gangs.ends(ref)
         except (OcidistError, OSError) as error:
             return f"the number of restarts so far cannot be read: {error}"
-        before = [end.failure for end in ends if end.failure and end.number == self._number]
-        return anew.refusal(job.restarts, before, failure)
+        before = [end.failure for end in ends if end.failure and end.try_number == self._try_number]
+        return another_gang.why_no_gang(job.restarts, before, failure)
 
     def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
         try:
@@ -242,7 +242,7 @@ class TrainingTry:
         with as_airflow_errors(), self.outcome.publishing_failure():
             key = task_context.key_of(self.context)
             notes = self.context.get("task_state_store")
-            with self.ending.of_earlier_tries(key, self.ending.call_off_noted(notes)):
+            with self.ending.of_earlier_tries(key, self.ending.cancel_noted(notes)):
                 job = self._job()
                 backend = self.connection.backend(job.backend.kind)
                 deadline = self._prepared(job)
@@ -277,13 +277,13 @@ class TrainingTry:
         backoff = Backoff(self.stop, self._log)
         with (
             self.ending.of_all_tries_when_killed(gang, key),
-            self.ending.of_earlier_tries(key, gang.call_off),
+            self.ending.of_earlier_tries(key, gang.cancel_earlier),
         ):
             while True:
                 try:
-                    return gang.adopt_or_submit(key, deadline, self._number, self.operator.retries)
+                    return gang.adopt_or_submit(key, deadline, self._try_number, self.operator.retries)
                 except BackendError as error:
-                    if not backoff.is_worth_another(error, self._number):
+                    if not backoff.is_worth_another(error, self._try_number):
                         raise
                     backoff.take(error, self.connection.reconnect)
 
@@ -319,9 +319,9 @@ class TrainingTry:
         with self.outcome.publishing_failure():
             backend = self.ending.reached(record.ref)
             self.ending.arm(backend, record.ref)
-            watch = TaskWatch(backend, record, self._log, self._number)
+            watch = TaskWatch(backend, record, self._log, self._try_number)
             watch.reconnect = self.connection.reconnect
-            owner = task_context.owner_of(self.context)
+            owner = task_context.trigger_owner(self.context)
             watch.on_spending = lambda spending: publish_spending(spending, owner)
             with self.ending.of_what_is_given_up(watch):
                 self.ending.leave_if_killed()
@@ -396,7 +396,7 @@ class TrainingTry:
             trigger=DistributedTrainingTrigger(
                 conn_id=self.operator.conn_id,
                 record=watch.record.to_json(),
-                owner=task_context.owner_of(self.context),
+                owner=task_context.trigger_owner(self.context),
                 poll_interval=self.operator.poll_interval,
             ),
             method_name="resume",

@@ -17,11 +17,11 @@ from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from airflow_provider_ocidist.model.masking import shown
+from airflow_provider_ocidist.model.masking import masked_messages
 from airflow_provider_ocidist.plugin import records, view
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
-from airflow_provider_ocidist.plugin.looks import Look, Looks
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.status_cache import Snapshot, StatusCache
 
 FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 TASK = "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
@@ -43,12 +43,12 @@ def task_in_path(dag_id: str, run_id: str, task_id: str, map_index: Annotated[in
 TaskInPath = Annotated[TaskId, Depends(task_in_path)]
 
 
-def make_app(looks: Looks | None = None) -> FastAPI:
+def make_app(cache: StatusCache | None = None) -> FastAPI:
     """Return the application that Airflow's API server mounts."""
     app = FastAPI(title="ocidist", docs_url=None, redoc_url=None, openapi_url=None)
     _serve_files(app)
     _serve_runs(app)
-    _serve_task(app, looks or Looks())
+    _serve_task(app, cache or StatusCache())
     return app
 
 
@@ -85,7 +85,11 @@ def _serve_runs(app: FastAPI) -> None:
             for record in found
         ]
         return _json(
-            {"runs": shown(rows), "before": older.isoformat() if older else None, "now": time.time()}
+            {
+                "runs": masked_messages(rows),
+                "before": older.isoformat() if older else None,
+                "now": time.time(),
+            }
         )
 
 
@@ -97,14 +101,14 @@ def _may_read_xcoms(request: Request, user: BaseUser, dag_id: str) -> bool:
     return True
 
 
-def _serve_task(app: FastAPI, looks: Looks) -> None:
+def _serve_task(app: FastAPI, cache: StatusCache) -> None:
     @app.get(TASK, dependencies=SEES_TASK)
     async def task(task: TaskInPath) -> JSONResponse:
         record = await _record(task)
-        look = await looks.at(record.conn_id, record.ref) if record.ref else Look()
+        snapshot = await cache.at(record.conn_id, record.ref) if record.ref else Snapshot()
         # A thousand nodes take a while, in which the event loop must serve other requests.
         return await run_in_threadpool(
-            lambda: _json(shown(view.task_view(record, look, time.time()), look.secrets))
+            lambda: _json(masked_messages(view.task_view(record, snapshot, time.time()), snapshot.secrets))
         )
 
     @app.get(f"{TASK}/mapped", dependencies=SEES_TASK)
@@ -119,7 +123,7 @@ def _serve_task(app: FastAPI, looks: Looks) -> None:
         record = await _record(task)
         if record.ref is None or rank >= record.ref.nodes:
             raise HTTPException(404, f"there is no node {rank}")
-        tail = await looks.tail(record.conn_id, record.ref, rank, record.ended_at)
+        tail = await cache.tail(record.conn_id, record.ref, rank, record.ended_at)
         lines = [{"id": line.id, "time": line.time, "text": line.text} for line in tail.lines]
         return _json({"rank": rank, "lines": lines, "problem": tail.problem})
 
@@ -127,7 +131,7 @@ def _serve_task(app: FastAPI, looks: Looks) -> None:
 async def _record(task: TaskId) -> TaskRecord:
     record = await run_in_threadpool(records.read_task, task)
     if record is None:
-        raise HTTPException(404, view.nowhere(task)["detail"])
+        raise HTTPException(404, view.no_such_task(task)["detail"])
     return record
 
 

@@ -27,7 +27,7 @@ class LogTail:
     problem: str | None = None
 
 
-def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
+def log_tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
     """Return the last lines that a node wrote up to a Unix time. Raises BackendError."""
     if not ref.has_log:
         return LogTail(problem=f"the nodes' output is not kept: {words_of(ref.backend).keep_log}")

@@ -46,7 +46,7 @@ class TaskRecord:
     ended_at: float | None = None
     conn_id: str = OciHook.default_conn_name
     ref: RunRef | None = None
-    """Gang by the XCom `run`; None before that, and for tasks that are not ours. See `Looks`."""
+    """Gang by the XCom `run`; None before that, and for tasks that are not ours. See `StatusCache`."""
     result: Mapping[str, Any] = field(default_factory=dict)
     """Return value of the task; empty until it has succeeded."""
     failure: Mapping[str, Any] = field(default_factory=dict)

@@ -20,8 +20,8 @@ from airflow_provider_ocidist.model.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 
 Json = dict[str, Any]
 
@@ -32,25 +32,25 @@ TAILS = 20
 """Most nodes whose last lines are sent along, those that failed first; the log of the others is requested."""
 
 
-def task_view(record: TaskRecord, look: Look, now: float) -> Json:
+def task_view(record: TaskRecord, snapshot: Snapshot, now: float) -> Json:
     """Return the page's content for one task instance. `now` is a Unix time, in seconds."""
-    ref, status = look.record.ref if look.record else record.ref, look.status
+    ref, status = snapshot.record.ref if snapshot.record else record.ref, snapshot.status
     return {
         "task": _task(record),
-        "gang": _gang(ref, look, record) if ref else None,
-        "seen": {"at": look.at, "problem": look.problem},
-        "going_on": goes_on(record, look),
+        "gang": _gang(ref, snapshot, record) if ref else None,
+        "seen": {"at": snapshot.at, "problem": snapshot.problem},
+        "going_on": goes_on(record, snapshot),
         "state": _state(record, status),
-        "progress": _progress(record, look),
-        "failure": failure_of(record, look, now),
-        "restarts": restarts_of(record, look),
+        "progress": _progress(record, snapshot),
+        "failure": failure_of(record, snapshot, now),
+        "restarts": restarts_of(record, snapshot),
         "warning": record.result.get("warning"),
         "nodes": _nodes(record, status),
-        "losses": losses_of(record, look),
-        "checkpoints": _checkpoints(record, look),
+        "losses": losses_of(record, snapshot),
+        "checkpoints": _checkpoints(record, snapshot),
         "outputs": list(status.outputs if status else record.result.get("outputs") or ()),
-        "node_seconds": node_seconds(status, record, now),
-        "spent": spent(look, record, now),
+        "node_seconds": node_seconds_shown(status, record, now),
+        "spent": spent(snapshot, record, now),
         "now": now,
     }
 
@@ -77,11 +77,11 @@ def starts_gangs(operator: str | None) -> bool:
     return operator is not None and any(word in operator for word in OURS) and "Sensor" not in operator
 
 
-def goes_on(record: TaskRecord, look: Look) -> bool:
+def goes_on(record: TaskRecord, snapshot: Snapshot) -> bool:
     """Whether the content may still change."""
     if record.state not in ENDED:
         return record.ref is not None or starts_gangs(record.operator)
-    return record.ref is not None and look.status is not None and not look.status.ended
+    return record.ref is not None and snapshot.status is not None and not snapshot.status.ended
 
 
 def _task(record: TaskRecord) -> Json:
@@ -96,7 +96,7 @@ def _task(record: TaskRecord) -> Json:
     }
 
 
-def _gang(ref: RunRef, look: Look, record: TaskRecord) -> Json:
+def _gang(ref: RunRef, snapshot: Snapshot, record: TaskRecord) -> Json:
     words = words_of(ref.backend)
     return {
         "name": ref.key.name,
@@ -114,7 +114,7 @@ def _gang(ref: RunRef, look: Look, record: TaskRecord) -> Json:
         # The service does not know it; the task has published it.
         "candidate": record.ref.candidate if record.ref else "",
         "has_log": ref.has_log,
-        "console_url": look.console_url,
+        "console_url": snapshot.console_url,
     }
 
 
@@ -132,56 +132,56 @@ def _state(record: TaskRecord, status: RunStatus | None) -> str:
     return "RUNNING" if states - {NodeState.PENDING, NodeState.UNKNOWN} else "PENDING"
 
 
-def _progress(record: TaskRecord, look: Look) -> Json:
-    if look.status is not None and look.status.progress is not None:
-        known = asdict(look.status.progress)
+def _progress(record: TaskRecord, snapshot: Snapshot) -> Json:
+    if snapshot.status is not None and snapshot.status.progress is not None:
+        known = asdict(snapshot.status.progress)
     else:
         known = dict(record.result.get("progress") or {})
     names = ("step", "steps", "loss", "throughput", "learning_rate", "updated_at")
     return {
         **{name: known.get(name) for name in names},
-        "remaining": look.remaining,
-        "steps_per_second": look.steps_per_second,
+        "remaining": snapshot.remaining,
+        "steps_per_second": snapshot.steps_per_second,
     }
 
 
-def restarts_of(record: TaskRecord, look: Look) -> list[Json]:
+def restarts_of(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
     """Return why the nodes have launched the training again, the first one first."""
-    known = codec.encode(look.status.restarts) if look.status else record.result.get("restarts") or ()
+    known = codec.encode(snapshot.status.restarts) if snapshot.status else record.result.get("restarts") or ()
     names = ("cause", "message", "rank", "step", "seconds")
     return [{name: each.get(name) for name in names} for each in known if isinstance(each, Mapping)]
 
 
-def failure_of(record: TaskRecord, look: Look, now: float) -> Json | None:
+def failure_of(record: TaskRecord, snapshot: Snapshot, now: float) -> Json | None:
     """Return why the gang or its task failed, and the remedy; None if neither did."""
     if record.state == "success":
         return None
     if isinstance(record.failure.get("message"), str):
-        return _failure(record.failure, look.status)
-    found = _seen_failure(record, look, now)
+        return _failure(record.failure, snapshot.status)
+    found = _seen_failure(record, snapshot, now)
     if found is not None:
-        return _failure(found.to_json(), look.status)
+        return _failure(found.to_json(), snapshot.status)
     if record.state == "failed" and record.ref is not None:
         seen = (
             "all its nodes have ended without an error"
-            if look.status and look.status.ended
+            if snapshot.status and snapshot.status.ended
             else "the state of its nodes is not known"
         )
         return _failure({"message": f"the task has failed, but {seen}: see the log of the task"}, None)
     return None
 
 
-def _seen_failure(record: TaskRecord, look: Look, now: float) -> Failure | None:
+def _seen_failure(record: TaskRecord, snapshot: Snapshot, now: float) -> Failure | None:
     """Return the failure from the nodes alone: the task may not have seen it yet, or not published it."""
-    if record.ref is None or look.status is None:
+    if record.ref is None or snapshot.status is None:
         return None
     # If its job was not read, it is unknown whether an agent has to report.
-    known = look.record or RunRecord(ref=record.ref, expects=Expectations(reports=False))
-    match decide(known, look.status, now if look.status.at is None else look.status.at):
+    known = snapshot.record or RunRecord(ref=record.ref, expects=Expectations(reports=False))
+    match decide(known, snapshot.status, now if snapshot.status.at is None else snapshot.status.at):
         case Fail(cause, message):
-            return Failure.of(cause, message, known, look.status)
+            return Failure.of(cause, message, known, snapshot.status)
         case Cancel(ending):
-            return Failure.of(ending.cause, ending.message, known, look.status)
+            return Failure.of(ending.cause, ending.message, known, snapshot.status)
     return None
 
 
@@ -241,17 +241,17 @@ def _node(node: NodeStatus, *, with_tail: bool) -> Json:
     }
 
 
-def losses_of(record: TaskRecord, look: Look) -> list[list[float]]:
+def losses_of(record: TaskRecord, snapshot: Snapshot) -> list[list[float]]:
     """Return step and loss: of all checkpoints, and of the node with most points of the present attempt."""
     curves: list[Sequence[Sequence[float]]] = [(record.result.get("progress") or {}).get("losses") or ()]
     progress: Iterable[Any] = (
-        (node.report.progress for node in look.status.nodes if node.report) if look.status else ()
+        (node.report.progress for node in snapshot.status.nodes if node.report) if snapshot.status else ()
     )
     reported = [each for each in progress if each is not None]
     curves += [each.losses for each in reported]
     points: dict[float, float] = {
         each.step: each.loss
-        for each in look.checkpoints.items
+        for each in snapshot.checkpoints.items
         if each.loss is not None and each.step is not None
     }
     points |= {step: loss for step, loss in max(curves, key=len)}  # noqa: C416 - pairs from JSON are lists
@@ -259,22 +259,22 @@ def losses_of(record: TaskRecord, look: Look) -> list[list[float]]:
     return [[step, loss] for step, loss in sorted(points.items())]
 
 
-def _checkpoints(record: TaskRecord, look: Look) -> Json:
-    items = [asdict(each) for each in look.checkpoints.items]
+def _checkpoints(record: TaskRecord, snapshot: Snapshot) -> Json:
+    items = [asdict(each) for each in snapshot.checkpoints.items]
     known = record.result.get("checkpoint")
-    if not items and look.status is not None and look.status.checkpoint is not None:
-        items = [asdict(look.status.checkpoint)]
+    if not items and snapshot.status is not None and snapshot.status.checkpoint is not None:
+        items = [asdict(snapshot.status.checkpoint)]
     elif not items and isinstance(known, Mapping):
         items = [dict(known)]
     return {
         "items": items,
-        "older": look.checkpoints.older,
-        "problem": look.checkpoints.problem,
+        "older": snapshot.checkpoints.older,
+        "problem": snapshot.checkpoints.problem,
         "uri": record.ref.checkpoints_uri if record.ref else None,
     }
 
 
-def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
+def node_seconds_shown(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
     """Return the time of all nodes together, from start to end; None if no times are known."""
     times = (
         spans_of(status)
@@ -284,19 +284,19 @@ def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> fl
     return seconds_of(times, now)
 
 
-def spent(look: Look, record: TaskRecord, now: float) -> Json | None:
+def spent(snapshot: Snapshot, record: TaskRecord, now: float) -> Json | None:
     """Return node-hours and cost of the task's attempts since its last clear, and a forecast; None if not known."""
-    if look.status is None:
+    if snapshot.status is None:
         names = ("node_hours", "cost")
         known = {name: record.result[name] for name in names if name in record.result}
         return known or {name: record.failure[name] for name in names if name in record.failure} or None
     price = record.ref.price if record.ref else None
-    at = now if look.status.at is None else look.status.at
-    used = Spending.of(look.status, at, price, look.remaining)
+    at = now if snapshot.status.at is None else snapshot.status.at
+    used = Spending.of(snapshot.status, at, price, snapshot.remaining)
     return used.to_json() if used.spent.node_seconds else None
 
 
-def nowhere(task: TaskId) -> Json:
+def no_such_task(task: TaskId) -> Json:
     """Return the content for a task instance that Airflow does not have."""
     return {
         "detail": f"there is no task instance {task.dag_id} / {task.run_id} / {task.task_id} [{task.map_index}]"

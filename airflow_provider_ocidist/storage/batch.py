@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import JobFileError, OcidistError, Problem,
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copy_items import CopyItem
-from airflow_provider_ocidist.storage.copying.budget import Budget
+from airflow_provider_ocidist.storage.copying.budget import CopyBudget
 from airflow_provider_ocidist.storage.copying.destination import Landing, landing
 from airflow_provider_ocidist.storage.copying.resuming import until_whole
 from airflow_provider_ocidist.storage.copying.selection import (
@@ -172,7 +172,7 @@ def copy_all(
     if len(surveyed) > 1:
         files, size = sum(one.wanted for one in surveyed), sum(one.bytes for one in surveyed)
         write(f"{label}: {len(surveyed)} items, {files} files, {size} bytes")
-    batch = _Batch(surveyed, sides, Budget(threads, part_size), write, label, cancel or threading.Event())
+    batch = _Batch(surveyed, sides, CopyBudget(threads, part_size), write, label, cancel or threading.Event())
     reports = batch.run(repeated=repeated, part_size=part_size)
     return BatchReport(items=tuple(reports), seconds=time.monotonic() - started)
 
@@ -290,7 +290,7 @@ class _Batch:
         self,
         surveyed: Sequence[Surveyed],
         sides: Sides,
-        budget: Budget,
+        budget: CopyBudget,
         write: Callable[[str], object],
         label: str,
         cancel: threading.Event,

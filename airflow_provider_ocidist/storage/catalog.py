@@ -159,7 +159,7 @@ def delete(store: Store, item: Item) -> None:
         store.delete(item.files[name].name)
 
 
-def verify(store: Store, item: Item, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
+def what_differs(store: Store, item: Item, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
     """Read every file of a published checkpoint, and return what differs from its manifest; None: nothing.
 
     `on_bytes` is called with the size of each piece that was read. Raises StorageError when the place cannot be read.

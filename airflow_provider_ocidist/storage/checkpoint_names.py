@@ -91,13 +91,13 @@ _ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
 _OWNER = re.compile(r"\.attempt-(?P<attempt>[0-9]+)(?:\.again-[0-9]+)?$")
 
 
-def folder_of(name: str, attempt: int, count: int = 1) -> str:
+def published_folder(name: str, attempt: int, count: int = 1) -> str:
     """Return the folder that an attempt publishes a checkpoint to; `count`: how often it has published this name."""
     own = f"{name}.attempt-{attempt}" if attempt > 1 else name
     return own if count == 1 else f"{own}.again-{count}"
 
 
-def owner_of(folder: str) -> int:
+def publishing_attempt(folder: str) -> int:
     """Return the attempt that publishes to a checkpoint's folder; only attempts after 1 are named."""
     named = _OWNER.search(folder)
     return int(named["attempt"]) if named else 1

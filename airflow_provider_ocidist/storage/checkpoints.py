@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.checkpoint_names import folder_of, place
+from airflow_provider_ocidist.storage.checkpoint_names import place, published_folder
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of
 from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
@@ -60,7 +60,7 @@ def publish(
     source, entries = _local_entries(path)
     stores = Stores(access)
     root = stores.open(uri)
-    fences.claim(root, fence)
+    fences.claim_place(root, fence)
     folder = _free_folder(root, path.name, step, fence, sequence)
     target = stores.open(join(uri, folder))
     manifest = Manifest(
@@ -143,10 +143,10 @@ def seal(
 
 def _offer(root: Store, target: Store, manifest: Manifest) -> None:
     """Write the manifest, unless a later attempt saves there; withdraw it when one begins meanwhile."""
-    fences.claim(root, manifest.fence)
+    fences.claim_place(root, manifest.fence)
     target.write(MANIFEST, manifest.to_json())
     try:
-        fences.claim(root, manifest.fence)
+        fences.claim_place(root, manifest.fence)
     except Fenced:
         target.delete(MANIFEST)
         raise
@@ -285,10 +285,10 @@ def _free_folder(
         named = f"{name}.save-{sequence}"
     elif step is not None and (placed is None or placed.number != step):
         named = f"{name}.step-{step}"
-    wanted = folder_of(named, fence.attempt)
+    wanted = published_folder(named, fence.attempt)
     places = (entry.name.partition("/") for entry in store.list(wanted))
     taken = {folder for folder, _, name in places if empty or name == MANIFEST}
-    for folder in (folder_of(named, fence.attempt, count) for count in range(1, 1000)):
+    for folder in (published_folder(named, fence.attempt, count) for count in range(1, 1000)):
         if folder not in taken:
             return folder
     raise Unpublishable(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)

@@ -38,7 +38,7 @@ def _fence_in(text: bytes) -> Fence:
     return found
 
 
-def claim(store: Store, fence: Fence) -> None:
+def claim_place(store: Store, fence: Fence) -> None:
     """Make this the highest attempt that saves to a place; one read if it is that already.
 
     Raises Fenced when a later attempt has claimed the place, DamagedFence when the claim names no attempt,

@@ -133,7 +133,7 @@ def _next_key() -> str:
     return f"{(next(_numbers) + os.getpid() * 2_654_435_761) % 2**32:08x}"
 
 
-def is_unfinished(name: str) -> bool:
+def is_partial_file(name: str) -> bool:
     return _UNFINISHED.fullmatch(name.rpartition("/")[2]) is not None
 
 

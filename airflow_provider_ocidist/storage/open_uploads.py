@@ -10,7 +10,7 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import Sending
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoint_names import owner_of
+from airflow_provider_ocidist.storage.checkpoint_names import publishing_attempt
 from airflow_provider_ocidist.storage.stores.base import OpenUpload
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
@@ -67,6 +67,6 @@ def _is_earlier(name: str, own: str, fence: Fence) -> bool:
     if not inside:
         return False
     if place == own:
-        return owner_of(folder) < fence.attempt
+        return publishing_attempt(folder) < fence.attempt
     ours, theirs = RunKey.stem_in(own), RunKey.stem_in(place)
     return ours is not None and theirs is not None and ours[0] == theirs[0] and theirs[1] < ours[1]

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.job import Best, Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.checkpoint_names import owner_of
+from airflow_provider_ocidist.storage.checkpoint_names import publishing_attempt
 from airflow_provider_ocidist.storage.companions import companions
 from airflow_provider_ocidist.storage.listing import Complete, by_folder, complete_in
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
@@ -90,7 +90,7 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
     Fenced, and deletes nothing more, once a later attempt saves there.
     """
     store = open_store(uri, access)
-    fences.claim(store, fence)
+    fences.claim_place(store, fence)
     folders = by_folder(store.list())
     complete = complete_in(store, folders)
     if not complete:
@@ -99,7 +99,7 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
     doomed = [item.folder for item in complete if any(item.manifest is each for each in gone)]
     doomed += _remains(folders, complete[0], fence)
     for folder in doomed:
-        fences.claim(store, fence)
+        fences.claim_place(store, fence)
         _delete(store, folder, folders[folder])
     if doomed:
         try:
@@ -114,7 +114,7 @@ def _abort_uploads(store: Store, newest: Complete, fence: Fence) -> None:
     """Abort abandoned uploads: of earlier attempts, or begun long before the newest was published."""
     for upload in store.open_uploads():
         folder, inside, _ = upload.name.partition("/")
-        owner = owner_of(folder)
+        owner = publishing_attempt(folder)
         is_abandoned = upload.begun_at < newest.modified - ABANDONED_AFTER_S
         if inside and (owner < fence.attempt or (owner == fence.attempt and is_abandoned)):
             store.abort_upload(upload)
@@ -125,7 +125,7 @@ def _remains(folders: Mapping[str, Mapping[str, Entry]], newest: Complete, fence
     for folder, files in folders.items():
         changed = max(entry.modified or math.inf for entry in files.values())
         is_abandoned = changed < newest.modified - ABANDONED_AFTER_S
-        if MANIFEST not in files and is_abandoned and owner_of(folder) <= fence.attempt:
+        if MANIFEST not in files and is_abandoned and publishing_attempt(folder) <= fence.attempt:
             yield folder
 
 

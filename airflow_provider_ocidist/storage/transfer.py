@@ -10,8 +10,8 @@ from typing import Literal
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.copying.budget import Budget
-from airflow_provider_ocidist.storage.copying.changes import delete, extra, proven, unchanged, verdicts
+from airflow_provider_ocidist.storage.copying.budget import CopyBudget
+from airflow_provider_ocidist.storage.copying.changes import delete_names, extra, proven, unchanged, verdicts
 from airflow_provider_ocidist.storage.copying.destination import Destination, Landing, destination, landing
 from airflow_provider_ocidist.storage.copying.engine import Engine
 from airflow_provider_ocidist.storage.copying.in_flight import InFlight
@@ -126,7 +126,7 @@ def copy(
         found,
         landing(target, found, Stores(target_access) if target_access else stores),
         rules,
-        budget=Budget(threads, part_size),
+        budget=CopyBudget(threads, part_size),
         resume=resume,
         on_progress=on_progress,
         cancel=cancel,
@@ -140,7 +140,7 @@ def copy_selection(
     landed: Landing,
     rules: CopyRules,
     *,
-    budget: Budget,
+    budget: CopyBudget,
     resume: bool = True,
     repeated: bool = False,
     on_progress: Callable[[TransferProgress], None] | None = None,
@@ -225,7 +225,7 @@ def _verified(source: Store, wanted: Sequence[Entry], place: Destination) -> tup
 
 def _delete_extra(found: Selection, store: Store, rules: CopyRules) -> tuple[str, ...]:
     names = extra(found.store, found.entries, store, rules.wants)
-    delete(store, names)
+    delete_names(store, names)
     return tuple(names)
 
 
@@ -241,7 +241,7 @@ def copy_entries(
 ) -> list[Copied]:
     """Copy these files under their own names and return their SHA-256, taken during the copy."""
     meter = Meter(on_progress)
-    budget = Budget(threads, part_size)
+    budget = CopyBudget(threads, part_size)
     engine = Engine(source, target, meter, cancel=cancel, part_size=part_size, budget=budget, sha256=True)
     with budget.member():
         return engine.run(entries)

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.stores.base import Store
 
 
-def digest_of(store: Store, prefix: str) -> str:
+def weights_digest(store: Store, prefix: str) -> str:
     """Return a SHA-256 of the numbers in a checkpoint's files, in hexadecimal digits; `prefix`: of its names.
 
     Of a file of `torch.save`, a zip archive, only the tensors count: the pickle beside them is another one where

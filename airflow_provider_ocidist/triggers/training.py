@@ -131,10 +131,10 @@ class DistributedTrainingTrigger(BaseTrigger):
             mask_secrets_of_nodes(backend, record.ref)
         # Airflow drops lines that a trigger logs just before its event.
         watched = backend, record, LogOf(self.log)
-        number = self.owner.get("try_number")
-        if number is None:
+        try_number = self.owner.get("try_number")
+        if try_number is None:
             return Watch(*watched, leaves_the_end=True)
-        watch = TaskWatch(*watched, number, leaves_the_end=True)
+        watch = TaskWatch(*watched, try_number, leaves_the_end=True)
         watch.on_spending = lambda spending: publish_spending(spending, self.owner)
         return watch.go_on()
 

@@ -20,7 +20,7 @@ def claimed_by(store: Store, prefix: str) -> int:
         return 0
 
 
-def claim(store: Store, prefix: str, number: int) -> int:
+def claim_gang(store: Store, prefix: str, try_number: int) -> int:
     """Claim a gang for a try unless a later one has it; return the number of the try that has it now.
 
     Raises StorageError when that cannot be read or written.
@@ -28,10 +28,10 @@ def claim(store: Store, prefix: str, number: int) -> int:
     for _ in range(_TRIES):
         etag = _etag(store, prefix)
         # The content read must belong to this etag, or be newer.
-        if etag is not None and (holder := claimed_by(store, prefix)) >= number:
+        if etag is not None and (holder := claimed_by(store, prefix)) >= try_number:
             return holder
-        if store.write_if(prefix + CLAIM, str(number).encode(), etag):
-            return number
+        if store.write_if(prefix + CLAIM, str(try_number).encode(), etag):
+            return try_number
     raise StorageError(f"{store.uri_of(prefix + CLAIM)} changes all the time", uri=store.uri, retryable=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.refusal import Refusal, name_of
+from airflow_provider_ocidist.model.refusal import Refusal, refusal_file
 from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.model.work_dir import REFUSALS
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -32,7 +32,7 @@ class Refusals:
         try:
             store, prefix = self._folder(plan)
             store.write(
-                prefix + name_of(plan.backend, plan.machine), json.dumps(codec.encode(refusal)).encode()
+                prefix + refusal_file(plan.backend, plan.machine), json.dumps(codec.encode(refusal)).encode()
             )
         except (OcidistError, OSError) as error:
             log.warning("%s: the refusal could not be recorded for other tasks: %s", plan.key.name, error)
@@ -46,7 +46,7 @@ class Refusals:
             return None
         try:
             store, prefix = self._folder(plan)
-            return codec.read(Refusal, store.read(prefix + name_of(plan.backend, plan.machine)))
+            return codec.read(Refusal, store.read(prefix + refusal_file(plan.backend, plan.machine)))
         except FileNotFoundError:
             return None
         except (OcidistError, OSError, ValueError, TypeError, LookupError) as error:

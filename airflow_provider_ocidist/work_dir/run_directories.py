@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.drill import Journal
+from airflow_provider_ocidist.model.drill import DrillJournal
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import NodeReport, Renewal, Restart, StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
@@ -56,7 +56,7 @@ class RunDirectories:
         is logged, and killing the earlier try cancels the gang.
         """
         try:
-            return claims.claim(*self._run_dirs.at(gang.run_dir), try_number)
+            return claims.claim_gang(*self._run_dirs.at(gang.run_dir), try_number)
         except (StorageError, BackendError, OSError) as error:
             log.warning(
                 "%s: could not record ownership in the work directory; "
@@ -138,11 +138,11 @@ class RunDirectories:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
         raise BackendError(f"{ref.key.name}: its stop request is written all the time", retryable=True)
 
-    def drill_journal(self, ref: RunRef, rank: int) -> Journal | None:
+    def drill_journal(self, ref: RunRef, rank: int) -> DrillJournal | None:
         """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""
         try:
             store, prefix = self._run_dirs.at(ref.run_dir)
-            return Journal.from_json(store.read(prefix + drill_journal_of(rank)))
+            return DrillJournal.from_json(store.read(prefix + drill_journal_of(rank)))
         except FileNotFoundError:
             return None
         except (StorageError, OSError, ValueError, TypeError) as error:
@@ -153,7 +153,7 @@ class RunDirectories:
     def weights_of(self, checkpoint_uri: str) -> str:
         """Return a digest of the numbers in a stored checkpoint; it is read whole. Raises BackendError."""
         try:
-            return weights.digest_of(*self._run_dirs.at(checkpoint_uri))
+            return weights.weights_digest(*self._run_dirs.at(checkpoint_uri))
         except (StorageError, CheckpointError, OSError) as error:
             raise BackendError(f"{checkpoint_uri} cannot be compared: {error}") from error
 

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_ocidist.agent.join import topology
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.topology import await_others_end, meet
-from airflow_provider_ocidist.agent.monitor.hang import HangWatch, Stillness
+from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
@@ -81,15 +81,15 @@ def test_a_hang_is_noticed_though_clocks_differ(tmp_path: Path, skewed: str, off
 
 def test_a_hang_needs_everybody_to_stand_still_by_their_own_measure(tmp_path: Path) -> None:
     meter, said = ProgressMeter(tmp_path), []
-    others: list[Stillness | None] = [None, Stillness(idle=5.0)]
+    others: list[StallTime | None] = [None, StallTime(idle=5.0)]
     watch = HangWatch(meter, 0.2, others=lambda: others, declare=said.append)
     time.sleep(0.3)
     watch.look()
     assert not said, "one report is unreadable"
-    others[0] = Stillness(idle=0.1)
+    others[0] = StallTime(idle=0.1)
     watch.look()
     assert not said, "one node moved a moment ago"
-    others[0] = Stillness(idle=0.3)
+    others[0] = StallTime(idle=0.3)
     watch.look()
     assert said
 

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
-from tests.agent.git_server import serve
+from tests.agent.prepare.git_server import serve
 from tests.training_jobs import a_job, a_key, wait_until
 
 PROGRAM = """

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.launchers.torchrun import LAUNCHER as TORCHRUN
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
-from tests.agent.test_peers import Gangway
+from tests.agent.monitor.test_peers import Gangway
 
 STANDS_STILL = {
     "an endless loop": "while True:\n        pass",

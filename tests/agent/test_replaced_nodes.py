@@ -14,7 +14,7 @@ from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 from airflow_provider_ocidist.model.work_dir import lost_report_of
 from tests.agent.gangs import Agent, Gang, until
-from tests.agent.test_restarts import TRAINS, gang
+from tests.agent.stages.test_restarts import TRAINS, gang
 
 LOST = Restart(cause=Cause.NODE, message="node 1: gone", rank=1, step=3)
 WAITS_ONCE = """

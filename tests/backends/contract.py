@@ -25,7 +25,7 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import secrets_of
+from airflow_provider_ocidist.backends.capabilities import secrets_of_gang
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.decisions import Fail, Succeed, decide
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
@@ -37,7 +37,7 @@ from airflow_provider_ocidist.model.codec import encode
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.operators import gang_cleanup
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection
-from airflow_provider_ocidist.plugin.log_tail import tail_of
+from airflow_provider_ocidist.plugin.log_tail import log_tail_of
 from tests.training_jobs import a_key, wait_until
 
 LOG = logging.getLogger("contract")
@@ -224,7 +224,7 @@ class Contract:
         for rank in range(2):
             deadline = time.monotonic() + 60
             while True:
-                tail = tail_of(backend, ref, rank, time.time())
+                tail = log_tail_of(backend, ref, rank, time.time())
                 said = [line.text for line in tail.lines if line.text.startswith("step ")]
                 if len(said) == 2 or time.monotonic() > deadline:
                     break
@@ -280,7 +280,7 @@ class Contract:
         first = ends(submit(backend, job, key, 2).ref)
         assert first.complete
         wait_until(backend, first, running)
-        assert SECRET in secrets_of(home.connect(), first)
+        assert SECRET in secrets_of_gang(home.connect(), first)
         assert [ref.job_id for ref in home.connect().gangs.find(backend.plan(job, key))] == [first.job_id]
         again = submit(home.connect(), job, key, 3).ref
         assert (again.job_id, again.run_ids) == (first.job_id, first.run_ids)

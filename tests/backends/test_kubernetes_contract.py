@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_ocidist.backends.runai.options import fields_of
+from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
@@ -57,5 +57,5 @@ class TestRunai(Contract):
             "work_dir": str(tmp_path_factory.mktemp("runai") / "work"),
             "kube_config_path": emulator.access.kubeconfig,
         }
-        fields = fields_of(access["url"], access["client_id"], access["client_secret"], extra)
+        fields = runai_fields(access["url"], access["client_id"], access["client_secret"], extra)
         return Home("runai", fields, {"image": clusters.IMAGE, "backend": {"kind": "runai"}})

@@ -52,10 +52,10 @@ def gang(
         own = ("url", "host"), ("client_id", "login"), ("client_secret", "password")
         connection |= {"conn_type": "runai"} | {name: access.runai[field] for field, name in own}
         section["volumes"] = [{"claim": "work", "path": str(tmp_path)}]
-        from airflow_provider_ocidist.backends.runai.options import fields_of
+        from airflow_provider_ocidist.backends.runai.options import runai_fields
 
         runai = access.runai
-        given = fields_of(runai["url"], runai["client_id"], runai["client_secret"], fields)
+        given = runai_fields(runai["url"], runai["client_id"], runai["client_secret"], fields)
     else:
         given = {**fields, "namespace": access.kubernetes_namespace}
         fields["namespace"] = access.kubernetes_namespace

@@ -26,7 +26,7 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
 from airflow_provider_ocidist.backends.runai import Runai
-from airflow_provider_ocidist.backends.runai.options import fields_of
+from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -183,7 +183,9 @@ def backends_of(clusters: Access, connections: Mapping[str, Mapping[str, Any]]) 
     fields = {**clusters.connection_fields(), **cluster["extra"]}
     return {
         "pytorchjob": PyTorchJob.connect(fields),
-        "runai": Runai.connect(fields_of(plane["host"], plane["login"], plane["password"], plane["extra"])),
+        "runai": Runai.connect(
+            runai_fields(plane["host"], plane["login"], plane["password"], plane["extra"])
+        ),
     }
 
 

@@ -27,8 +27,8 @@ from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
-from tests.gangs.test_capacity import NO_CAPACITY, Ti, context, defers
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key
+from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
 
 SEED = random.randrange(10_000)
 FIRST, SECOND = "VM.Standard.E4.Flex", "VM.Standard.E5.Flex"

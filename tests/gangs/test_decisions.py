@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, Succeed, Wait, decide
-from airflow_provider_ocidist.gangs.unchanged import observe
+from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Limits, Program

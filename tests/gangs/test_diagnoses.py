@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs import calling_off, submission
+from airflow_provider_ocidist.gangs import canceller, earlier_tries
 from airflow_provider_ocidist.gangs.decisions import (
     SAVING_LIMIT,
     UNREADABLE_LIMIT,
@@ -154,10 +154,10 @@ def messages_at(kind: str) -> dict[str, str]:
         "no report": judged(node(0, FAILED), ref=ref).message,
         "no agent": judged(node(0, FAILED), ref=ref, expects=Expectations(reports=False)).message,
         "unreadable": unread(waiting, alive),
-        "begun": calling_off._begun(Attempt(key=ref.key, place=Place(backend=kind, run_dir="/run"))),
-        "may live": calling_off._alive(ref, BackendError("refused")),
-        "earlier gang": str(submission._still_alive([(ref, alive)], 60.0)),
-        "incomplete gang": str(submission._not_removed(ref, 60.0)),
+        "begun": earlier_tries._begun(Attempt(key=ref.key, place=Place(backend=kind, run_dir="/run"))),
+        "may live": earlier_tries._alive(ref, BackendError("refused")),
+        "earlier gang": str(canceller._still_alive([(ref, alive)], 60.0)),
+        "incomplete gang": str(canceller._not_removed(ref, 60.0)),
     }
 
 

@@ -18,7 +18,15 @@ from airflow_provider_ocidist.gangs.drills import (
 )
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.drill import Deed, Fault, Journal, StepSeen, Strike, When, why_impossible
+from airflow_provider_ocidist.model.drill import (
+    DrillJournal,
+    Fault,
+    FaultKind,
+    InjectedFault,
+    StepSeen,
+    When,
+    why_impossible,
+)
 from tests.training_jobs import PROGRAMS
 
 SEED = int(os.environ.get("TEST_SEED", "20261123"))
@@ -32,7 +40,7 @@ def a_job(nodes: int = 3, *, checkpoints: bool = True, **changes: object) -> Tra
     )
 
 
-def a_try(*journals: Journal, failure: str | None = None) -> Try:
+def a_try(*journals: DrillJournal, failure: str | None = None) -> Try:
     return Try(journals=journals, launches=1, failure=failure, weights=None, step=None)
 
 
@@ -52,7 +60,9 @@ def test_a_recovery_is_the_time_to_the_first_step_of_the_next_launch_and_what_it
     each, away = chance.uniform(0.01, 1.0), chance.uniform(0.5, 300)
     before = steps(0, range(stride, reached + 1, stride), 1000.0, each)
     struck_at = before[-1].at + chance.uniform(0.0, each / 2)
-    strike = Strike(deed=Deed.KILL_RANK, node=1, step=reached, launch=0, at=struck_at, message="m")
+    injected = InjectedFault(
+        kind=FaultKind.KILL_RANK, node=1, step=reached, launch=0, at=struck_at, message="m"
+    )
     in_same_try = chance.random() < 0.5
     after = steps(
         1 if in_same_try else 0,
@@ -60,33 +70,33 @@ def test_a_recovery_is_the_time_to_the_first_step_of_the_next_launch_and_what_it
         struck_at + away,
         each,
     )
-    striker = Journal(strikes=(strike,))
+    injecting = DrillJournal(injected=(injected,))
     if in_same_try:
-        tries = [a_try(Journal(steps=(*before, *after)), striker)]
+        tries = [a_try(DrillJournal(steps=(*before, *after)), injecting)]
     else:
         tries = [
-            a_try(Journal(steps=tuple(before)), striker, failure="NODE: m"),
-            a_try(Journal(steps=tuple(after))),
+            a_try(DrillJournal(steps=tuple(before)), injecting, failure="NODE: m"),
+            a_try(DrillJournal(steps=tuple(after))),
         ]
     recovery = recovery_of(tries)
     assert recovery is not None
-    assert recovery.strike == strike
+    assert recovery.injected == injected
     assert recovery.seconds == pytest.approx(away)
     assert recovery.lost_steps == reached - saved_at
 
 
 def test_a_training_that_only_paused_has_lost_no_step() -> None:
-    strike = Strike(deed=Deed.FREEZE_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
+    injected = InjectedFault(kind=FaultKind.FREEZE_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
     seen = (*steps(0, range(1, 4), 1000.0, 1.0), *steps(0, range(4, 9), 1022.5, 1.0))
-    recovery = recovery_of([a_try(Journal(strikes=(strike,), steps=seen))])
+    recovery = recovery_of([a_try(DrillJournal(injected=(injected,), steps=seen))])
     assert recovery is not None
     assert (recovery.seconds, recovery.lost_steps) == (20.0, 0)
 
 
 def test_a_training_that_never_came_back_has_no_time_of_recovery() -> None:
-    strike = Strike(deed=Deed.KILL_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
+    injected = InjectedFault(kind=FaultKind.KILL_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
     recovery = recovery_of(
-        [a_try(Journal(strikes=(strike,), steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]
+        [a_try(DrillJournal(injected=(injected,), steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]
     )
     assert recovery is not None
     assert recovery.seconds is None
@@ -94,42 +104,44 @@ def test_a_training_that_never_came_back_has_no_time_of_recovery() -> None:
 
 
 def test_a_fault_that_did_not_happen_is_no_recovery() -> None:
-    assert recovery_of([a_try(Journal(steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]) is None
+    assert recovery_of([a_try(DrillJournal(steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]) is None
 
 
 @pytest.mark.parametrize("number", range(20))
 def test_the_kill_before_a_restore_is_not_the_fault_of_the_restore(number: int) -> None:
     print(f"seed {SEED}.{number}")
     chance = random.Random(f"{SEED}.{number}")
-    deed = chance.choice([Deed.KILL_NODE, Deed.KILL_AGENT, Deed.FREEZE_NODE])
-    fault = Fault(deed=deed, when=When.RESTORING, node=chance.randrange(3), step=chance.randint(1, 9))
+    kind = chance.choice([FaultKind.KILL_NODE, FaultKind.KILL_AGENT, FaultKind.FREEZE_NODE])
+    fault = Fault(kind=kind, when=When.RESTORING, node=chance.randrange(3), step=chance.randint(1, 9))
     assert why_impossible(fault, a_job()) is None
-    struck: list[Strike] = []
+    struck: list[InjectedFault] = []
     happens = chance.random() < 0.5
     for launch in range(1 + happens):
         wanted = due(fault, attempt=1, launch=launch, struck=struck, restarts=True)
         assert wanted is not None
-        struck.append(Strike(deed=wanted.deed, node=fault.node, step=1, launch=launch, at=1.0, message="m"))
+        struck.append(
+            InjectedFault(kind=wanted.kind, node=fault.node, step=1, launch=launch, at=1.0, message="m")
+        )
     before, after = steps(0, range(1, 5), 0.0, 1.0), steps(1, range(3, 9), 10.0, 1.0)
-    tries = [a_try(Journal(strikes=tuple(struck), steps=(*before, *after)))]
+    tries = [a_try(DrillJournal(injected=tuple(struck), steps=(*before, *after)))]
     assert recovery_of(tries) is not None
     assert has_happened(fault, tries) is happens
     assert not has_happened(None, tries)
 
 
 def test_of_two_faults_the_second_is_measured() -> None:
-    first = Strike(deed=Deed.KILL_RANK, node=0, step=4, launch=0, at=1004.0, message="m")
-    second = Strike(deed=Deed.KILL_NODE, node=0, step=None, launch=1, at=1006.0, message="m")
+    first = InjectedFault(kind=FaultKind.KILL_RANK, node=0, step=4, launch=0, at=1004.0, message="m")
+    second = InjectedFault(kind=FaultKind.KILL_NODE, node=0, step=None, launch=1, at=1006.0, message="m")
     before = steps(0, range(1, 5), 1000.0, 1.0)
     after = steps(0, range(3, 9), 1010.0, 1.0)
     recovery = recovery_of(
         [
-            a_try(Journal(strikes=(first, second), steps=tuple(before)), failure="NODE: m"),
-            a_try(Journal(steps=tuple(after))),
+            a_try(DrillJournal(injected=(first, second), steps=tuple(before)), failure="NODE: m"),
+            a_try(DrillJournal(steps=tuple(after))),
         ]
     )
     assert recovery is not None
-    assert recovery.strike == second
+    assert recovery.injected == second
     assert (recovery.seconds, recovery.lost_steps) == (4.0, 2)
 
 
@@ -200,10 +212,10 @@ def test_a_fault_of_a_checkpoint_is_refused_where_the_job_has_none() -> None:
 def test_however_a_training_goes_on_its_fault_happens_once(number: int) -> None:
     print(f"seed {SEED}.{number}")
     chance = random.Random(f"{SEED}.{number}")
-    fault, restarts = Fault(deed=Deed.KILL_NODE, when=chance.choice(list(When))), chance.random() < 0.5
+    fault, restarts = Fault(kind=FaultKind.KILL_NODE, when=chance.choice(list(When))), chance.random() < 0.5
     done: list[tuple[int, int, Fault]] = []
     for attempt in range(1, chance.randint(3, 6)):
-        struck: list[Strike] = []
+        struck: list[InjectedFault] = []
         for launch in range(chance.randint(2, 5) if restarts else 1):
             # A node may be asked many times, and a new machine may take its place in between.
             for _ in range(3):
@@ -211,11 +223,13 @@ def test_however_a_training_goes_on_its_fault_happens_once(number: int) -> None:
                 if wanted is None:
                     continue
                 done.append((attempt, launch, wanted))
-                struck.append(Strike(deed=wanted.deed, node=0, step=1, launch=launch, at=0.0, message="m"))
+                struck.append(
+                    InjectedFault(kind=wanted.kind, node=0, step=1, launch=launch, at=0.0, message="m")
+                )
     if fault.when is not When.RESTORING:
         assert done == [(1, 0, fault)]
         return
     (*first, prelude), (*second, restoring) = done
-    assert (first, prelude.deed, prelude.when) == ([1, 0], Deed.KILL_RANK, When.TRAINING)
+    assert (first, prelude.kind, prelude.when) == ([1, 0], FaultKind.KILL_RANK, When.TRAINING)
     assert restoring == fault
     assert second == ([1, 1] if restarts else [2, 0])

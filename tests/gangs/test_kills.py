@@ -218,10 +218,10 @@ class Service:
             raise self.errors.pop(0)
         return "the gang"
 
-    def call_off(self, *_: Any) -> list[str]:
+    def cancel_earlier(self, *_: Any) -> list[str]:
         return []
 
-    def calling_off(self, *_: Any) -> Callable[[], list[str]]:
+    def earlier_canceller(self, *_: Any) -> Callable[[], list[str]]:
         return list
 
 
@@ -294,7 +294,7 @@ class Silent(Service):
         self.may_answer.wait()
         return "the gang"
 
-    def calling_off(self, *_: Any) -> Callable[[], list[str]]:
+    def earlier_canceller(self, *_: Any) -> Callable[[], list[str]]:
         return lambda: self.ended.set() or []
 
 
@@ -433,10 +433,10 @@ class Left:
     def adopt_or_submit(self, *_: Any) -> Any:
         raise self.error
 
-    def calling_off(self, *_: Any) -> Callable[[], list[str]]:
+    def earlier_canceller(self, *_: Any) -> Callable[[], list[str]]:
         return lambda: self.called_off.append(-1) or []
 
-    def call_off(self, _: Any, number: int, why: BaseException) -> list[str]:
+    def cancel_earlier(self, _: Any, number: int, why: BaseException) -> list[str]:
         assert str(self.error) in str(why)
         self.called_off.append(number)
         return self.left

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.monitor.spent import seconds_in
+from airflow_provider_ocidist.agent.monitor.node_hours import seconds_in
 from airflow_provider_ocidist.backends.oci_data_science.refs import with_listed
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Cancel, Replace, Wait, decide
+from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.spending import spent_of
-from airflow_provider_ocidist.gangs.unchanged import observe
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart, StopRequest
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunRef, RunStatus

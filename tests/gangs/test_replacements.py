@@ -34,8 +34,8 @@ from airflow_provider_ocidist.model.work_dir import LOCAL, lost_report_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
-from tests.gangs.test_capacity import Ti, context, defers
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key
+from tests.walks.test_capacity import Ti, context, defers
 
 ROOT = Path(__file__).parents[2]
 LOG = logging.getLogger("replacements")

@@ -15,8 +15,10 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gangs import submission as gang_module
-from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter, end_unless_claimed
+from airflow_provider_ocidist.gangs import canceller
+from airflow_provider_ocidist.gangs.attempt_notes import NOTE
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef
@@ -262,7 +264,7 @@ def test_a_try_that_still_creates_a_gang_that_was_cleared_finds_no_job_for_its_n
 def test_a_cancel_that_had_no_effect_is_repeated_before_the_next_gang_is_made(
     backend: OciDataScience, emulator: Access, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gang_module, "CANCEL_AGAIN_AFTER", 1.0)
+    monkeypatch.setattr(canceller, "CANCEL_AGAIN_AFTER", 1.0)
     key, job = a_key(), a_job(nodes=1, seconds=60)
     old = ends(submit(backend, job, key))
     rule = {"path": f".*/{old.main_run_id}/actions/cancelJobRun", "status": 409, "times": 1}
@@ -294,9 +296,9 @@ def test_a_left_over_gang_that_does_not_end_is_named_after_its_limit_with_the_wa
     program = {"source": str(tmp_path), "script": "deaf.py"}
     ref = ends(submit(backend, a_job(program=program, limits={"stop_grace": 20}), a_key()))
     wait_until(backend, ref, lambda status: all(_has_begun(node) for node in status.nodes))
-    ender = gang_module.Canceller(backend, logging.getLogger("test"), threading.Event())
+    canceller = Canceller(backend, logging.getLogger("test"), threading.Event())
     with pytest.raises(BackendError, match=f"ocidist cancel {ref.job_id}") as caught:
-        ender.end([ref], "for a test", within=1.0)
+        canceller.end([ref], "for a test", within=1.0)
     assert caught.value.retryable
     assert all(run_id in str(caught.value) for run_id in ref.run_ids)
 
@@ -308,9 +310,9 @@ def test_a_job_that_cannot_be_removed_does_not_hold_a_worker_for_ever(
     rule = {"method": "DELETE", "path": f".*/{begun.job_id}", "status": 409, "code": "IncorrectState"}
     httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
-        ender = gang_module.Canceller(backend, logging.getLogger("test"), threading.Event())
+        canceller = Canceller(backend, logging.getLogger("test"), threading.Event())
         with pytest.raises(BackendError, match=f"its job {begun.job_id} could not be deleted within 1 s"):
-            ender.end([ends(begun)], "for a test", within=1.0)
+            canceller.end([ends(begun)], "for a test", within=1.0)
     finally:
         httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
@@ -328,7 +330,7 @@ def test_a_success_that_is_cleared_with_fewer_retries_trains_again_and_one_that_
         gang = GangSubmitter(backend, job, log, None, threading.Event())
         ref = ends(gang.adopt_or_submit(key, None, number, retries).ref)
         wait_until(backend, ref, lambda status: status.ended)
-        backend.gangs.close(ref, End(succeeded=True, number=number))
+        backend.gangs.close(ref, End(succeeded=True, try_number=number))
         return ref
 
     first = train(1, retries=3)

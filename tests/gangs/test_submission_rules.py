@@ -8,20 +8,22 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken, StillAlive
-from airflow_provider_ocidist.gangs import submission as module
-from airflow_provider_ocidist.gangs.submission import LEFT_OVER, NOTE, GangSubmitter, end_unless_claimed
+from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
+from airflow_provider_ocidist.gangs import attempt_notes
+from airflow_provider_ocidist.gangs.attempt_notes import LONGEST_NOTE, NOTE
+from airflow_provider_ocidist.gangs.canceller import LONGEST_PAUSE, Canceller
+from airflow_provider_ocidist.gangs.submission import LEFT_OVER, GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus, Tries
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, Tries
 from tests.service_in_memory import DONE, FAILED, LIVE, Model
 from tests.training_jobs import a_job, a_key
 
@@ -52,16 +54,16 @@ def model() -> Model:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the pauses between two looks pass at once."""
-    monkeypatch.setattr(module.Canceller, "_pause", _without_waiting(module.Canceller._pause))
+    monkeypatch.setattr(Canceller, "_pause", without_waiting(Canceller._pause))
 
 
-def _without_waiting(pause: Callable[..., None]) -> Callable[..., None]:
+def without_waiting(pause: Callable[..., None]) -> Callable[..., None]:
     class Now:
         def __init__(self, event: threading.Event) -> None:
             self.event = event
 
         def wait(self, seconds: float) -> bool:
-            assert 0 < seconds <= module.LONGEST_PAUSE
+            assert 0 < seconds <= LONGEST_PAUSE
             return self.event.is_set()
 
     def at_once(self: Any, *waited: float) -> None:
@@ -90,7 +92,7 @@ def submit(
 
 
 def end(succeeded: bool, number: int = 1) -> End:
-    return End(succeeded=succeeded, number=number)
+    return End(succeeded=succeeded, try_number=number)
 
 
 def recorded(model: Model, made: RunRef, /, **fields: Any) -> Attempt:
@@ -203,7 +205,7 @@ def test_what_others_have_begun_meanwhile_is_not_taken_for_the_next_attempt(mode
 def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_is_made(model: Model) -> None:
     key = a_key()
     old = model.has(key, [LIVE, LIVE])
-    recorded(model, old, tries=Tries(number=1, max_tries=0))
+    recorded(model, old, tries=Tries(try_number=1, max_tries=0))
     seen: list[bool] = []
     model.on_submit = lambda: seen.append(
         all(state.terminal for state in model.states[old.job_id])
@@ -219,14 +221,14 @@ def test_attempts_are_counted_anew_after_a_clear(model: Model) -> None:
     key = a_key()
     for number in (1, 2, 3):
         ref = model.has(dataclasses.replace(key, attempt=number), [FAILED, FAILED])
-        recorded(model, ref, tries=Tries(number=number, max_tries=0), end=end(succeeded=False))
+        recorded(model, ref, tries=Tries(try_number=number, max_tries=0), end=end(succeeded=False))
     assert submit(model, dataclasses.replace(key, generation=5)).ref.key.attempt == 1
 
 
 def test_a_success_of_before_a_clear_is_no_success_of_now(model: Model) -> None:
     key = a_key()
     ref = model.has(key, [DONE, DONE])
-    recorded(model, ref, tries=Tries(number=1, max_tries=0, retries=0), end=end(succeeded=True))
+    recorded(model, ref, tries=Tries(try_number=1, max_tries=0, retries=0), end=end(succeeded=True))
     job = a_job(checkpoints={"required": False})
     new = submit(model, dataclasses.replace(key, generation=1), number=2, retries=0, job=job)
     assert new.ref.key.generation == 1
@@ -270,7 +272,7 @@ def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(
     model: Model, tmp_path: Path
 ) -> None:
     key = dataclasses.replace(a_key(), generation=2)
-    tries = Tries(number=1, max_tries=2)
+    tries = Tries(try_number=1, max_tries=2)
     old = dataclasses.replace(key, generation=0)
 
     def put(which: RunKey, **fields: Any) -> Attempt:
@@ -417,178 +419,6 @@ def test_a_whole_gang_is_waited_for_also_where_this_plan_would_make_another(mode
     assert record.ref.job_id == ref.job_id
 
 
-# Ending what is left over
-
-
-class Clock:
-    """A clock that goes a second further with every look at it."""
-
-    def __init__(self, step: float = 1.0) -> None:
-        self.now = 1000.0
-        self.step = step
-
-    def monotonic(self) -> float:
-        self.now += self.step
-        return self.now
-
-    def time(self) -> float:
-        return time.time()
-
-
-def ender(model: Model, stop: threading.Event | None = None) -> module.Canceller:
-    return module.Canceller(model, LOG, stop or threading.Event())
-
-
-def after_looks(model: Model, ref: RunRef, looks: int) -> None:
-    """Let a gang end only after it was looked at so many times."""
-    model.ends_at_once = False
-    status = model.status
-
-    def counted(refs: Sequence[RunRef]) -> list[RunStatus]:
-        if len(model.done("status")) >= looks:
-            model.end(ref)
-        return status(refs)
-
-    model.status = counted
-
-
-def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ref = model.has(a_key(), [LIVE])
-    clock = Clock(1.5)
-    monkeypatch.setattr(module, "time", clock)
-    after_looks(model, ref, 40)
-    ender(model).end([ref], "it is old")
-    # A look takes a second and a half of this clock.
-    assert 3 <= len(model.done("cancel")) <= 5
-    assert model.done("close") == [ref.job_id]
-
-
-def test_a_cancel_that_was_not_taken_is_sent_again_at_the_next_look(
-    model: Model, caplog: pytest.LogCaptureFixture
-) -> None:
-    ref = model.has(a_key(), [LIVE])
-    model.refusals["cancel"] = [CancelFailed(refused(409), stop_requested=True) for _ in range(3)]
-    ender(model).end([ref], "it is old")
-    assert len(model.done("cancel")) == 4
-    assert caplog.text.count("reaches the nodes all the same; will cancel again") == 3
-
-
-def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "time", Clock(60))
-    ref, ended = model.has(a_key(), [LIVE, DONE, NodeState.PENDING]), model.has(a_key(), [DONE])
-    model.ends_at_once = False
-    with pytest.raises(BackendError) as caught:
-        ender(model).end([ended, ref], "it is old")
-    runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
-    said = str(caught.value)
-    assert f"cancelled nodes have not ended within 1800 s: {runs}; end them" in said
-    assert f"ocidist cancel {ref.job_id}, or delete the run" in said
-    assert ended.job_id not in said
-    assert caught.value.retryable
-    assert len(model.done("status")) > 20
-    with pytest.raises(BackendError, match="within 7 s"):
-        ender(model).end([ref], "it is old", within=7)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
-    model: Model, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    dice = random.Random(seed)
-    clock = Clock(20)
-    monkeypatch.setattr(module, "time", clock)
-    ref = model.has(a_key(), [LIVE])
-    model.ends_at_once = False
-    status = model.status
-
-    def now_and_then(refs: Sequence[RunRef]) -> list[RunStatus]:
-        if dice.random() < 0.2:
-            raise BackendError("503", status_code=503, retryable=True)
-        return status(refs)
-
-    model.status = now_and_then
-    ends, began = ender(model), clock.now
-    while True:
-        assert clock.now - began < 4000, "without end"
-        try:
-            ends.end([ref], "it is old")
-        except StillAlive:
-            return
-        except BackendError:
-            # As `TrainingTry._brought_about` does.
-            continue
-
-
-def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:
-    stop = threading.Event()
-    stop.set()
-    ref = model.has(a_key(), [LIVE])
-    model.ends_at_once = False
-    with pytest.raises(BackendError, match=r"^stopped while an earlier gang was ending$") as caught:
-        ender(model, stop).end([ref], "it is old")
-    assert caught.value.cause is Cause.CANCELED
-    assert model.done("cancel") == [ref.job_id], "it is cancelled all the same"
-
-
-def test_nothing_left_over_costs_nothing(model: Model) -> None:
-    ender(model).end([], "it is old")
-    assert model.calls == []
-
-
-def refused(status: int) -> BackendError:
-    return BackendError(f"refused with {status}", status_code=status)
-
-
-def test_a_job_that_was_never_complete_is_removed_however_often_it_is_refused(model: Model) -> None:
-    ref = model.has(a_key(), [DONE], missing=1)
-    model.refusals["delete"] = [refused(409), refused(409)]
-    ender(model).end([ref], "it is old")
-    assert model.done("delete") == [ref.job_id] * 3
-    assert model.done("cancel") == [ref.job_id] * 2, "it has got a node since it was looked at"
-    assert ref.job_id not in model.existing
-
-
-def test_a_job_that_is_gone_already_is_removed(model: Model) -> None:
-    ref = model.has(a_key(), [DONE], missing=1)
-    model.refusals["delete"] = [refused(404)]
-    ender(model).end([ref], "it is old")
-    assert model.done("close") == [ref.job_id]
-
-
-def test_another_refusal_is_an_error(model: Model) -> None:
-    ref = model.has(a_key(), [DONE], missing=1)
-    model.refusals["delete"] = [refused(500)]
-    with pytest.raises(BackendError, match="refused with 500"):
-        ender(model).end([ref], "it is old")
-
-
-def test_a_job_that_cannot_be_removed_is_named_at_the_end(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "time", Clock(1))
-    ref = model.has(a_key(), [DONE], missing=1)
-    model.refusals["delete"] = [refused(409) for _ in range(200)]
-    with pytest.raises(BackendError) as caught:
-        ender(model).end([ref], "it is old", within=60)
-    said = str(caught.value)
-    assert (
-        f"{ref.key.name} was never complete, and its run {ref.job_id} could not be deleted within 60 s"
-        in said
-    )
-    assert caught.value.retryable
-    assert 50 < len(model.done("delete")) < 70
-
-
-def test_a_whole_job_stays_in_the_books(model: Model) -> None:
-    ref = model.has(a_key(), [LIVE, LIVE])
-    ender(model).end([ref], "it is old")
-    assert model.done("delete") == []
-
-
 # What was created is not lost with its note
 
 
@@ -650,49 +480,6 @@ def test_a_task_that_is_killed_then_leaves_a_gang_that_a_later_try_waits_for(mod
     assert model.done("cancel") == [ref.job_id]
 
 
-@pytest.mark.parametrize(
-    "claimed,number,ends", [(0, 1, True), (1, 1, True), (2, 2, True), (2, 1, False), (3, 2, False)]
-)
-def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
-    model: Model, claimed: int, number: int, ends: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    ref = model.has(a_key(), [LIVE])
-    if claimed:
-        model.claims[ref.key.name] = claimed
-    with caplog.at_level(logging.INFO):
-        end_unless_claimed(model, ref, number, LOG)
-    assert model.done("cancel") == ([ref.job_id] if ends else [])
-    expected = (
-        "cancelled because its task was killed"
-        if ends
-        else f"is left running: try {claimed} of its task owns it"
-    )
-    assert expected in caplog.text
-    assert caplog.messages[-1].startswith(ref.key.name)
-
-
-@pytest.mark.parametrize("how", ["slow", "error"])
-def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
-    model: Model, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.1)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    ref, answer = model.has(a_key(), [LIVE]), threading.Event()
-
-    def unreadable(_: RunRef) -> int:
-        if how == "error":
-            raise BackendError("the store is down")
-        answer.wait(60)
-        return 9
-
-    model.claimed_by = unreadable
-    began = time.monotonic()
-    end_unless_claimed(model, ref, 1, LOG)
-    assert time.monotonic() - began < 30
-    assert model.done("cancel") == [ref.job_id]
-    answer.set()
-
-
 def test_a_later_try_that_adopts_a_gang_claims_it_before_it_goes_on(model: Model) -> None:
     key = a_key()
     ref = model.has(key, [LIVE, LIVE])
@@ -715,7 +502,7 @@ def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: i
     theirs = replace(
         key, generation=dice.choice([asked.generation, dice.randint(0, 5)]), attempt=dice.randint(1, 3)
     )
-    tries = Tries(number=number, max_tries=theirs.generation, retries=dice.choice([None, 0, 2]))
+    tries = Tries(try_number=number, max_tries=theirs.generation, retries=dice.choice([None, 0, 2]))
     states = dice.choice(
         [[LIVE, LIVE], [LIVE, DONE], [NodeState.PENDING, LIVE], [NodeState.ENDING, LIVE], None]
     )
@@ -731,7 +518,7 @@ def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: i
         Overtaken, match=rf"try {number} of this task has begun .* this is try {late}"
     ) as caught:
         submit(model, asked, number=late)
-    assert caught.value.number == number
+    assert caught.value.try_number == number
     assert model.existing == gangs
     assert model.claims == claims
     assert not any(model.done(verb) for verb in ("begin", "submit", "cancel", "delete", "close", "claim"))
@@ -741,7 +528,7 @@ def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: i
 def test_the_tries_of_a_dag_run_that_was_made_again_count_anew(model: Model, later_has_ended: str) -> None:
     key = a_key()
     ended = end(succeeded=False, number=4) if later_has_ended == "recorded" else None
-    recorded(model, model.has(key, [FAILED, FAILED]), tries=Tries(number=4, max_tries=0), end=ended)
+    recorded(model, model.has(key, [FAILED, FAILED]), tries=Tries(try_number=4, max_tries=0), end=ended)
     assert submit(model, key, number=1).ref.key.attempt == 2
 
 
@@ -800,7 +587,7 @@ def test_deadlines_are_the_services_time(model: Model) -> None:
 def test_what_is_submitted_knows_its_try_and_may_be_stopped(model: Model) -> None:
     key, stop, job = a_key(), threading.Event(), a_job()
     record = submit(model, key, job=job, number=3, retries=2, stop=stop)
-    tries = Tries(number=3, max_tries=0, retries=2)
+    tries = Tries(try_number=3, max_tries=0, retries=2)
     (call,) = [call for call in model.calls if call[0] == "submit"]
     assert call[1].tries == tries
     assert call[2] is stop
@@ -824,12 +611,12 @@ def test_a_note_that_is_too_long_for_airflow_leaves_out_what_is_recorded_elsewhe
     length = len(json.dumps(notes[NOTE]))
     assert notes.attempts[0].ref is not None
     # Far shorter: the note of the next submission is shorter by a digit of its time now and then.
-    monkeypatch.setattr(module, "LONGEST_NOTE", length // 2)
+    monkeypatch.setattr(attempt_notes, "LONGEST_NOTE", length // 2)
     submit(model, key, notes=notes)
     (noted,) = notes.attempts
     assert (noted.key, noted.ref) == (key, None)
-    assert module.NOTE == "ocidist_run"
-    assert module.LONGEST_NOTE < 65_536
+    assert NOTE == "ocidist_run"
+    assert LONGEST_NOTE < 65_536
 
 
 def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
@@ -839,22 +626,3 @@ def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
     assert submit(model, key, notes=Notes({NOTE: {"attempts": [{"x": 1}]}})).ref.key == key
     assert "the saved state of this task cannot be read from Airflow, and is ignored: " in caplog.text
     assert "is ignored: None" not in caplog.text
-
-
-def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.05)
-    ref, answer = model.has(a_key(), [LIVE]), threading.Event()
-    asking: list[threading.Thread] = []
-
-    def slow(_: RunRef) -> int:
-        asking.append(threading.current_thread())
-        answer.wait(60)
-        return 9
-
-    model.claimed_by = slow
-    end_unless_claimed(model, ref, 0, LOG)
-    assert model.done("cancel") == [ref.job_id]
-    assert [thread.daemon for thread in asking] == [True], "a process that is killed does not wait for it"
-    answer.set()

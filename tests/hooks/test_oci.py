@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import redact
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.hooks.oci import unknown_fields
-from airflow_provider_ocidist.oci_client.credentials import access_of, credentials, fields_of
+from airflow_provider_ocidist.oci_client.credentials import access_of, credentials, oci_fields
 from scripts.emulator_process import Access
 
 
@@ -109,7 +109,7 @@ def test_a_key_in_a_file_needs_no_config_file(emulator: Access):
     given = profile[emulator.profile] if emulator.profile != "DEFAULT" else profile.defaults()
     names = ("tenancy", "user", "fingerprint", "key_file")
     access = access_of(
-        fields_of({"auth": "api_key", "region": "us-ashburn-1", **{name: given[name] for name in names}})
+        oci_fields({"auth": "api_key", "region": "us-ashburn-1", **{name: given[name] for name in names}})
     )
     _, signer = credentials(access)
     assert signer.api_key.startswith(given["tenancy"])

@@ -9,9 +9,9 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.integrations.lineage import (
+    dataset_name,
     lineage_of_copy,
     lineage_of_training,
-    name_of,
     normalized_uri,
 )
 from airflow_provider_ocidist.job_file import parsing
@@ -59,7 +59,7 @@ PLAN = Plan(
     ],
 )
 def test_a_dataset_has_the_name_that_openlineage_gives_those_in_object_stores(uri, name):
-    assert name_of(uri) == name
+    assert dataset_name(uri) == name
 
 
 def test_one_asset_has_one_spelling():

@@ -202,7 +202,7 @@ def validator() -> Any:
 
 def test_the_published_schema_is_the_one_of_the_code():
     remedy = "run `python -m airflow_provider_ocidist.job_file.json_schema`"
-    assert json_schema.FILE.read_text() == json_schema.text(), remedy
+    assert json_schema.FILE.read_text() == json_schema.schema_text(), remedy
 
 
 def test_every_kind_of_launcher_and_backend_is_in_the_schema():

@@ -46,4 +46,4 @@ def test_flags_are_found_and_left_out_by_their_names() -> None:
     flags = ("--nproc_per_node", "2", "--standalone", "--nnodes=3")
     expected = {"nproc-per-node": "2", "standalone": "", "nnodes": "3"}
     assert command_line.values(flags, "torchrun") == expected
-    assert command_line.without(flags, "torchrun", {"nproc-per-node"}) == ("--standalone", "--nnodes=3")
+    assert command_line.without_flags(flags, "torchrun", {"nproc-per-node"}) == ("--standalone", "--nnodes=3")

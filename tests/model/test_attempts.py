@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, merged, newest
+from airflow_provider_ocidist.model.attempts import (
+    Attempt,
+    End,
+    Place,
+    generation_of,
+    merged_records,
+    newest_attempt,
+)
 from airflow_provider_ocidist.model.run import RunKey, RunRef, Tries
 
 SEED = random.randrange(1_000_000)
@@ -46,23 +53,23 @@ class Task:
         `final`: the failure is one after which Airflow makes no retry.
         """
         self.number += 1
-        now = Tries(number=self.number, max_tries=self.max_tries, retries=self.retries)
+        now = Tries(try_number=self.number, max_tries=self.max_tries, retries=self.retries)
         self.generation = generation_of(now, self.known)
-        latest = newest(each for each in self.known if each.key.generation == self.generation)
+        latest = newest_attempt(each for each in self.known if each.key.generation == self.generation)
         failed = latest is not None and latest.end is not None and not latest.end.succeeded
         self.over = bool(end is False and final)
         number = (latest.key.attempt + failed) if latest else 1
         made = an_attempt(self.generation, number)
         seen = latest and latest.end
         if end is not None:
-            seen = End(succeeded=end, number=self.number, final=self.over)
+            seen = End(succeeded=end, try_number=self.number, final=self.over)
         record = Attempt(key=made.key, place=made.place, tries=now, end=seen)
-        self.known = merged(self.known, [record])
+        self.known = merged_records(self.known, [record])
         self.story.append(f"try {self.number} of {self.max_tries}: generation {self.generation}, {end}")
 
     @property
     def succeeded(self) -> bool:
-        latest = newest(self.known)
+        latest = newest_attempt(self.known)
         return latest is not None and latest.end is not None and latest.end.succeeded
 
 
@@ -92,43 +99,55 @@ def test_a_clear_after_a_success_or_a_failure_for_good_trains_again_whatever_ret
 
 
 def test_a_try_that_failed_after_its_training_had_succeeded_goes_on_with_that_success() -> None:
-    known = [an_attempt(2, end=End(succeeded=True, number=1), tries=Tries(number=1, max_tries=2, retries=2))]
-    assert generation_of(Tries(number=2, max_tries=2, retries=2), known) == 2
+    known = [
+        an_attempt(
+            2, end=End(succeeded=True, try_number=1), tries=Tries(try_number=1, max_tries=2, retries=2)
+        )
+    ]
+    assert generation_of(Tries(try_number=2, max_tries=2, retries=2), known) == 2
 
 
 @pytest.mark.parametrize("retries", [0, 1, 2, 4, 5])
 def test_editing_retries_amid_a_training_that_has_not_succeeded_begins_nothing_anew(retries: int) -> None:
-    known = [an_attempt(3, tries=Tries(number=1, max_tries=3, retries=3))]
-    assert generation_of(Tries(number=2, max_tries=3, retries=retries), known) == 3
-    known = [an_attempt(3, end=End(succeeded=False, number=1), tries=Tries(number=1, max_tries=3, retries=3))]
-    assert generation_of(Tries(number=2, max_tries=3, retries=retries), known) == 3
+    known = [an_attempt(3, tries=Tries(try_number=1, max_tries=3, retries=3))]
+    assert generation_of(Tries(try_number=2, max_tries=3, retries=retries), known) == 3
+    known = [
+        an_attempt(
+            3, end=End(succeeded=False, try_number=1), tries=Tries(try_number=1, max_tries=3, retries=3)
+        )
+    ]
+    assert generation_of(Tries(try_number=2, max_tries=3, retries=retries), known) == 3
 
 
 def test_a_clear_that_lowers_max_tries_still_makes_the_generation_grow() -> None:
-    known = [an_attempt(5, tries=Tries(number=1, max_tries=5, retries=5))]
-    assert generation_of(Tries(number=2, max_tries=1, retries=0), known) == 6
+    known = [an_attempt(5, tries=Tries(try_number=1, max_tries=5, retries=5))]
+    assert generation_of(Tries(try_number=2, max_tries=1, retries=0), known) == 6
 
 
 def test_a_dag_run_that_was_made_again_trains_again() -> None:
-    known = [an_attempt(1, end=End(succeeded=True, number=1), tries=Tries(number=1, max_tries=1, retries=1))]
-    assert generation_of(Tries(number=1, max_tries=1, retries=1), known) == 2
+    known = [
+        an_attempt(
+            1, end=End(succeeded=True, try_number=1), tries=Tries(try_number=1, max_tries=1, retries=1)
+        )
+    ]
+    assert generation_of(Tries(try_number=1, max_tries=1, retries=1), known) == 2
 
 
 def test_what_an_older_version_left_is_of_the_generation_that_airflow_names() -> None:
-    assert generation_of(Tries(number=2, max_tries=3, retries=3), [an_attempt(3)]) == 3
-    assert generation_of(Tries(number=3, max_tries=5, retries=3), [an_attempt(3)]) == 5
-    assert generation_of(Tries(number=1, max_tries=2), []) == 2
+    assert generation_of(Tries(try_number=2, max_tries=3, retries=3), [an_attempt(3)]) == 3
+    assert generation_of(Tries(try_number=3, max_tries=5, retries=3), [an_attempt(3)]) == 5
+    assert generation_of(Tries(try_number=1, max_tries=2), []) == 2
 
 
 def test_a_record_survives_json_and_the_fuller_of_two_wins() -> None:
     ref = RunRef(backend="b", key=KEY, nodes=2, job_id="j", run_ids=("r", ""), run_dir="d", submitted_at=1.0)
-    bare = an_attempt(tries=Tries(number=1, max_tries=0))
+    bare = an_attempt(tries=Tries(try_number=1, max_tries=0))
     fuller = Attempt(key=bare.key, place=bare.place, ref=ref)
     ended = Attempt(key=bare.key, place=bare.place, end=End(succeeded=False))
     elsewhere = Attempt(
         key=bare.key, place=Place(backend="b", run_dir=bare.place.run_dir, compartment_id="c")
     )
     assert [Attempt.from_json(each.to_json()) for each in (bare, fuller, ended)] == [bare, fuller, ended]
-    assert merged([bare], [fuller]) == merged([fuller], [bare]) == [fuller]
-    assert merged([ended], [fuller]) == [ended]
-    assert len(merged([bare], [elsewhere])) == 2
+    assert merged_records([bare], [fuller]) == merged_records([fuller], [bare]) == [fuller]
+    assert merged_records([ended], [fuller]) == [ended]
+    assert len(merged_records([bare], [elsewhere])) == 2

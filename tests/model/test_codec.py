@@ -144,3 +144,20 @@ def test_a_text_that_holds_no_object_is_an_error_that_readers_of_records_expect(
     for given in (text, text.encode()):
         with pytest.raises((TypeError, ValueError)):
             codec.read(Measured, given)
+
+
+@dataclass(frozen=True)
+class Renamed:
+    try_number: int = field(metadata=codec.key("number"))
+    newest: tuple[float, ...] = field(default=(), metadata=codec.key("last"))
+
+
+def test_a_field_with_a_key_of_its_own_is_written_and_read_by_it():
+    value = Renamed(3, (1.5,))
+    assert codec.encode(value) == {"number": 3, "last": [1.5]}
+    assert codec.decode(Renamed, {"number": 3, "last": [1.5]}) == value
+    assert codec.encode(Renamed(3)) == {"number": 3}
+    with pytest.raises(TypeError):
+        codec.decode(Renamed, {"try_number": 3})
+    with pytest.raises(TypeError, match=r"Renamed\.try_number must be of type int"):
+        codec.decode(Renamed, {"number": "3"})

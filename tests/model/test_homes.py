@@ -14,8 +14,19 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.model.homes import OTHER, WORDS, place_in, words_of
 
 PACKAGE = Path(kinds.__file__).parent
-ROOMS = ("cli", "gangs", "hooks", "integrations", "model", "operators", "plugin", "triggers", "work_dir")
-MODULES = ("decorators.py", "sensors.py", "transfers.py")
+ROOMS = (
+    "cli",
+    "gangs",
+    "hooks",
+    "integrations",
+    "model",
+    "operators",
+    "plugin",
+    "sensors",
+    "triggers",
+    "work_dir",
+)
+MODULES = ("decorators.py", "transfers.py")
 NOUNS = (
     "job run",
     "log group",

@@ -10,7 +10,13 @@ import time
 
 import pytest
 
-from airflow_provider_ocidist.model.masking import is_secret_name, masked, masked_text, secrets_in, without
+from airflow_provider_ocidist.model.masking import (
+    is_secret_name,
+    masked,
+    masked_text,
+    secrets_in,
+    without_secrets,
+)
 from tests.canaries import Canaries, arguments, environment, every_text
 
 
@@ -356,18 +362,20 @@ def test_each_line_of_a_key_is_masked_where_a_log_has_it_line_by_line():
     body = "MIIEvQIBADANBgkqhkiG9w0BAQEF\nAASCBKcwggSjAgEAAoIBAQC7"
     key = f"-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----"
     secrets = secrets_in({"env": {"SIGNING": key}})
-    assert [without(line, secrets) for line in key.split("\n")][1:3] == ["***", "***"]
+    assert [without_secrets(line, secrets) for line in key.split("\n")][1:3] == ["***", "***"]
 
 
 def test_a_secret_is_masked_as_a_url_writes_it_too():
-    assert without("https://me:p%40ss%2Fword@host p@ss/word", {"p@ss/word"}) == "https://me:***@host ***"
+    assert (
+        without_secrets("https://me:p%40ss%2Fword@host p@ss/word", {"p@ss/word"}) == "https://me:***@host ***"
+    )
     assert "p@ss/word" in secrets_in({"URL": "https://me:p%40ss%2Fword@host"})
 
 
 def test_every_occurrence_of_a_secret_is_masked_also_in_lists_and_tuples():
     value = {"a": ["hunter22", "x hunter22 y hunter22"], "b": ("hunter22", {"c": "hunter22"})}
-    assert "hunter22" not in repr(without(value, {"hunter22"}))
-    assert without(value, set()) == value
+    assert "hunter22" not in repr(without_secrets(value, {"hunter22"}))
+    assert without_secrets(value, set()) == value
 
 
 @pytest.mark.parametrize("seed", [*range(25), None])
@@ -392,7 +400,7 @@ def test_no_secret_of_a_job_is_shown_wherever_it_stands(seed: int | None):
     assert canaries.leaked(*every_text(masked(job))) == []
     secrets = secrets_in(job)
     printed = [" ".join(job["program"]["args"]), json.dumps(job["env"]), repr(job), *job["env"].values()]
-    assert canaries.leaked(*[without(line, secrets) for line in printed]) == []
+    assert canaries.leaked(*[without_secrets(line, secrets) for line in printed]) == []
 
 
 def test_lines_are_masked_faster_than_nodes_write_them():

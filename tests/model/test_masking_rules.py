@@ -12,10 +12,10 @@ import pytest
 from airflow_provider_ocidist.model.masking import (
     is_secret_name,
     masked,
+    masked_messages,
     masked_text,
     secrets_in,
-    shown,
-    without,
+    without_secrets,
 )
 from airflow_provider_ocidist.model.masking.names import Weight, weight_of
 from airflow_provider_ocidist.model.masking.values import is_secret, looks_made
@@ -155,7 +155,7 @@ def test_what_a_page_shows_is_masked_as_a_log_is_and_by_name_and_where_it_is_kno
         "count": 3,
         "none": None,
     }
-    assert shown(value, {"known-one"}) == {
+    assert masked_messages(value, {"known-one"}) == {
         "DB_PASSWORD": "***",
         "lines": ["export DB_PASS=***", "*** here", {"x": ["***"]}],
         "count": 3,
@@ -180,10 +180,10 @@ def test_what_is_held_as_json_is_masked_within_it():
 def test_a_secret_is_found_in_the_forms_in_which_texts_have_it():
     secret = 'a"b/c d\u00fc'.encode().decode("unicode_escape")
     for text in (secret, json.dumps(secret)[1:-1], quote(secret), quote(secret, safe="")):
-        assert without(f"<{text}>", {secret}) == "<***>"
-    assert without("ab abc", {"ab", "abc"}) == "*** ***", "the longer one first"
-    assert without("x", {""}) == "x"
-    assert without(3, {"3"}) == 3
+        assert without_secrets(f"<{text}>", {secret}) == "<***>"
+    assert without_secrets("ab abc", {"ab", "abc"}) == "*** ***", "the longer one first"
+    assert without_secrets("x", {""}) == "x"
+    assert without_secrets(3, {"3"}) == 3
 
 
 def drawn(dice: random.Random, alphabet: str, size: int) -> str:

@@ -110,7 +110,7 @@ def test_what_was_planned_to_be_shown_is_not_planned_again(
         (plan,) = job.plans(complete)
         log, stop = logging.getLogger("test"), threading.Event()
         gang = GangSubmitter(connection.backend("local"), complete, log, None, stop, plans=[plan])
-        assert gang.call_off(key, 1, ValueError("to be ended")) == []
+        assert gang.cancel_earlier(key, 1, ValueError("to be ended")) == []
         assert plan.code == complete.program.source
     assert len(made) == 1
     # Of another job they are none.

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.submission import LONGEST_NOTE, NOTE, GangSubmitter
+from airflow_provider_ocidist.gangs.attempt_notes import LONGEST_NOTE, NOTE
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from tests.training_jobs import a_job, a_key

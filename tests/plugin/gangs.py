@@ -8,8 +8,8 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Recovery, Restart, Usage
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.checkpoint_list import Checkpoint, FoundCheckpoints
-from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 
 START = 1_790_000_000.0
 NOW = START + 900
@@ -66,8 +66,8 @@ def node(rank: int, state: NodeState = NodeState.RUNNING, **changes: object) -> 
     )
 
 
-def running(nodes: int = 2) -> Look:
-    return Look(
+def running(nodes: int = 2) -> Snapshot:
+    return Snapshot(
         at=NOW,
         status=RunStatus(nodes=tuple(node(rank) for rank in range(nodes))),
         remaining=120.0,
@@ -87,7 +87,7 @@ def running(nodes: int = 2) -> Look:
     )
 
 
-def failed() -> Look:
+def failed() -> Snapshot:
     """Return a gang whose node 1 has raised, and whose output would like to be HTML."""
     bad = node(
         1,
@@ -100,10 +100,10 @@ def failed() -> Look:
     )
     told = node(0, NodeState.CANCELED, phase=Phase.DONE, exit_code=143)
     ended = tuple(replace(each, finished_at=START + 660) for each in (told, bad))
-    return Look(at=NOW, status=RunStatus(nodes=ended))
+    return Snapshot(at=NOW, status=RunStatus(nodes=ended))
 
 
-def restarted() -> Look:
+def restarted() -> Snapshot:
     """Return a gang that was launched again."""
     why = Restart(cause=Cause.NODE, message=HOSTILE, rank=1, step=40)
     back = Recovery(launch=1, seconds=9.6)

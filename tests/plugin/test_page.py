@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 import pytest
 
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
-from airflow_provider_ocidist.plugin.looks import Look
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.view import run_row, task_view
 from tests.plugin.gangs import HOSTILE, NOW, TASK, failed, record, ref, restarted, running
 
@@ -30,10 +30,10 @@ ANSWERS = {
     "failed": (200, task_view(record(state="failed"), failed(), NOW)),
     "moved": (200, task_view(record(ref(candidate=f"shape {HOSTILE}")), running(), NOW)),
     "restarted": (200, task_view(record(), restarted(), NOW)),
-    "of-pods": (200, task_view(record(ref(backend="pytorchjob")), Look(), NOW)),
-    "unreachable": (200, task_view(record(), Look(problem="no route to the region"), NOW)),
-    "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Look(), NOW)),
-    "nothing-yet": (200, task_view(replace(record(), ref=None, state="queued"), Look(), NOW)),
+    "of-pods": (200, task_view(record(ref(backend="pytorchjob")), Snapshot(), NOW)),
+    "unreachable": (200, task_view(record(), Snapshot(problem="no route to the region"), NOW)),
+    "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Snapshot(), NOW)),
+    "nothing-yet": (200, task_view(replace(record(), ref=None, state="queued"), Snapshot(), NOW)),
     "signed-out": (401, {"detail": "Not authenticated"}),
     "forbidden": (403, {"detail": "Forbidden"}),
 }

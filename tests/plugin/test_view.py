@@ -10,8 +10,8 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import Recovery, Restart, Slow
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus, TrainingResult
-from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, ref_in
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.view import run_row, starts_gangs, task_view
 from tests.plugin.gangs import HOSTILE, NOW, START, TASK, failed, node, record, ref, running
 
@@ -34,7 +34,7 @@ def test_a_running_gang_shows_progress_nodes_and_checkpoints():
     "kind, nouns", [("oci_data_science", ("job run", "OCID")), ("runai", ("pod", "id"))], ids=["oci", "runai"]
 )
 def test_the_page_gets_the_nouns_of_the_gangs_home(kind: str, nouns: tuple[str, str]) -> None:
-    gang = task_view(record(ref(backend=kind)), Look(), NOW)["gang"]
+    gang = task_view(record(ref(backend=kind)), Snapshot(), NOW)["gang"]
     assert (gang["node_noun"], gang["identifier"]) == nouns
 
 
@@ -52,7 +52,7 @@ def test_restarts_are_shown_with_their_number_cause_node_and_how_long_they_took(
     ]
     assert task_view(record(), look, NOW)["restarts"] == shown
     published = TrainingResult.of(RunRecord(ref=ref()), look.status).to_json()
-    unseen = task_view(record(state="success", result=published), Look(problem="no route"), NOW)
+    unseen = task_view(record(state="success", result=published), Snapshot(problem="no route"), NOW)
     assert unseen["restarts"] == shown
     assert task_view(record(), running(), NOW)["restarts"] == []
 
@@ -112,7 +112,7 @@ def test_what_the_task_published_of_its_failure_comes_first():
 
 def test_a_failure_before_any_node_was_created_is_shown_too():
     told = {"cause": "CONFIG", "message": "no such shape", "remedy": "correct the job"}
-    view = task_view(replace(record(), ref=None, state="failed", failure=told), Look(), NOW)
+    view = task_view(replace(record(), ref=None, state="failed", failure=told), Snapshot(), NOW)
     assert (view["gang"], view["failure"]["message"]) == (None, "no such shape")
 
 
@@ -120,7 +120,7 @@ def test_a_failed_task_whose_nodes_did_their_part_points_to_its_log():
     done = RunStatus(
         nodes=(node(0, NodeState.SUCCEEDED, exit_code=0), node(1, NodeState.SUCCEEDED, exit_code=0))
     )
-    failure = task_view(record(state="failed"), Look(at=NOW, status=done), NOW)["failure"]
+    failure = task_view(record(state="failed"), Snapshot(at=NOW, status=done), NOW)["failure"]
     assert failure["cause"] is None
     assert "see the log of the task" in failure["message"]
 
@@ -132,7 +132,7 @@ def test_without_a_look_the_result_of_the_task_is_shown():
         "nodes": [{"rank": 0, "run_id": "r", "state": "SUCCEEDED", "started_at": 10, "finished_at": 70}],
         "progress": {"step": 9, "steps": 9, "loss": 0.5, "losses": [[1, 2.0], [9, 0.5]]},
     }
-    view = task_view(record(state="success", result=result), Look(problem="no route"), NOW)
+    view = task_view(record(state="success", result=result), Snapshot(problem="no route"), NOW)
     assert (view["state"], view["seen"]["problem"], view["node_seconds"]) == ("SUCCEEDED", "no route", 60)
     assert view["checkpoints"]["items"][0]["step"] == 9
     assert view["losses"] == [[1, 2.0], [9, 0.5]]
@@ -145,7 +145,7 @@ def test_a_success_is_no_failure_though_an_earlier_node_was_lost():
 
 def test_the_last_lines_of_a_thousand_failed_nodes_are_not_sent_along():
     nodes = tuple(replace(failed().status.nodes[1], rank=rank) for rank in range(1000))
-    view = task_view(record(ref(1000), state="failed"), Look(at=NOW, status=RunStatus(nodes=nodes)), NOW)
+    view = task_view(record(ref(1000), state="failed"), Snapshot(at=NOW, status=RunStatus(nodes=nodes)), NOW)
     assert sum(each["tail"] is not None for each in view["nodes"]) == 20
     assert len(json.dumps(view)) < 600_000
 
@@ -165,18 +165,18 @@ def test_operators_that_start_gangs_are_known_by_name(operator, expected):
 
 
 def test_a_task_of_others_has_no_gang_and_no_news():
-    view = task_view(replace(record(), ref=None, operator="BashOperator", state="running"), Look(), NOW)
+    view = task_view(replace(record(), ref=None, operator="BashOperator", state="running"), Snapshot(), NOW)
     assert view["gang"] is None
     assert not view["going_on"]
 
 
 def test_a_task_that_has_created_nothing_yet_will_have_news():
-    assert task_view(replace(record(), ref=None, state="queued"), Look(), NOW)["going_on"]
+    assert task_view(replace(record(), ref=None, state="queued"), Snapshot(), NOW)["going_on"]
 
 
 def test_a_node_without_a_report_is_shown_as_the_service_has_it():
     silent = NodeStatus(rank=0, run_id="r", state=NodeState.PENDING, details="waiting for capacity")
-    (shown,) = task_view(record(ref(1)), Look(at=NOW, status=RunStatus(nodes=(silent,))), NOW)["nodes"]
+    (shown,) = task_view(record(ref(1)), Snapshot(at=NOW, status=RunStatus(nodes=(silent,))), NOW)["nodes"]
     assert (shown["state"], shown["details"]) == ("PENDING", "waiting for capacity")
 
 
@@ -215,6 +215,6 @@ def test_an_xcom_of_that_name_by_others_is_not_taken_for_a_reference(value):
 
 def test_a_success_that_shows_no_training_is_shown_with_its_warning():
     result = {"checkpoint_uri": None, "nodes": [], "warning": "it probably trained nothing"}
-    view = task_view(record(state="success", result=result), Look(problem="no route"), NOW)
+    view = task_view(record(state="success", result=result), Snapshot(problem="no route"), NOW)
     assert view["warning"] == "it probably trained nothing"
     assert task_view(record(state="success"), failed(), NOW)["warning"] is None

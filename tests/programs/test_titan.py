@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.runai.options import fields_of
+from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunStatus
@@ -103,7 +103,7 @@ def place(request: pytest.FixtureRequest, emulator: Access, tmp_path: Path) -> P
     fields, namespace = extra, emulator.kubernetes_namespace
     if request.param == "runai":
         own = {**extra, "project": told["project"]}
-        fields = fields_of(told["url"], told["client_id"], told["client_secret"], own)
+        fields = runai_fields(told["url"], told["client_id"], told["client_secret"], own)
         namespace = told["namespace"]
     prepare(emulator, namespace)
     return Place(kinds.load("backends", request.param).BACKEND.connect(fields), request.param, tmp_path)

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.capacity import CapacitySearch

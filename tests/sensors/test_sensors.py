@@ -186,8 +186,8 @@ def test_a_sensor_renews_no_lease(started: Callable[..., RunRef]) -> None:
     assert ref.lease == 7200
     waiting = sensor(ref.to_json())
     assert not waiting.poke(context())
-    assert waiting._watched is not None
-    assert waiting._watched.record.lease is None
+    assert waiting._wait.watch is not None
+    assert waiting._wait.watch.record.lease is None
 
 
 # checkpoints

@@ -51,7 +51,7 @@ MUTANTS = (
                 '    return Proof("it came to rest")',
             ),
             ("    if found.open_for_writing:", "    if False:"),
-            ("    if found.format.says is Says.BROKEN and not", "    if False and not"),
+            ("    if found.format.says is FormatResult.BROKEN and not", "    if False and not"),
         ),
         "wholeness",
     ),
@@ -216,10 +216,7 @@ MUTANTS = (
         "5",
         "backends/recorded_gangs.py",
         (
-            (
-                "merged(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))",
-                "[]",
-            ),
+            ("        return merged_records(\n", "        return [] and merged_records(\n"),
             # That an earlier attempt is seen once this one is recorded came later.
             ("        return self.index_of(begun).unknown(begun.key, [*known, begun])", "        return []"),
         ),
@@ -253,7 +250,7 @@ MUTANTS = (
         "the clocks of two machines are compared",
         "6",
         "gangs/decisions.py",
-        "        silent = unchanged.seconds(record, unchanged.node(node.rank))",
+        "        silent = durations.seconds(record, durations.node(node.rank))",
         "        silent = now - node.report.heartbeat_at if node.report else 0.0",
         "healthy gang ended",
     ),
@@ -268,7 +265,7 @@ MUTANTS = (
     _one(
         "a left-over gang is waited for without limit",
         "6",
-        "gangs/submission.py",
+        "gangs/canceller.py",
         "            if now > deadline:\n                raise _still_alive(live, within)",
         "            if False:\n                raise _still_alive(live, within)",
         "endless",
@@ -377,7 +374,7 @@ MUTANTS = (
     _one(
         "a store that is down during a fetch is not retried",
         "4",
-        "agent/patience.py",
+        "agent/store_retries.py",
         "    if isinstance(error, (StorageError, BackendError)) and error.retryable:",
         "    if False:",
         "gave up|healthy gang ended|tried again",

@@ -168,7 +168,7 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist.agent.stages import context, meeting, program_launch
     from airflow_provider_ocidist.agent.train import activity, supervise
     from airflow_provider_ocidist.backends.oci_data_science import plans, submission
-    from airflow_provider_ocidist.gangs import submission as gang
+    from airflow_provider_ocidist.gangs import canceller
     from airflow_provider_ocidist.model import run
     from airflow_provider_ocidist.storage import locations
     from airflow_provider_ocidist.triggers import training as triggers
@@ -214,8 +214,8 @@ def _patch_agent() -> None:
     kinds.names = functools.cache(kinds.names)
     workspace._package_path = functools.cache(workspace._package_path)
     # As leases are short here: nodes that never end are waited for often, and for nothing new.
-    run.ENDING_LIMIT = gang.END_WITHIN = triggers.END_WITHIN = SHORT_ENDING
-    gang.Canceller.end.__kwdefaults__["within"] = SHORT_ENDING
+    run.ENDING_LIMIT = canceller.END_WITHIN = triggers.END_WITHIN = SHORT_ENDING
+    canceller.Canceller.end.__kwdefaults__["within"] = SHORT_ENDING
     locations._numbers = itertools.count(1)
     locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
 

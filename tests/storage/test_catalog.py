@@ -83,14 +83,14 @@ def test_any_changed_byte_is_found(place):
     draw = random.Random(SEED)
     print(f"seed {SEED}")
     store = open_store(str(place))
-    assert [catalog.verify(store, item) for item in catalog.items(store)] == [None] * 3
+    assert [catalog.what_differs(store, item) for item in catalog.items(store)] == [None] * 3
     for _ in range(20):
         item = draw.choice(catalog.items(store))
         file = place / item.folder / draw.choice(["model.bin", "optimizer.bin"])
         before = file.read_bytes()
         at = draw.randrange(len(before))
         file.write_bytes(before[:at] + bytes([before[at] ^ (1 << draw.randrange(8))]) + before[at + 1 :])
-        faults = {each.folder: catalog.verify(store, each) for each in catalog.items(store)}
+        faults = {each.folder: catalog.what_differs(store, each) for each in catalog.items(store)}
         assert faults.pop(item.folder) == (
             f"{item.folder}/{file.name} is not what was published: its SHA-256 differs"
         )
@@ -101,7 +101,7 @@ def test_any_changed_byte_is_found(place):
 def test_what_was_read_is_counted(place):
     store = open_store(str(place))
     read: list[int] = []
-    catalog.verify(store, catalog.items(store)[0], read.append)
+    catalog.what_differs(store, catalog.items(store)[0], read.append)
     assert sum(read) == 3100
 
 
@@ -253,10 +253,10 @@ def test_a_damaged_folder_keeps_its_manifest_and_is_not_read(place):
     item = listed(place)["checkpoint-20"]
     assert item.manifest is not None
     store = open_store(str(place))
-    assert catalog.verify(store, item) == "optimizer.bin is missing"
+    assert catalog.what_differs(store, item) == "optimizer.bin is missing"
     half = an_item("f", FolderState.UNFINISHED)
-    assert catalog.verify(store, half) == f"it has no {MANIFEST}"
-    assert catalog.verify(store, an_item("f", FolderState.UNPROVED, fault="why")) == "why"
+    assert catalog.what_differs(store, half) == f"it has no {MANIFEST}"
+    assert catalog.what_differs(store, an_item("f", FolderState.UNPROVED, fault="why")) == "why"
 
 
 class Pieces:

@@ -85,7 +85,7 @@ def test_versions_of_one_name_get_a_place_each_and_come_back_under_their_name(pl
 def test_what_a_later_attempt_has_claimed_an_earlier_one_does_not_publish(place, tmp_path):
     uri, access = place
     old = publish(write(tmp_path, "step-1.pt"), uri, step=1, fence=Fence(attempt=1), access=access)
-    fences.claim(open_store(uri, access), Fence(attempt=2))
+    fences.claim_place(open_store(uri, access), Fence(attempt=2))
     with pytest.raises(Fenced, match="attempt 2 has begun to save there"):
         publish(write(tmp_path, "step-2.pt"), uri, step=2, fence=Fence(attempt=1), access=access)
     assert complete(uri, access) == [old]
@@ -99,7 +99,7 @@ def test_a_checkpoint_in_parts_is_not_sealed_by_an_attempt_that_was_followed(pla
     late, new = Fence(attempt=1), Fence(attempt=2)
     at = reserve(uri, "step-5", step=5, fence=late, sequence=1, access=access)
     files = send_part(folder, at, access=access)
-    fences.claim(open_store(uri, access), new)
+    fences.claim_place(open_store(uri, access), new)
     with pytest.raises(Fenced):
         seal(at, "step-5", files, step=5, fence=late, sequence=1, proof="", access=access)
     assert newest(uri, access) is None
@@ -122,12 +122,12 @@ def test_a_claim_is_never_taken_back(place):
     uri, access = place
     store = open_store(uri, access)
     assert fences.claimed(store) is None
-    fences.claim(store, Fence(attempt=3))
-    fences.claim(store, Fence(attempt=3))
+    fences.claim_place(store, Fence(attempt=3))
+    fences.claim_place(store, Fence(attempt=3))
     for lower in (Fence(), Fence(attempt=2)):
         with pytest.raises(Fenced):
-            fences.claim(store, lower)
-    fences.claim(store, Fence(generation=1))
+            fences.claim_place(store, lower)
+    fences.claim_place(store, Fence(generation=1))
     assert fences.claimed(store) == Fence(generation=1)
 
 
@@ -138,22 +138,22 @@ def test_of_many_that_claim_at_once_the_highest_holds(place):
 
     def claim(fence: Fence) -> None:
         try:
-            fences.claim(open_store(uri, access), fence)
+            fences.claim_place(open_store(uri, access), fence)
         except Fenced:
             assert fence != max(wanted)
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(claim, wanted))
     store = open_store(uri, access)
-    fences.claim(store, max(wanted))
+    fences.claim_place(store, max(wanted))
     assert fences.claimed(store) == max(wanted)
 
 
 def test_a_claim_that_cannot_be_read_is_an_error_and_no_permission(bucket, access, unruly, proxy):
-    fences.claim(open_store(bucket, access), Fence(attempt=2))
+    fences.claim_place(open_store(bucket, access), Fence(attempt=2))
     proxy.faults = [Fault(method="GET", status=503, times=100)]
     with pytest.raises(StorageError):
-        fences.claim(open_store(bucket, unruly), Fence(attempt=1))
+        fences.claim_place(open_store(bucket, unruly), Fence(attempt=1))
 
 
 def test_a_claim_that_is_damaged_is_named(place):
@@ -161,7 +161,7 @@ def test_a_claim_that_is_damaged_is_named(place):
     store = open_store(uri, access)
     store.write(fences.FILE, b"{")
     with pytest.raises(StorageError, match=rf"{fences.FILE}.*delete it"):
-        fences.claim(store, Fence(attempt=2))
+        fences.claim_place(store, Fence(attempt=2))
 
 
 def test_an_attempt_that_is_overtaken_while_it_sends_writes_no_manifest(
@@ -169,7 +169,9 @@ def test_an_attempt_that_is_overtaken_while_it_sends_writes_no_manifest(
 ):
     store = open_store(bucket, access)
     path = write(tmp_path, "step-1.pt")
-    overtake = Fault(method="PUT", path="step-1.pt", meanwhile=lambda: fences.claim(store, Fence(attempt=2)))
+    overtake = Fault(
+        method="PUT", path="step-1.pt", meanwhile=lambda: fences.claim_place(store, Fence(attempt=2))
+    )
     proxy.faults = [overtake]
     with pytest.raises(Fenced):
         publish(path, bucket, step=1, fence=Fence(attempt=1), access=unruly)
@@ -182,7 +184,7 @@ def test_a_manifest_that_arrives_while_the_next_attempt_begins_is_withdrawn(tmp_
     real = Manifest.to_json
 
     def and_the_next_attempt_claims(manifest: Manifest) -> bytes:
-        fences.claim(open_store(uri), Fence(attempt=2))
+        fences.claim_place(open_store(uri), Fence(attempt=2))
         return real(manifest)
 
     monkeypatch.setattr(Manifest, "to_json", and_the_next_attempt_claims)

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copying import destination as destinations
-from airflow_provider_ocidist.storage.copying.budget import Budget
+from airflow_provider_ocidist.storage.copying.budget import CopyBudget
 from airflow_provider_ocidist.storage.copying.destination import Destination, destination, landing
 from airflow_provider_ocidist.storage.copying.engine import Engine, is_interruption
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
@@ -44,7 +44,7 @@ def content(size: int, seed: int = 1) -> bytes:
 
 
 def engine(source: Shelf, target: Shelf, **options: Any) -> Engine:
-    chosen = {"part_size": PART, "cancel": None, "budget": Budget(8, PART), "meter": Meter(None)}
+    chosen = {"part_size": PART, "cancel": None, "budget": CopyBudget(8, PART), "meter": Meter(None)}
     return Engine(source, target, **{**chosen, **options})
 
 
@@ -103,7 +103,7 @@ def test_any_mix_of_sizes_arrives(seed: int) -> None:
     source.downloads = chosen.random() < 0.7
     source.md5s = chosen.random() < 0.5
     target.ordered = chosen.random() < 0.5
-    found = copy(source, target, sha256=chosen.random() < 0.5, budget=Budget(chosen.randint(1, 9), PART))
+    found = copy(source, target, sha256=chosen.random() < 0.5, budget=CopyBudget(chosen.randint(1, 9), PART))
     assert target.files == files
     assert sum(item.size for item in found) == sum(map(len, files.values()))
 
@@ -324,7 +324,7 @@ def test_no_thread_stays_behind() -> None:
 def test_a_copy_ends_when_it_is_asked_to(downloads: bool, how: str) -> None:
     source, target = Shelf("mem://s", {str(n): content(4 * PART) for n in range(50)}), Shelf("mem://t")
     source.downloads = downloads
-    cancel, budget = threading.Event(), Budget(2, PART)
+    cancel, budget = threading.Event(), CopyBudget(2, PART)
     begun = threading.Event()
 
     def ask(verb: str, name: str) -> None:
@@ -378,7 +378,7 @@ def test_the_end_is_reported_also_after_an_error() -> None:
 
 def test_what_is_held_in_memory_is_bounded_and_given_back() -> None:
     source, target = Shelf("mem://s", {"x": content(60 * PART), "y": content(60 * PART)}), Shelf("mem://t")
-    budget = Budget(16, PART)
+    budget = CopyBudget(16, PART)
     most = [0]
 
     def look(verb: str, _name: str) -> None:
@@ -396,7 +396,7 @@ def test_what_is_held_in_memory_is_bounded_and_given_back() -> None:
 def test_a_part_that_goes_piece_by_piece_counts_for_a_mebibyte(reads_back: bool, charge: int) -> None:
     source, target = Shelf("mem://s", {"x": bytes(6 << 20)}), Shelf("mem://t")
     target.reads_back = reads_back
-    budget = Budget(1, 3 << 20)
+    budget = CopyBudget(1, 3 << 20)
     charges: list[int] = []
     take = budget.memory.take
     budget.memory.take = lambda amount, timeout: charges.append(amount) or take(amount, timeout)
@@ -406,7 +406,7 @@ def test_a_part_that_goes_piece_by_piece_counts_for_a_mebibyte(reads_back: bool,
 
 def test_the_smallest_file_counts_for_16_kib() -> None:
     source, target = Shelf("mem://s", {"x": b"1", "y": bytes(20 << 10), "e": b""}), Shelf("mem://t")
-    budget = Budget(1, 1 << 20)
+    budget = CopyBudget(1, 1 << 20)
     charges: list[int] = []
     take = budget.memory.take
     budget.memory.take = lambda amount, timeout: charges.append(amount) or take(amount, timeout)
@@ -428,7 +428,7 @@ def test_a_copy_opens_as_many_lanes_as_its_share_of_the_streams() -> None:
 
     source = Shelf("mem://s", {str(n): content(10) for n in range(40)})
     source.before = slowly
-    budget = Budget(6, 1 << 20)
+    budget = CopyBudget(6, 1 << 20)
     with budget.member(), budget.member():
         copy(source, Shelf("mem://t"), budget=budget, part_size=1 << 20)
     assert most[0] == 3
@@ -667,7 +667,7 @@ TREE = {"a": b"1", "b/c": b"22", "z": b"333"}
 
 
 def hidden(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if locations.is_unfinished(path.name))
+    return sorted(path.name for path in folder.rglob("*") if locations.is_partial_file(path.name))
 
 
 def test_a_new_folder_appears_at_once_and_whole(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage.copying import changes, lanes, meter, selection
-from airflow_provider_ocidist.storage.copying.budget import Budget
+from airflow_provider_ocidist.storage.copying.budget import CopyBudget
 from airflow_provider_ocidist.storage.copying.lanes import Lanes, Width, next_width
 from airflow_provider_ocidist.storage.copying.memory import SMALL, Memory, gathered
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
@@ -28,7 +28,7 @@ from tests.storage.trees import make_tree
 
 
 def test_copies_at_the_same_time_share_the_streams_equally_and_each_has_one() -> None:
-    budget = Budget(64, 1 << 20)
+    budget = CopyBudget(64, 1 << 20)
     assert budget.share == 64
     with budget.member():
         assert budget.share == 64
@@ -39,14 +39,14 @@ def test_copies_at_the_same_time_share_the_streams_equally_and_each_has_one() ->
         raise KeyError
     with budget.member():
         assert budget.share == 64
-    few = Budget(2, 1 << 20)
+    few = CopyBudget(2, 1 << 20)
     with few.member(), few.member(), few.member():
         assert few.share == 1
 
 
 def test_eight_parts_may_be_in_memory() -> None:
-    assert Budget(64, 1 << 20).memory.limit == 8 << 20
-    assert not Budget(64, 1 << 20).interrupted.is_set()
+    assert CopyBudget(64, 1 << 20).memory.limit == 8 << 20
+    assert not CopyBudget(64, 1 << 20).interrupted.is_set()
 
 
 # Memory
@@ -579,7 +579,7 @@ def test_what_the_source_has_and_cannot_be_copied_is_not_extra() -> None:
 
 def test_all_that_is_named_is_deleted_and_an_error_is_raised() -> None:
     _, target = shelves({}, {str(number): b"" for number in range(50)})
-    changes.delete(target, [str(number) for number in range(49)])
+    changes.delete_names(target, [str(number) for number in range(49)])
     assert list(target.files) == ["49"]
 
     def refuse(verb: str, name: str) -> None:
@@ -587,7 +587,7 @@ def test_all_that_is_named_is_deleted_and_an_error_is_raised() -> None:
 
     target.before = refuse
     with pytest.raises(StorageError, match="no delete of 49"):
-        changes.delete(target, ["49"])
+        changes.delete_names(target, ["49"])
 
 
 # What is to be copied

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_ocidist.errors import DamagedFence, Fenced, StorageError
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.fences import claim, claimed
+from airflow_provider_ocidist.storage.fences import claim_place, claimed
 from airflow_provider_ocidist.storage.stores.base import Buffer
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
@@ -57,26 +57,26 @@ def at(attempt: int, generation: int = 0) -> Fence:
 
 def write(store: LocalStore, fence: Fence) -> None:
     """Claim as another node does, past the one that is watched."""
-    claim(LocalStore(store.folder), fence)
+    claim_place(LocalStore(store.folder), fence)
 
 
 def test_a_place_that_nobody_has_claimed_is_distinguished_from_one_of_the_lowest(store: Busy) -> None:
     assert claimed(store) is None
-    claim(store, LOWEST)
+    claim_place(store, LOWEST)
     assert claimed(store) == LOWEST == Fence(generation=0, attempt=0)
 
 
 def test_a_claim_is_read_as_it_was_made(store: Busy) -> None:
     for fence in (at(1), at(7), at(1, 1), at(12, 3)):
-        claim(store, fence)
+        claim_place(store, fence)
         assert claimed(store) == fence
     assert json.loads(LocalStore(store.folder).read("fence.json")) == {"generation": 3, "attempt": 12}
 
 
 def test_a_claim_that_holds_costs_one_look(store: Busy) -> None:
-    claim(store, at(2))
+    claim_place(store, at(2))
     store.done.clear()
-    claim(store, at(2))
+    claim_place(store, at(2))
     assert store.done == ["read"]
 
 
@@ -84,10 +84,10 @@ def test_a_claim_that_holds_costs_one_look(store: Busy) -> None:
 def test_an_earlier_attempt_is_refused_by_name_and_changes_nothing(
     store: Busy, later: Fence, earlier: Fence
 ) -> None:
-    claim(store, later)
+    claim_place(store, later)
     store.done.clear()
     with pytest.raises(Fenced) as caught:
-        claim(store, earlier)
+        claim_place(store, earlier)
     assert str(caught.value) == (
         f"attempt {later.attempt} has begun to save there: "
         f"attempt {earlier.attempt} publishes and deletes nothing in {store.uri} any more"
@@ -123,14 +123,14 @@ def test_a_claim_that_cannot_be_understood_permits_nothing_and_is_named_with_the
     content = damaged(random.Random(seed))
     LocalStore(store.folder).write("fence.json", content)
     with pytest.raises(DamagedFence, match="delete it once no node is left that does") as caught:
-        claim(store, at(1))
+        claim_place(store, at(1))
     place = store.uri_of("fence.json")
     assert str(caught.value).startswith(f"{place} does not say which attempt saves there (")
     assert caught.value.uri == place
     assert not caught.value.retryable
     assert LocalStore(store.folder).read("fence.json") == content, "nobody writes over it"
     LocalStore(store.folder).delete("fence.json")
-    claim(store, at(1))
+    claim_place(store, at(1))
     assert claimed(store) == at(1)
 
 
@@ -150,16 +150,16 @@ def test_of_claims_at_any_moment_the_highest_holds(
     store.before = {verb: [lambda: write(store, other)]}
     if other > at(2):
         with pytest.raises(Fenced):
-            claim(store, at(2))
+            claim_place(store, at(2))
         assert claimed(store) == other
     else:
-        claim(store, at(2))
+        claim_place(store, at(2))
         assert claimed(store) == at(2)
 
 
 def test_one_that_is_overtaken_again_and_again_by_earlier_ones_gets_through(store: Busy) -> None:
     store.before = {"write": [lambda number=number: write(store, at(number)) for number in range(1, 15)]}
-    claim(store, at(20))
+    claim_place(store, at(20))
     assert claimed(store) == at(20)
 
 
@@ -168,7 +168,7 @@ def test_a_place_that_never_rests_is_an_error_that_may_pass(
 ) -> None:
     monkeypatch.setattr(store, "write_if", lambda *_: store.done.append("write") and False)
     with pytest.raises(StorageError) as caught:
-        claim(store, at(1))
+        claim_place(store, at(1))
     assert str(caught.value) == f"{store.uri_of('fence.json')} changes all the time"
     assert caught.value.retryable
     assert caught.value.uri == store.uri
@@ -183,7 +183,7 @@ def test_in_whatever_order_attempts_come_only_the_latest_so_far_holds(store: Bus
     highest = LOWEST
     for fence in order:
         try:
-            claim(store, fence)
+            claim_place(store, fence)
         except Fenced:
             assert fence < highest, f"seed {seed}"
         else:

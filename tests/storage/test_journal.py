@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.storage.stores import journal as module
-from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, digest_of, this_boot
+from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, places_digest, this_boot
 
 
 def opened(path: Path, **subject: object) -> Journal:
@@ -237,23 +237,23 @@ def test_a_journal_holds_no_secret_and_goes_on_with_another_token(tmp_path: Path
 
 
 def test_a_key_is_of_the_places_in_their_order_whatever_token_opens_them() -> None:
-    key = digest_of(TOKENS[0], "/target")
-    assert key == digest_of(TOKENS[1], "/target")
+    key = places_digest(TOKENS[0], "/target")
+    assert key == places_digest(TOKENS[1], "/target")
     assert len(key) == 8
     assert int(key, 16) >= 0
     others = {
-        digest_of("/target", TOKENS[0]),
-        digest_of(TOKENS[0]),
-        digest_of("https://example.com/other", "/target"),
-        digest_of("a", "b"),
-        digest_of("ab"),
-        digest_of("\udcff"),
+        places_digest("/target", TOKENS[0]),
+        places_digest(TOKENS[0]),
+        places_digest("https://example.com/other", "/target"),
+        places_digest("a", "b"),
+        places_digest("ab"),
+        places_digest("\udcff"),
     }
     assert len(others | {key}) == 7
 
 
 def test_a_key_stays_the_same_from_one_version_to_the_next() -> None:
-    assert digest_of("/a", "oci://b@n/c") == "fd67b541"
+    assert places_digest("/a", "oci://b@n/c") == "fd67b541"
 
 
 def test_journals_of_far_targets_live_in_the_users_cache(

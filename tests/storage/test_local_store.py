@@ -20,7 +20,7 @@ from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage.stores import local
 from airflow_provider_ocidist.storage.stores.base import Origin
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.stores.local import LocalStore, gaps, local_errors, merged
+from airflow_provider_ocidist.storage.stores.local import LocalStore, gaps, local_errors, merged_ranges
 
 MINE = Origin(uri="oci://b@n/x", etag="1", size=6)
 
@@ -487,7 +487,7 @@ def test_what_is_written_and_what_is_missing_are_all_there_is(seed: int) -> None
             (start, start + dice.randint(0, 6))
             for start in (dice.randint(0, 30) for _ in range(dice.randint(0, 6)))
         ]
-        found = merged(ranges)
+        found = merged_ranges(ranges)
         written = {place for start, end in ranges for place in range(start, end)}
         assert {place for start, end in found for place in range(start, end)} == written
         assert all(found[at][1] < found[at + 1][0] for at in range(len(found) - 1)), f"seed {seed}: {ranges}"

@@ -89,6 +89,6 @@ def test_odd_names_that_stay_inside_are_taken(name):
 def test_unfinished_names_are_short_enough_and_recognised():
     for name in ("x", "ü" * 120, ".hidden", "two\nlines"):
         made = locations.unfinished_name(name)
-        assert locations.is_unfinished(f"folder/{made}")
+        assert locations.is_partial_file(f"folder/{made}")
         assert len(made.encode()) <= 255
-    assert not locations.is_unfinished("x.part")
+    assert not locations.is_partial_file("x.part")

@@ -107,7 +107,7 @@ def test_only_what_is_older_of_the_same_task_is_ever_aborted(number, tmp_path):
 
 def test_retention_forgets_what_was_begun_long_before_the_newest(tmp_path):
     uri, fence = str(tmp_path / "target"), Fence(attempt=2)
-    fences.claim(open_store(uri), fence)
+    fences.claim_place(open_store(uri), fence)
     for name in ("old.attempt-2/x", "new.attempt-2/x", "former/x", "later.attempt-3/x", "fence.json"):
         cut_off(uri, None, name)
     for folder in ("old.attempt-2", "later.attempt-3"):

@@ -18,8 +18,8 @@ from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Origin
-from airflow_provider_ocidist.storage.stores.journal import Journal, digest_of
-from airflow_provider_ocidist.storage.stores.local import gaps, merged
+from airflow_provider_ocidist.storage.stores.journal import Journal, places_digest
+from airflow_provider_ocidist.storage.stores.local import gaps, merged_ranges
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from tests.storage.trees import make_tree, read_store, read_tree
@@ -286,10 +286,10 @@ def test_a_journal_holds_no_secret_and_is_found_again_with_another_token(tmp_pat
     again.forget()
     assert "secret" not in path.read_text()
     again.close()
-    keys = {digest_of(str(subject(token)["from"]), "/target") for token in ("first", "second")}
+    keys = {places_digest(str(subject(token)["from"]), "/target") for token in ("first", "second")}
     assert len(keys) == 1
     of_before = hashlib.sha256(b"oci://b@n/x\0/target").hexdigest()[:8]
-    assert digest_of("oci://b@n/x", "/target") == of_before
+    assert places_digest("oci://b@n/x", "/target") == of_before
 
 
 def test_a_journal_in_use_or_in_no_writable_place_is_done_without(tmp_path: Path) -> None:
@@ -315,4 +315,4 @@ def test_a_journal_in_use_or_in_no_writable_place_is_done_without(tmp_path: Path
 def test_what_is_missing_of_a_part_is_what_was_not_written(
     written: Sequence[tuple[int, int]], missing: Sequence[tuple[int, int]]
 ) -> None:
-    assert gaps(merged(written), 10, 20) == missing
+    assert gaps(merged_ranges(written), 10, 20) == missing

@@ -176,7 +176,7 @@ def test_a_late_attempt_deletes_nothing(tmp_path):
     uri = str(tmp_path / "target")
     for step in range(5):
         publish(write(tmp_path, f"step-{step}.pt"), uri, step=step)
-    fences.claim(open_store(uri), Fence(attempt=2))
+    fences.claim_place(open_store(uri), Fence(attempt=2))
     with pytest.raises(Fenced):
         retain(uri, Retention(keep=1), fence=Fence(attempt=1))
     assert len(complete(uri)) == 5
@@ -187,7 +187,7 @@ def test_the_fence_is_read_before_each_deletion(bucket, access, unruly, proxy, t
     for step in range(1, 6):
         publish(write(tmp_path, f"step-{step}.pt"), bucket, step=step, access=access)
     store = open_store(bucket, access)
-    proxy.faults = [Fault(method="DELETE", meanwhile=lambda: fences.claim(store, Fence(attempt=2)))]
+    proxy.faults = [Fault(method="DELETE", meanwhile=lambda: fences.claim_place(store, Fence(attempt=2)))]
     with pytest.raises(Fenced):
         retain(bucket, Retention(keep=1), fence=FIRST, access=unruly)
     assert len(complete(bucket, access)) == 4

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.stores.opening import open_store
-from airflow_provider_ocidist.storage.weights import digest_of
+from airflow_provider_ocidist.storage.weights import weights_digest
 
 
 def stored(folder: Path, files: dict[str, bytes]) -> str:
@@ -24,7 +24,7 @@ def stored(folder: Path, files: dict[str, bytes]) -> str:
     )
     manifest = Manifest(version=2, name="step-1", created_at=1.0, files=known)
     (folder / MANIFEST).write_bytes(manifest.to_json())
-    return digest_of(open_store(str(folder), None), "")
+    return weights_digest(open_store(str(folder), None), "")
 
 
 def archive(path: Path, tensors: list[bytes], pickled: object) -> bytes:

@@ -134,7 +134,7 @@ def test_the_event_is_the_record_as_it_is_by_then(trigger: Trigger, ref: RunRef)
     ((watch, interval),) = trigger.shared.watches
     assert isinstance(watch, TaskWatch)
     assert watch.leaves_the_end
-    assert watch._number == 2
+    assert watch._try_number == 2
     assert interval == 0.5
     assert trigger.shared.model.done("cancel") == []
 

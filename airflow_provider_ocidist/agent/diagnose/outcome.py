@@ -99,7 +99,7 @@ def as_exit_status(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def one_line(rank: int, nodes: int, outcome: Outcome) -> str:
+def ending_line(rank: int, nodes: int, outcome: Outcome) -> str:
     """Return the line for a person about a node that ended early."""
     if outcome.cause is None:
         return f"node {rank} ends: {outcome.message}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard, program
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.model.report import Standing
+from airflow_provider_ocidist.model.report import StackPosition
 
 PROGRAM_FOLDER = str(Path(program.__file__).resolve().parent)
 """First folder of the training's PYTHONPATH."""
@@ -69,10 +69,10 @@ class ProcessStack:
     @property
     def line(self) -> str:
         who = f"process {self.pid}" if self.rank is None else f"rank {self.rank} (process {self.pid})"
-        return f"{who} ({self.command[:80]}): {self.state}{shown(self.frames)}"
+        return f"{who} ({self.command[:80]}): {self.state}{frames_shown(self.frames)}"
 
 
-def shown(frames: Sequence[str]) -> str:
+def frames_shown(frames: Sequence[str]) -> str:
     """Return the innermost functions as they stand in a line, with what goes before them."""
     return f"; in {', in '.join(frames[:INNERMOST])}" if frames else ""
 
@@ -100,15 +100,15 @@ def take(guard_pid: int, stack_file: Path, search: str | None = None) -> list[Pr
 
     Processes that neither py-spy nor our handler can show print their stacks to their own standard error, and end.
     """
-    found = [each for pid in guard.descendants(guard_pid) if (each := describe(pid))]
+    found = [each for pid in guard.descendants(guard_pid) if (each := process_stack_of(pid))]
     spied = _spy([each.pid for each in found], shutil.which("py-spy", path=search))
     until = time.monotonic() + TOTAL_LIMIT
     taken = [_with_text(each, spied.get(each.pid) or _ask(each.pid, stack_file, until)) for each in found]
     mute = [each.pid for each in taken if not each.text and catches(each.pid, signal.SIGABRT)]
-    deaf = [pid for pid in mute if not catches(pid, STACK_SIGNAL)]
-    for pid in deaf:
+    ignoring = [pid for pid in mute if not catches(pid, STACK_SIGNAL)]
+    for pid in ignoring:
         os.kill(pid, signal.SIGABRT)
-    if deaf:
+    if ignoring:
         time.sleep(ABORT_TIME)
     return taken
 
@@ -164,7 +164,7 @@ def _size(file: Path) -> int:
 # What the kernel knows
 
 
-def describe(pid: int) -> ProcessStack | None:
+def process_stack_of(pid: int) -> ProcessStack | None:
     """Return a process's command, state and kernel wait; None when it is gone."""
     place = Path(f"/proc/{pid}")
     try:
@@ -205,18 +205,18 @@ def catches(pid: int, number: int) -> bool:
 # What they show
 
 
-def standings(stacks: Sequence[ProcessStack]) -> tuple[Standing, ...]:
+def stack_positions(stacks: Sequence[ProcessStack]) -> tuple[StackPosition, ...]:
     """Return where each rank stands: by the first process of it that shows something, which is the nearest to the
     launcher: a loader of data has the rank of its parent.
     """
-    found: dict[int, Standing] = {}
+    found: dict[int, StackPosition] = {}
     for stack in stacks:
         if stack.rank is not None and (stack.rank not in found or not found[stack.rank].at):
-            found[stack.rank] = Standing(rank=stack.rank, at=stack.frames[:INNERMOST])
+            found[stack.rank] = StackPosition(rank=stack.rank, at=stack.frames[:INNERMOST])
     return tuple(found[rank] for rank in sorted(found))
 
 
-def odd_ones(all_standing: Iterable[Standing]) -> str | None:
+def odd_ones(all_standing: Iterable[StackPosition]) -> str | None:
     """Return which ranks stand elsewhere than the others, in words; None where that shows no difference."""
     known = [each for each in all_standing if each.rank is not None]
     waiting = [each for each in known if _waits_for_others(each)]
@@ -235,16 +235,16 @@ def odd_ones(all_standing: Iterable[Standing]) -> str | None:
     return f"{named}{more}, while {len(known) - len(odd)} of {len(known)} ranks {where}"
 
 
-def _waits_for_others(standing: Standing) -> bool:
-    return any(place in frame for frame in standing.at for place in WAITS)
+def _waits_for_others(position: StackPosition) -> bool:
+    return any(place in frame for frame in position.at for place in WAITS)
 
 
-def _place(standing: Standing) -> str:
-    return standing.at[0] if standing.at else "an unknown place"
+def _place(position: StackPosition) -> str:
+    return position.at[0] if position.at else "an unknown place"
 
 
-def _where(standing: Standing) -> str:
-    return f"stands{shown(standing.at)[1:]}" if standing.at else "does not answer"
+def _where(position: StackPosition) -> str:
+    return f"stands{frames_shown(position.at)[1:]}" if position.at else "does not answer"
 
 
 def as_text(stacks: Sequence[ProcessStack]) -> str:

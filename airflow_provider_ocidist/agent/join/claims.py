@@ -25,7 +25,7 @@ def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
 
     uri = config.checkpoints.uri
     try:
-        fences.claim(open_store(uri, access), config.fence)
+        fences.claim_place(open_store(uri, access), config.fence)
     except Fenced as error:
         # Airflow retries it: each retry has a higher number, so that one with a lost record succeeds.
         raise AgentError(

@@ -39,11 +39,11 @@ class Heartbeat:
         switch: StopSwitch,
         interval: float = INTERVAL,
         *,
-        hasty: Store | None = None,
+        quick_store: Store | None = None,
     ) -> None:
-        """`hasty`: the same store without retries and with a short timeout."""
+        """`quick_store`: the same store without retries and with a short timeout."""
         self.store = store
-        self.hasty = hasty or store
+        self.quick_store = quick_store or store
         self._report = report
         self._changes: dict[str, Any] = {}
         """Changes of the report since the last beat, which makes one new report of all."""
@@ -67,8 +67,8 @@ class Heartbeat:
     def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Heartbeat:
         """Return a node's heartbeat, not started. Raises StorageError when the run directory cannot be used."""
         # The next beat is the retry. The store's own take up to three minutes: this node would count as lost.
-        hasty = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))
-        return cls(open_store(run_dir, access), report, switch, hasty=hasty)
+        quick_store = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))
+        return cls(open_store(run_dir, access), report, switch, quick_store=quick_store)
 
     def start(self) -> None:
         self._thread.start()
@@ -129,7 +129,7 @@ class Heartbeat:
     def read_lease(self) -> bytes | None:
         """Return the lease's last renewal; None: no renewal yet. Raises StorageError, OSError."""
         try:
-            return self.hasty.read(LEASE_FILE)
+            return self.quick_store.read(LEASE_FILE)
         except FileNotFoundError:
             return None
 
@@ -140,7 +140,7 @@ class Heartbeat:
 
     def read_stop_request(self) -> StopRequest | None:
         """Return the stop request for this launch, if one can be read without a retry."""
-        return self._own(_stop_request(self.hasty))
+        return self._own(_stop_request(self.quick_store))
 
     def ask_all_to_stop(self, request: StopRequest) -> StopRequest | None:
         """Write a stop request, unless there is one: the first failure explains the rest.
@@ -195,7 +195,7 @@ class Heartbeat:
             with self._writing:
                 self.update(heartbeat_at=time.time())
                 report = self.report
-                self.hasty.write(report_of(report.rank), report.to_json())
+                self.quick_store.write(report_of(report.rank), report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)
@@ -221,14 +221,14 @@ def _stop_request(store: Store) -> StopRequest | None:
 def stop_for(request: StopRequest) -> Stop:
     """Return the reason to end for a stop request."""
     return Stop(
-        message=describe(request),
+        message=stop_in_words(request),
         stacks=request.hang or request.cause is Cause.HANG,
         hurried=request.cause is not Cause.ABANDONED,
         restarts=request.restarts,
     )
 
 
-def describe(request: StopRequest) -> str:
+def stop_in_words(request: StopRequest) -> str:
     who = "the submitter" if request.rank is None else f"node {request.rank}"
     what = "the launch" if request.restarts else "the run"
     return f"{who} ended {what} ({request.cause}): {request.message}"

@@ -15,7 +15,7 @@ per node."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stillness:
+class StallTime:
     """The seconds for which one node has shown no progress, by its own clock."""
 
     idle: float
@@ -26,7 +26,7 @@ class Stillness:
     """Newest step."""
 
 
-def is_hung(nodes: Sequence[Stillness], timeout: float) -> bool:
+def is_hung(nodes: Sequence[StallTime], timeout: float) -> bool:
     """Return whether nobody makes progress. Where some nodes count steps, the output of the others proves nothing."""
     judged = [node for node in nodes if node.by_steps] or list(nodes)
     return all(node.idle >= max(timeout, OVER_THE_LONGEST * node.longest_step) for node in judged)
@@ -40,10 +40,10 @@ class HangWatch:
         meter: ProgressMeter,
         timeout: float,
         *,
-        others: Callable[[], Sequence[Stillness | None]],
+        others: Callable[[], Sequence[StallTime | None]],
         declare: Callable[[str], object],
     ) -> None:
-        """`others` returns the other nodes' stillness; None where a report is unreadable."""
+        """`others` returns the other nodes' stall times; None where a report is unreadable."""
         self.meter = meter
         self.timeout = timeout
         self.others = others
@@ -57,9 +57,9 @@ class HangWatch:
             self.declared = True
             self.declare(_message(hung, self.timeout))
 
-    def _hung(self) -> list[Stillness]:
+    def _hung(self) -> list[StallTime]:
         """Return all nodes where they hang."""
-        own = Stillness(
+        own = StallTime(
             idle=self.meter.idle,
             by_steps=self.meter.by_steps,
             longest_step=self.meter.longest_step,
@@ -72,7 +72,7 @@ class HangWatch:
         # An unreadable report may hold progress: then no hang is declared.
         return known if len(known) == 1 + len(found) and is_hung(known, self.timeout) else []
 
-    def _may_be_mere_talk(self, own: Stillness) -> bool:
+    def _may_be_mere_talk(self, own: StallTime) -> bool:
         """Whether it is time to see if another node counts steps, while this one only prints."""
         now = time.monotonic()
         if own.by_steps or now - self._looked_at < self.timeout / LOOKS:
@@ -81,7 +81,7 @@ class HangWatch:
         return True
 
 
-def _message(nodes: Sequence[Stillness], timeout: float) -> str:
+def _message(nodes: Sequence[StallTime], timeout: float) -> str:
     step = max((node.step for node in nodes if node.step is not None), default=None)
     last = "no step was ever seen" if step is None else f"the last step was {step}"
     what = "step" if any(node.by_steps for node in nodes) else "output, progress"

@@ -111,7 +111,7 @@ class HealthWatch:
             return []
         self._begin("nvidia-smi")
         for prefix in [self._fields] if self._fields else PREFIXES:
-            gpus = ask_gpus(self._smi, prefix)
+            gpus = ask_gpu_health(self._smi, prefix)
             if gpus is not None:
                 self._fields = prefix
                 return self._of_gpus(gpus)
@@ -153,7 +153,7 @@ class HealthWatch:
         return [f"node {rank} at {self.peers[rank]} does not answer it any more" for rank in lost]
 
 
-def ask_gpus(smi: str, prefix: str) -> Gpus | None:
+def ask_gpu_health(smi: str, prefix: str) -> Gpus | None:
     """Return what nvidia-smi knows of the GPUs' health; None where it fails, as one that has other fields does."""
     fields = ",".join(["index", ECC, *(f"{prefix}.{reason}" for reason in REASONS)])
     command = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]

@@ -119,7 +119,7 @@ class PeerWatch:
 
     def _note_trained(self, peers: Sequence[NodeReport]) -> bool:
         """Note which of these have trained, as far as that can be read now; return whether any has."""
-        reports = [read_report(self.heartbeat.hasty, peer.rank) for peer in peers]
+        reports = [read_report(self.heartbeat.quick_store, peer.rank) for peer in peers]
         trained = {report.rank for report in reports if report is not None and report.phase in TRAINED}
         self._done |= trained
         return bool(trained)

@@ -32,14 +32,14 @@ class EventFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._offsets: dict[Path, int] = {path: path.stat().st_size for path in find(folder)}
+        self._offsets: dict[Path, int] = {path: path.stat().st_size for path in event_files_in(folder)}
         self._search_at = 0.0
 
     def new_scalars(self) -> Iterator[Scalar]:
         """Yield what has been written since the last call. Never raises: metrics are optional."""
         if time.monotonic() >= self._search_at:
             self._search_at = time.monotonic() + SEARCH_INTERVAL
-            for path in find(self.folder):
+            for path in event_files_in(self.folder):
                 self._offsets.setdefault(path, 0)
         for path, offset in list(self._offsets.items()):
             try:
@@ -50,7 +50,7 @@ class EventFiles:
                 yield from scalars_of(record)
 
 
-def find(folder: Path) -> list[Path]:
+def event_files_in(folder: Path) -> list[Path]:
     """Return the event files below a folder; the search is bounded, as there may be a million images."""
     found: list[Path] = []
     places, looked_at = [(str(folder), 0)], 0

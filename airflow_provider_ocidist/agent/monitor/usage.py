@@ -72,7 +72,7 @@ class UsageMeter:
         self._spent = (now, spent)
         memory, limit = memory_in_use()
         if self._smi and now - self._gpus_at >= GPU_INTERVAL:
-            self._gpus, self._gpus_at = ask_gpus(self._smi), now
+            self._gpus, self._gpus_at = ask_gpu_usage(self._smi), now
             if any(gpu[1] >= GPU_AT_WORK for gpu in self._gpus):
                 self.gpu_at_work()
         gpus = self._gpus
@@ -89,7 +89,7 @@ class UsageMeter:
         return replace(seen, idle=round(now - self._used_at, 1))
 
 
-def ask_gpus(smi: str) -> list[tuple[float, ...]]:
+def ask_gpu_usage(smi: str) -> list[tuple[float, ...]]:
     """Return, for each GPU, GPU and memory utilization in per cent, and used and total memory in MiB."""
     try:
         output = subprocess.run(

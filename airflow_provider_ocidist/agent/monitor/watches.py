@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
-from airflow_provider_ocidist.agent.monitor.hang import HangWatch, Stillness
+from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime
 from airflow_provider_ocidist.agent.monitor.health import HealthWatch
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch
 from airflow_provider_ocidist.agent.monitor.peers import OWN_TROUBLE, PeerWatch
@@ -128,12 +128,12 @@ class Watches:
 
     def _others(self) -> list[NodeReport | None]:
         # Read between two beats: an answer slower than a beat counts as unknown.
-        return read_others(self.heartbeat.hasty, self.heartbeat.report.rank, self.config.nodes)
+        return read_others(self.heartbeat.quick_store, self.heartbeat.report.rank, self.config.nodes)
 
     def _all_reports(self) -> list[NodeReport]:
         return [report for report in [self.heartbeat.report, *self._others()] if report]
 
-    def _others_moved(self) -> list[Stillness | None]:
+    def _others_moved(self) -> list[StallTime | None]:
         """Return for how long each other node has been still; the main node judges for all, the others once it is
         done. A node whose training has ended judges nobody: it may save what it has for longer than a hang takes.
         """
@@ -144,21 +144,21 @@ class Watches:
         done = {report.rank for report in reports if report and report.phase is Phase.DONE}
         if own != self.main_rank and self.main_rank not in done:
             return [None]
-        return [self._stillness(report) for report in reports]
+        return [self._stall_time(report) for report in reports]
 
-    def _stillness(self, report: NodeReport | None) -> Stillness | None:
+    def _stall_time(self, report: NodeReport | None) -> StallTime | None:
         """Return for how long a node has shown no progress, or has been done; None when that is not known."""
         if report is None:
             return None
         if report.phase is Phase.SAVING:
-            return Stillness(idle=0.0, by_steps=True)
+            return StallTime(idle=0.0, by_steps=True)
         if report.phase is Phase.DONE:
             now = time.monotonic()
-            return Stillness(idle=now - self._done_at.setdefault(report.rank, now))
+            return StallTime(idle=now - self._done_at.setdefault(report.rank, now))
         progress = report.progress
         if progress is None or progress.idle is None:
             return None
-        return Stillness(
+        return StallTime(
             idle=progress.idle,
             by_steps=progress.by_steps,
             longest_step=progress.longest_step,

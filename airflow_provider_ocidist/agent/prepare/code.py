@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.patience import cannot_be_fetched
 from airflow_provider_ocidist.agent.prepare import disk
 from airflow_provider_ocidist.agent.prepare.workspace import (
     PACKAGE_ROOT,
@@ -17,6 +16,7 @@ from airflow_provider_ocidist.agent.prepare.workspace import (
     workspace_of,
 )
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Program

@@ -16,7 +16,7 @@ def check_room(what: str, needed: int, folder: Path) -> None:
     """Raise AgentError when so many bytes more do not fit where a folder is, or will be."""
     free = free_bytes(folder)
     if needed > free:
-        raise AgentError(_full(what, folder, free, f"needs {shown(needed)}"), cause=Cause.DATA)
+        raise AgentError(_full(what, folder, free, f"needs {size_shown(needed)}"), cause=Cause.DATA)
 
 
 def free_bytes(folder: Path) -> int:
@@ -37,18 +37,18 @@ def is_full(error: BaseException | None) -> bool:
 
 def full_error(what: str, folder: Path, needed: int | None = None) -> AgentError:
     """Return what to raise when the disk has filled up; `needed` is in bytes, where it is known."""
-    wants = f"needs {shown(needed)}" if needed else "does not fit"
+    wants = f"needs {size_shown(needed)}" if needed else "does not fit"
     return AgentError(_full(what, folder, free_bytes(folder), wants), cause=Cause.DATA)
 
 
 def _full(what: str, folder: Path, free: int, wants: str) -> str:
     return (
-        f"{what} {wants}, and the disk that holds {folder} has {shown(free)} free: "
+        f"{what} {wants}, and the disk that holds {folder} has {size_shown(free)} free: "
         "give the nodes more disk (backend.block_storage_gb), or mount the data"
     )
 
 
-def shown(count: float) -> str:
+def size_shown(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

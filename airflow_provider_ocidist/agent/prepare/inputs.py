@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_ocidist.agent.patience import patiently
 from airflow_provider_ocidist.agent.prepare import disk
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.job import Input
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -48,7 +48,7 @@ def fetch_inputs(
     with ThreadPoolExecutor(AT_A_TIME, "inputs") as pool:
         fetched = [
             pool.submit(
-                patiently, functools.partial(_fetch, item, working_dir, access, ended), patience, ended
+                with_retries, functools.partial(_fetch, item, working_dir, access, ended), patience, ended
             )
             for item in inputs
         ]
@@ -70,7 +70,11 @@ def _fetch(item: Input, working_dir: Path, access: OciAccess, ended: threading.E
     if report.files == 0:
         raise AgentError(f"{what} is empty", cause=Cause.DATA)
     logger.info(
-        "fetched %s: %d files, %s in %.1f s", what, report.files, disk.shown(report.bytes), report.seconds
+        "fetched %s: %d files, %s in %.1f s",
+        what,
+        report.files,
+        disk.size_shown(report.bytes),
+        report.seconds,
     )
 
 
@@ -90,7 +94,7 @@ def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threadi
 
     def say(error: StorageError) -> None:
         why = shown_in(str(error))
-        logger.warning("%s broke off after %s: %s; going on", what, disk.shown(watch.bytes_done), why)
+        logger.warning("%s broke off after %s: %s; going on", what, disk.size_shown(watch.bytes_done), why)
 
     return until_whole(
         attempt,

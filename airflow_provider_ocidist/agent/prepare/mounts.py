@@ -14,7 +14,7 @@ without that right."""
 
 def check_mounts(paths: Sequence[str], environ: Mapping[str, str]) -> None:
     """Raise AgentError that names every folder that should be mounted, and is not there."""
-    missing = [path for path in paths if not folder_of(path, environ).is_dir()]
+    missing = [path for path in paths if not mount_folder(path, environ).is_dir()]
     if missing:
         raise AgentError(
             f"the job mounts {', '.join(missing)}, and this node has no such folder: check that the platform could "
@@ -23,7 +23,7 @@ def check_mounts(paths: Sequence[str], environ: Mapping[str, str]) -> None:
         )
 
 
-def folder_of(path: str, environ: Mapping[str, str]) -> Path:
+def mount_folder(path: str, environ: Mapping[str, str]) -> Path:
     """Return where a mount is seen: a bare name is a folder in `/mnt`, as OCI has it."""
     absolute = Path("/mnt") / path
     root = environ.get(ROOT_VARIABLE)

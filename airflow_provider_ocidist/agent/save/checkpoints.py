@@ -6,8 +6,8 @@ import logging
 import os
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.patience import cannot_be_fetched
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,
@@ -168,6 +168,6 @@ def _point_deepspeed_to(checkpoint: Path) -> None:
         checkpoint.with_name("latest").write_text(checkpoint.name)
 
 
-def folder_of(checkpoints: Checkpoints | None, working_dir: Path) -> Path:
+def checkpoint_folder(checkpoints: Checkpoints | None, working_dir: Path) -> Path:
     """Return where the program writes checkpoints; an absolute path stays one."""
     return Path(os.path.normpath(working_dir / (checkpoints.path if checkpoints else "checkpoints")))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature
-from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.storage.stores.base import Store
 
@@ -19,7 +19,9 @@ MOST_NAMES = 16
 
 def written_entries(folder: Path) -> tuple[str, ...]:
     """Return the names of the entries of a folder to which a process of this node's training could still write."""
-    names = {name.split("/")[1] for name in inside(folder, open_for_writing(mapped=False)) if "/" in name}
+    names = {
+        name.split("/")[1] for name in open_files_in(folder, open_for_writing(mapped=False)) if "/" in name
+    }
     return tuple(sorted(names)[:MOST_NAMES])
 
 

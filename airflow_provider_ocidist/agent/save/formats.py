@@ -43,7 +43,7 @@ LOCAL_HEADER = 30
 """Bytes of the header before each member of an archive, without its name and extra field."""
 
 
-class Says(StrEnum):
+class FormatResult(StrEnum):
     """A format's result for a file or folder."""
 
     WHOLE = "whole"
@@ -58,7 +58,7 @@ class Says(StrEnum):
 class Reading:
     """The result of a format's check, and its reason."""
 
-    says: Says
+    says: FormatResult
     why: str = ""
     files: frozenset[str] = frozenset()
     """Files of a folder that are whole by their own formats."""
@@ -66,11 +66,11 @@ class Reading:
     """Whether, if broken, a complete file may look the same, so that the program's announcement overrides it."""
 
 
-WHOLE, NOTHING = Reading(Says.WHOLE), Reading(Says.NOTHING)
+WHOLE, NOTHING = Reading(FormatResult.WHOLE), Reading(FormatResult.NOTHING)
 
 
 def broken(why: str, *, is_doubtful: bool = False) -> Reading:
-    return Reading(Says.BROKEN, why, is_doubtful=is_doubtful)
+    return Reading(FormatResult.BROKEN, why, is_doubtful=is_doubtful)
 
 
 def is_unfinished(name: str) -> bool:

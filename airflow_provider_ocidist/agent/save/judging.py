@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.beginnings import Beginnings
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
 from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns
-from airflow_provider_ocidist.agent.save.formats import Reading, Says, read_file
+from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
+from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading, read_file
 from airflow_provider_ocidist.agent.save.layouts import (
     LATEST,
     LATEST_UNIVERSAL,
     Elsewhere,
-    nowhere,
+    none_elsewhere,
     read_folder,
 )
-from airflow_provider_ocidist.agent.save.likeness import Aligned, align
-from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.save.renames import Renames
+from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 
 ALONE = ""
 """Name, among a checkpoint's files, of a file that is a checkpoint by itself."""
@@ -57,7 +57,7 @@ class Judge:
         pattern: str | None = None,
         *,
         announced: Callable[[], Mapping[str, int]] = dict,
-        elsewhere: Elsewhere = nowhere,
+        elsewhere: Elsewhere = none_elsewhere,
         ahead: Callable[[Path], int] = ahead_ns,
         far: Callable[[Candidate], str | None] = lambda _: None,
         begins: Callable[[str], object] = lambda _: None,
@@ -78,7 +78,7 @@ class Judge:
         self._step = step
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
-        self._beginnings = Beginnings(there)
+        self._order = SaveOrder(there)
         self._seen = {item.path: item.signature for item in there}
         self._steps: dict[Path, int | None] = {}
         """The program's step when the version of an entry that was last seen was new."""
@@ -97,7 +97,7 @@ class Judge:
         self._begins(str(self.folder))
         renamed = self.renamed()
         found = candidates(self.folder, self.pattern)
-        self._beginnings.note(found, self._proved)
+        self._order.note(found, self._proved)
         at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
         step = self._step()
         self._steps = {
@@ -132,7 +132,7 @@ class Judge:
         return Verdict(
             item,
             self._found(moment, item, found, written, renamed),
-            self._beginnings.of(item.path),
+            self._order.of(item.path),
             self._steps[item.path],
         )
 
@@ -171,7 +171,7 @@ class Judge:
         before = self._open.get(item.path, ())
         if moment is not Moment.RUNNING:
             return () if moment is Moment.EXITED else before
-        self._open[item.path] = inside(item.path, written())
+        self._open[item.path] = open_files_in(item.path, written())
         return self._open[item.path] or before
 
     def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
@@ -181,7 +181,11 @@ class Judge:
         is_one_name = item.placed.number is None and item.path.is_dir()
         again = [name for name in was.files if item.files.get(name) != before.files[name]]
         # Settings may be written twice in one save.
-        if is_one_name and was.says is not Says.BROKEN and any(not name.endswith(".json") for name in again):
+        if (
+            is_one_name
+            and was.says is not FormatResult.BROKEN
+            and any(not name.endswith(".json") for name in again)
+        ):
             self._models.setdefault(item.placed.series, Model(before))
 
     def _reading(self, item: Candidate) -> Reading:
@@ -192,8 +196,8 @@ class Judge:
         if known != known_by or reading is None:
             folder = item.path.is_dir()
             reading = read_folder(item.path, item.files, self.elsewhere) if folder else read_file(item.path)
-            if not folder and reading.says is Says.WHOLE:
-                reading = Reading(Says.WHOLE, files=frozenset(item.files))
+            if not folder and reading.says is FormatResult.WHOLE:
+                reading = Reading(FormatResult.WHOLE, files=frozenset(item.files))
             self._readings[item.path] = (known_by, reading)
         return reading
 

@@ -15,8 +15,8 @@ from airflow_provider_ocidist.agent.save.entries import Files
 from airflow_provider_ocidist.agent.save.formats import (
     NOTHING,
     WHOLE,
+    FormatResult,
     Reading,
-    Says,
     broken,
     is_unfinished,
     read_file,
@@ -52,12 +52,12 @@ Elsewhere = Callable[[str], bool]
 """Function that returns whether a file that is not here may lie on another node."""
 
 
-def nowhere(_name: str) -> bool:
+def none_elsewhere(_name: str) -> bool:
     """Return False: all that belongs to an entry is here."""
     return False
 
 
-def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> Reading:
+def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewhere) -> Reading:
     """Return the reading of a folder with these files, by formats and layouts.
 
     Raises OSError when something cannot be read.
@@ -68,14 +68,14 @@ def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> R
     if unfinished:
         return broken(f"{unfinished} has a name of an unfinished file")
     readings = {name: read_file(folder / name) for name in files}
-    faults = {name: found for name, found in readings.items() if found.says is Says.BROKEN}
+    faults = {name: found for name, found in readings.items() if found.says is FormatResult.BROKEN}
     for name, found in sorted(faults.items(), key=lambda item: item[1].is_doubtful):
         return broken(f"{name}: {found.why}", is_doubtful=found.is_doubtful)
-    proved = frozenset(name for name, found in readings.items() if found.says is Says.WHOLE)
+    proved = frozenset(name for name, found in readings.items() if found.says is FormatResult.WHOLE)
     return replace(read_layout(folder, files, elsewhere), files=proved)
 
 
-def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> Reading:
+def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewhere) -> Reading:
     """Return the reading of a folder by its file names and metadata; raises as `read_folder`.
 
     Other nodes may hold some of the files, but not the metadata.
@@ -86,8 +86,8 @@ def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> R
         return NOTHING
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         return broken(f"what its files say of one another cannot be read: {error}")
-    missing = next((found for found in readings if found.says is Says.BROKEN), None)
-    return missing or next((found for found in readings if found.says is Says.WHOLE), NOTHING)
+    missing = next((found for found in readings if found.says is FormatResult.BROKEN), None)
+    return missing or next((found for found in readings if found.says is FormatResult.WHOLE), NOTHING)
 
 
 def _missing(names: Collection[str], files: Files, elsewhere: Elsewhere) -> Reading | None:

@@ -25,7 +25,7 @@ def open_for_writing(root: int | None = None, *, mapped: bool = True) -> frozens
     )
 
 
-def inside(path: Path, written: frozenset[str]) -> tuple[str, ...]:
+def open_files_in(path: Path, written: frozenset[str]) -> tuple[str, ...]:
     """Return which of these files are an entry, or in it; relative to the folder that the entry is in."""
     place = os.path.realpath(path)
     found = (name for name in sorted(written) if name == place or name.startswith(f"{place}/"))

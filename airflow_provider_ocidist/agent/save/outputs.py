@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of, passes
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save, passes
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.job import Output
@@ -35,12 +35,12 @@ class OutputCopy:
     required: bool
 
 
-def resolved(outputs: Sequence[Output], environ: Mapping[str, str]) -> tuple[Output, ...]:
+def with_uris(outputs: Sequence[Output], environ: Mapping[str, str]) -> tuple[Output, ...]:
     """Return the outputs with the variables in their URIs filled in. Raises AgentError for an unknown one."""
-    return tuple(replace(output, uri=expanded(output.uri, environ)) for output in outputs)
+    return tuple(replace(output, uri=with_variables(output.uri, environ)) for output in outputs)
 
 
-def expanded(uri: str, environ: Mapping[str, str]) -> str:
+def with_variables(uri: str, environ: Mapping[str, str]) -> str:
     """Fill in `$NAME` and `${NAME}`; `$$` stands for `$`."""
 
     def value(found: re.Match[str]) -> str:
@@ -154,7 +154,7 @@ def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline |
         except (StorageError, OSError) as error:
             shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
             if deadline is None or not deadline.again(what, shown_error):
-                raise AgentError(f"{what}: {shown_error}", cause=cause_of(error)) from error
+                raise AgentError(f"{what}: {shown_error}", cause=cause_of_failed_save(error)) from error
 
 
 def _copy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_provider_ocidist.agent.save.formats import NOTHING, Reading, Says
+from airflow_provider_ocidist.agent.save.formats import NOTHING, FormatResult, Reading
 from airflow_provider_ocidist.backports import StrEnum, dataclass
 
 REMEDY = (
@@ -80,7 +80,8 @@ RULES = (
     Rule(
         "format",
         lambda found: (
-            found.format.says is Says.WHOLE and (found.is_file or not (found.lacks or found.left_over))
+            found.format.says is FormatResult.WHOLE
+            and (found.is_file or not (found.lacks or found.left_over))
         ),
     ),
     Rule("announced by the program", lambda found: found.announced),
@@ -97,7 +98,9 @@ Where the format is doubtful, the program's announcement, or its exit with 0, ov
 
 def judge(moment: Moment, found: Evidence) -> Proof | Unproved:
     """Return the proof that an entry is whole, or why there is none."""
-    if found.format.says is Says.BROKEN and not (found.format.is_doubtful and _is_vouched_for(moment, found)):
+    if found.format.says is FormatResult.BROKEN and not (
+        found.format.is_doubtful and _is_vouched_for(moment, found)
+    ):
         return Unproved(found.format.why, broken=True)
     if found.open_for_writing:
         return Unproved(f"{found.open_for_writing[0]} is still open for writing")

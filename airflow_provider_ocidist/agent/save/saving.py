@@ -143,6 +143,6 @@ def passes(error: BaseException) -> bool:
     return isinstance(error, (StorageError, BackendError)) and error.retryable
 
 
-def cause_of(error: BaseException) -> Cause:
+def cause_of_failed_save(error: BaseException) -> Cause:
     """Return the cause of a failed save, once it is not retried any more."""
     return Cause.SERVICE if passes(error) else Cause.DATA

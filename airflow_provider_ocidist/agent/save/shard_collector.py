@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, Stamp, signature
-from airflow_provider_ocidist.agent.save.formats import Says
+from airflow_provider_ocidist.agent.save.formats import FormatResult
 from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_layout
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
@@ -116,7 +116,7 @@ class ShardCollector:
         if absent:
             raise IncompleteCheckpoint(f"no node has sent {_few(absent)}, which belong to it")
         together = read_layout(item.path, {file.path: Stamp(file.size, 0, 0) for file in files})
-        if together.says is Says.BROKEN:
+        if together.says is FormatResult.BROKEN:
             raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
         confirm()
         return seal(

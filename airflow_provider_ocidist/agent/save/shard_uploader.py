@@ -10,8 +10,8 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
 from airflow_provider_ocidist.agent.save.entries import Signature, candidates, scan, signature
-from airflow_provider_ocidist.agent.save.formats import Says, read_file
-from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
+from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import (
@@ -201,14 +201,20 @@ class ShardUploader:
     def _fault(self, path: Path, request: ShardRequest) -> str | None:
         """Return why a part is not proved complete, None when it is."""
         running = self._moment is Moment.RUNNING
-        written = inside(path, open_for_writing()) if running else ()
+        written = open_files_in(path, open_for_writing()) if running else ()
         if written:
             return f"{written[0]} is still open for writing"
         for name in self._wanted(path, request):
             reading = read_file(path / name)
-            if reading.says is Says.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
+            if reading.says is FormatResult.BROKEN and not (
+                reading.is_doubtful and self._moment is Moment.EXITED
+            ):
                 return f"its processes have not written all of {name}: {reading.why}"
-            if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not request.written:
+            if (
+                reading.says is FormatResult.NOTHING
+                and self._moment is Moment.CUT_OFF
+                and not request.written
+            ):
                 return f"its processes were ended, and nothing shows that they had written all of {name}"
         return None
 

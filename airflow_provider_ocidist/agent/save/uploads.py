@@ -10,11 +10,11 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
+from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
-from airflow_provider_ocidist.agent.save.layouts import nowhere
-from airflow_provider_ocidist.agent.save.leftovers import Ledger, forget_aside
+from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
@@ -23,7 +23,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     Movement,
     SaveDeadline,
     Undelivered,
-    cause_of,
+    cause_of_failed_save,
 )
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.backports import dataclass
@@ -113,7 +113,7 @@ class CheckpointUploader:
             folder,
             checkpoints.pattern,
             announced=self._announced,
-            elsewhere=shards.may_be_elsewhere if shards else nowhere,
+            elsewhere=shards.may_be_elsewhere if shards else none_elsewhere,
             far=self._far.doubt if self._far else lambda _: None,
             begins=self._movement.further,
             step=self._current_step,
@@ -139,7 +139,7 @@ class CheckpointUploader:
         self._newest = 0
         """Number of the newest published save."""
         self._names: set[str] = set()
-        """What lay in the folder at the last look: all of it was looked at."""
+        """Names of all entries of the folder at the last look, which looked at each of them."""
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
@@ -175,7 +175,7 @@ class CheckpointUploader:
             # The other nodes cannot go on from what only this one has.
             self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
-            return Undelivered(self._why(self.error), cause_of(self.error))
+            return Undelivered(self._why(self.error), cause_of_failed_save(self.error))
         if self._thread.is_alive() and not deadline.is_over:
             return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
@@ -456,14 +456,14 @@ class CheckpointUploader:
             self._lost[verdict.item.path] = (verdict.begun, why)
 
     def _keep_aside(self, unproved: list[Verdict]) -> None:
-        from airflow_provider_ocidist.agent.save.unproved import keep_aside
+        from airflow_provider_ocidist.agent.save.unproved_copies import keep_aside
 
         assert self.checkpoints.uri is not None
         newest = [verdict.item.path for verdict in reversed(unproved)][: self.checkpoints.keep]
         keep_aside(newest, self.checkpoints.uri, self.access, self._deadline)
 
     def _forget_unproved(self) -> None:
-        from airflow_provider_ocidist.agent.save.unproved import forget
+        from airflow_provider_ocidist.agent.save.unproved_copies import forget
 
         assert self.checkpoints.uri is not None
         forget(self.checkpoints.uri, self.access)

@@ -8,15 +8,20 @@ from typing import Union
 
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.checkpoints import (
+    checkpoint_folder,
+    resume,
+    resume_after_clear,
+    start_from,
+)
+from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, stamps_of
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
-from airflow_provider_ocidist.agent.save.leftovers import Stamps, discard, stamps_of
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
 from airflow_provider_ocidist.agent.stages.context import NodeContext
-from airflow_provider_ocidist.agent.train.abandonable import abandonable
+from airflow_provider_ocidist.agent.train.interruptible import interruptible
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
@@ -43,7 +48,7 @@ class CheckpointFolder:
 
     def path(self, workspace: Workspace) -> Path:
         """Return the path of the folder, also for a job without checkpoints."""
-        return folder_of(self.settings, workspace.working_dir)
+        return checkpoint_folder(self.settings, workspace.working_dir)
 
     def restore(self, workspace: Workspace) -> None:
         """Fetch the checkpoint to go on from, for as long as the store may need."""
@@ -52,14 +57,14 @@ class CheckpointFolder:
             return
         if self._before is None:
             self._before = stamps_of(folder, checkpoints.pattern)
-        self.context.patiently(lambda: self._restore(folder, checkpoints))
+        self.context.with_retries(lambda: self._restore(folder, checkpoints))
 
     def go_back(self, workspace: Workspace, others: Iterable[NodeReport]) -> None:
         """Fetch the newest whole checkpoint again, for another launch; `others`: the other nodes' reports."""
         if self.settings is None:
             return
         self._fetched.clear()
-        abandonable(lambda: self.restore(workspace), self.context.switch)
+        interruptible(lambda: self.restore(workspace), self.context.switch)
         if self._is_own(others):
             # Afterwards: its parts of what is restored need not be fetched.
             discard(self.path(workspace), self.settings.pattern, fetched=self._fetched, before=self._before)

@@ -12,9 +12,9 @@ from typing import TypeVar
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
-from airflow_provider_ocidist.agent.patience import patiently
-from airflow_provider_ocidist.agent.secrecy import keep_from_log
+from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.agent.train.activity import Activity
 from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
@@ -57,10 +57,10 @@ class NodeContext:
         """Return a text without this node's secrets."""
         return masked_text(text, self.secrets)
 
-    def patiently(self, work: Callable[[], T]) -> T:
+    def with_retries(self, work: Callable[[], T]) -> T:
         """Do a part of the preparation; retry for `limits.join_timeout` while the store does not answer."""
         self.activity.enter()
-        return patiently(work, self.config.limits.join_timeout, self.switch.event)
+        return with_retries(work, self.config.limits.join_timeout, self.switch.event)
 
     def _heartbeat(self) -> Heartbeat:
         now = time.time()

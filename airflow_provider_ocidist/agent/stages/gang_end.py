@@ -11,7 +11,7 @@ from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones
-from airflow_provider_ocidist.agent.join.heartbeat import describe
+from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
     PeerLiveness,
     furthest_step,
@@ -22,7 +22,7 @@ from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
-from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, refusal
+from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.job import Restarts
@@ -77,7 +77,7 @@ class GangEnd:
         if ended.stop:
             exit_code = process.exit_code if process else ended.exit_code
             return outcome.stopped(self._with_odd_ones(ended.stop), exit_code, tail_of(output))
-        launch.standstill.keep_records(self.heartbeat.launch)
+        launch.hang_evidence.keep_records(self.heartbeat.launch)
         return self._failed(diagnose(ended.exit_code, output, process, ended.oom_killed))
 
     def ask_others(
@@ -113,7 +113,7 @@ class GangEnd:
             explanation = self._explanation()
             if explanation:
                 return outcome.echo(
-                    failure, describe(explanation), explanation.restarts_of(self.context.rank)
+                    failure, stop_in_words(explanation), explanation.restarts_of(self.context.rank)
                 )
             silent = silent_nodes(before, self._others())
         result = outcome.failure(failure, silent)
@@ -152,7 +152,7 @@ class GangEnd:
         )
         if is_crash_loop(before, failure):
             self.heartbeat.update(crash_loop=True)
-        why_not = refusal(budgets, before, failure) or self._ended_before(others)
+        why_not = why_no_launch(budgets, before, failure) or self._ended_before(others)
         return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
 
     def _ended_before(self, others: Sequence[NodeReport | None]) -> str | None:

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.model.git_source import at_commit
 def fetch_program(context: NodeContext) -> Workspace:
     """Return the workspace once code and packages are in it; node 0 announces which commit it has."""
     config = _config(context)
-    workspace = context.patiently(
+    workspace = context.with_retries(
         lambda: code.fetch_code(config, context.environ, context.access, context.switch)
     )
     if context.rank == 0 and config.nodes > 1:

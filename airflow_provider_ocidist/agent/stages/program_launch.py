@@ -7,13 +7,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from airflow_provider_ocidist.agent.diagnose.hang_evidence import HangEvidence
 from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER
-from airflow_provider_ocidist.agent.diagnose.standstill import Standstill
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
 from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths, program_paths
-from airflow_provider_ocidist.agent.save.checkpoints import folder_of
+from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import write_files
@@ -47,8 +47,8 @@ class ProgramLaunch:
         self.placement = placement
         self.output = ProgramOutput(context.meter, context.rank if config.one_run else None, context.secrets)
         self.watches = Watches(config, context.heartbeat, context.meter, end_gang=end_gang)
-        self.standstill = Standstill(
-            context.folder, context.rank, context.heartbeat.hasty.write, context.masked
+        self.hang_evidence = HangEvidence(
+            context.folder, context.rank, context.heartbeat.quick_store.write, context.masked
         )
         logs = launcher.log_folder(config.launcher, placement)
         self._process_logs = workspace.working_dir / logs if logs else None
@@ -66,7 +66,7 @@ class ProgramLaunch:
         environ = self._environment()
         context.meter.touch()
         context.meter.follow()
-        self.standstill.begin()
+        self.hang_evidence.begin()
         show_stacks = self._stack_shower(environ.get("PATH"))
         training = Training(command, environ, self.workspace.working_dir, self.output, show_stacks)
         logger.info(
@@ -107,9 +107,9 @@ class ProgramLaunch:
             "OCIDIST_NODES": str(self.placement.nodes),
             "OCIDIST_RESTARTS": str(context.heartbeat.launch),
             "OCIDIST_RUN_NAME": config.run_name,
-            "OCIDIST_CHECKPOINT_DIR": str(folder_of(config.checkpoints, workspace.working_dir)),
+            "OCIDIST_CHECKPOINT_DIR": str(checkpoint_folder(config.checkpoints, workspace.working_dir)),
             "OCIDIST_PROGRESS_FILE": str(context.meter.file),
-            **self.standstill.environment(),
+            **self.hang_evidence.environment(),
         }
         return {**defaults, **inherited, **ours, **self.launcher.environment(self.placement)}
 
@@ -118,7 +118,7 @@ class ProgramLaunch:
 
         def show(guard_pid: int) -> None:
             heartbeat = self.context.heartbeat
-            stands = self.standstill.keep(guard_pid, heartbeat.launch, search)
+            stands = self.hang_evidence.keep(guard_pid, heartbeat.launch, search)
             heartbeat.update(stands=stands, now=True)
             self._await_others_stacks()
 

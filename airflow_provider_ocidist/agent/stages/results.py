@@ -30,7 +30,7 @@ class Results:
 
     def resolve_outputs(self) -> None:
         """Fill in the variables in the outputs' URIs. Raises AgentError for an unknown one."""
-        self.outputs = outputs.resolved(self.outputs, self.context.environ)
+        self.outputs = outputs.with_uris(self.outputs, self.context.environ)
 
     def save(self, workspace: Workspace, uploader: Uploader | None) -> None:
         """Save a successful training's results. Raises AgentError where a required one is missing."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
+from airflow_provider_ocidist.agent.monitor.node_hours import BudgetWatch, spent_before
 from airflow_provider_ocidist.agent.monitor.recovery import RecoveryClock
-from airflow_provider_ocidist.agent.monitor.spent import BudgetWatch, spent_before
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
@@ -37,7 +37,7 @@ class RunWatches:
         """Count on node 0 what the task's earlier attempts have used; its report shows it to the others."""
         context = self.context
         if context.rank == 0 and context.config.attempt > 1:
-            context.patiently(self._count_earlier_attempts)
+            context.with_retries(self._count_earlier_attempts)
 
     def count_predecessors(self) -> None:
         """Count what the nodes have used in whose place this one was made."""
@@ -84,7 +84,7 @@ class RunWatches:
             budget,
             config.price,
             config.nodes,
-            others=lambda: read_others(context.heartbeat.hasty, context.rank, config.nodes),
+            others=lambda: read_others(context.heartbeat.quick_store, context.rank, config.nodes),
             declare=lambda message: self.end_gang(Stop(cause=Cause.BUDGET, message=message)),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.agent.monitor.spent import seconds_in
+from airflow_provider_ocidist.agent.monitor.node_hours import seconds_in
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.model.report import NodeReport, StopRequest
@@ -16,7 +16,7 @@ def take_over(context: NodeContext) -> None:
     Before this node writes a report of its own. Raises AgentError where the run directory cannot be read.
     """
     if context.heartbeat.report.incarnation:
-        context.patiently(lambda: _take_over(context))
+        context.with_retries(lambda: _take_over(context))
 
 
 def _take_over(context: NodeContext) -> None:

@@ -25,10 +25,10 @@ def divide() -> int | None:
         for number in FORWARDED:
             signal.signal(number, lambda received, _: os.kill(agent, received))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    return _bury_until_end_of(agent) if agent else None
+    return _reap_until_exit(agent) if agent else None
 
 
-def _bury_until_end_of(agent: int) -> int:
+def _reap_until_exit(agent: int) -> int:
     while True:
         pid, status = os.wait()
         if pid == agent:

@@ -10,7 +10,7 @@ from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.report import Restart
 
 
-def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
+def why_no_launch(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why the training is not launched again after a failure; None: it is. `before`: the restarts so far."""
     budget = MEANINGS[failure.cause].restart
     if budget is None and failure.cause is not Cause.PREEMPTED:

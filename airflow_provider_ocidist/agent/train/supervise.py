@@ -18,7 +18,7 @@ from typing import IO
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
-from airflow_provider_ocidist.agent.secrecy import OutputMask
+from airflow_provider_ocidist.agent.output_masking import OutputMask
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.agent.train.shared_log import LineMarker
 from airflow_provider_ocidist.backports import dataclass

@@ -28,6 +28,7 @@ from airflow_provider_ocidist.backends.capabilities import (
 from airflow_provider_ocidist.backends.kubernetes import names, pod_logs, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
+from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
@@ -37,20 +38,17 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
     Obj,
-    exit_of,
     has_company,
     has_vanished,
     node_status,
-    runs_agent,
-    unix_time,
     was_restarted,
     with_absent_master,
     with_preemption,
 )
-from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
+from airflow_provider_ocidist.backends.node_config import expectations, secrets_of_nodes
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
-from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.backports import Self, unix_time
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
@@ -59,7 +57,6 @@ from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
-    NodeState,
     NodeStatus,
     Plan,
     RunKey,
@@ -72,8 +69,6 @@ from airflow_provider_ocidist.work_dir.reports import Reported
 WORKLOAD = "Workload"
 """Kind of Kueue's object for a gang in a queue; its events explain the wait."""
 GONE = Gang(GangState.GONE)
-LAST_LINES = 20
-"""Lines that are kept of a program without an agent."""
 log = logging.getLogger(__name__)
 
 
@@ -112,8 +107,7 @@ class KubernetesBackend(
         self._last: dict[str, dict[int, Obj]] = {}
         """Pods of each gang as last seen, with those that are deleted by now."""
         self._turns = Turns()
-        self._last_words: dict[str, dict[int, tuple[str, str]]] = {}
-        """End and last output of nodes without an agent, by the gang's id and by rank."""
+        self._last_words = LastWords(self.operator.container)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         super()._take(fields)
@@ -238,8 +232,8 @@ class KubernetesBackend(
                 last.get(rank),
             )
 
-        self._note_last_words(ref, pods)
-        nodes = tuple(self._with_last_words(ref, node(rank)) for rank in range(ref.nodes))
+        self._last_words.note(self._api, ref, pods)
+        nodes = tuple(self._last_words.added_to(ref, node(rank)) for rank in range(ref.nodes))
         nodes = tuple(with_absent_master(each, last.get(0)) for each in nodes)
         if any(has_vanished(each, pods.get(each.rank)) for each in nodes):
             said = look.preempted(str(ref.compartment_id))
@@ -273,32 +267,7 @@ class KubernetesBackend(
         super().forget(ref)
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
-        self._last_words.pop(ref.job_id, None)
-
-    # last words of programs without an agent
-
-    def _note_last_words(self, ref: RunRef, pods: Mapping[int, Obj]) -> None:
-        """Read the last output of failed programs without an agent, before it is deleted with their pods."""
-        noted = self._last_words.setdefault(ref.job_id, {})
-        for rank, pod in pods.items():
-            ended = None if runs_agent(pod) else exit_of(pod, self.operator.container)
-            at = str((ended or {}).get("finishedAt"))
-            if ended and ended.get("exitCode") and noted.get(rank, ("", ""))[0] != at:
-                noted[rank] = (at, self._tail(ref, pod))
-
-    def _tail(self, ref: RunRef, pod: Obj) -> str:
-        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod['metadata']['name']}/log"
-        try:
-            return self._api.text(path, container=self.operator.container, tailLines=LAST_LINES).decode(
-                errors="replace"
-            )
-        except BackendError as error:
-            log.debug("%s: its last lines cannot be read: %s", ref.key.name, error)
-            return ""
-
-    def _with_last_words(self, ref: RunRef, node: NodeStatus) -> NodeStatus:
-        _, text = self._last_words.get(ref.job_id, {}).get(node.rank, ("", ""))
-        return replace(node, tail=text) if text and node.state is NodeState.FAILED else node
+        self._last_words.forget(ref)
 
     # logs
 
@@ -352,7 +321,7 @@ class KubernetesBackend(
         namespace, _, name = resource_id.rpartition("/")
         namespace = namespace or self._api.namespace()
         obj = self._objects.get(namespace, name)
-        key = names.key_in(obj) if obj is not None else None
+        key = names.key_of_object(obj) if obj is not None else None
         if obj is None or key is None:
             raise RunNotFound(
                 f"there is no {self.operator.kind} {name} of ocidist in namespace {namespace}: name it as "
@@ -376,7 +345,7 @@ class KubernetesBackend(
     def _listed(self, namespace: str, selector: str, *, live: bool = False) -> list[RunRef]:
         found = []
         for obj in self._objects.all(namespace, selector):
-            key, over = names.key_in(obj), self.operator.read(obj).state
+            key, over = names.key_of_object(obj), self.operator.read(obj).state
             if key is not None and not (live and over in (GangState.SUCCEEDED, GangState.FAILED)):
                 found.append(self._ref(key, obj))
         return found
@@ -386,7 +355,7 @@ class KubernetesBackend(
         obj = self._objects.get(namespace, name)
         plain = self.operator.variables_in(obj) if obj is not None else ()
         written = {str(each["name"]): str(each["value"]) for each in plain if "value" in each}
-        return secrets_of([written, self._objects.secret(namespace, name)])
+        return secrets_of_nodes([written, self._objects.secret(namespace, name)])
 
     # beforehand
 
@@ -402,7 +371,7 @@ class KubernetesBackend(
         return [
             signed_in,
             preflight.operators(self._api, self.operator),
-            preflight.may(self._api, self.operator, namespace),
+            preflight.rights_of_user(self._api, self.operator, namespace),
             *preflight.needed(
                 self._api,
                 self.operator,

@@ -17,8 +17,8 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     PREEMPTED,
     Gang,
     Obj,
+    container_has_begun,
     essence,
-    has_begun,
     sentences_by_pod,
     warnings_by_object,
     words_of,
@@ -64,7 +64,7 @@ class GangObjects:
         self._api = api
         self._operator = operator
         self._followed: dict[str, Lists] = {}
-        """By namespace."""
+        """Lists of all gangs, by namespace."""
 
     # create
 
@@ -257,7 +257,7 @@ class GangObjects:
         if before is None:
             return pod
         if self._operator.replaces_pods:
-            begun = [each for each in (before, pod) if has_begun(each, self._operator.container)]
+            begun = [each for each in (before, pod) if container_has_begun(each, self._operator.container)]
             if begun:
                 return min(begun, key=_created)
         return max(before, pod, key=_created)
@@ -291,7 +291,11 @@ class GangObjects:
     def _end_begun(self, namespace: str, name: str, grace: int) -> None:
         """Begin to end the pods: what deletes them with their gang then leaves them the time that they have."""
         try:
-            begun = [pod for pod in self._pods(namespace, name) if has_begun(pod, self._operator.container)]
+            begun = [
+                pod
+                for pod in self._pods(namespace, name)
+                if container_has_begun(pod, self._operator.container)
+            ]
             in_parallel(lambda pod: self._end_pod(namespace, pod, grace), begun)
         except BackendError as error:
             log.debug("pods of %s have the time that their runtime gives them: %s", name, error)
@@ -304,7 +308,7 @@ class GangObjects:
         """End pods that have not begun without the grace of those that save: a waiting shell hears no SIGTERM."""
         try:
             for pod in self._pods(namespace, name):
-                if not has_begun(pod, self._operator.container):
+                if not container_has_begun(pod, self._operator.container):
                     self._end_pod(namespace, pod, 0)
         except BackendError as error:
             log.debug("pods of %s end in their own time: %s", name, error)

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import BackendError
 LIST_EVERY = 300.0
 """Seconds after which everything is listed again: for about as long a server remembers its changes."""
 FORGOTTEN = (410, 504)
-"""Of a server that does not know what has happened since; of one that has not come as far as the version named."""
+"""Statuses of a server that has forgotten the changes since the version, and of one that has not come so far yet."""
 FORBIDDEN = 403
 
 Kept = TypeVar("Kept")
@@ -40,9 +40,9 @@ class KeptList(Generic[Kept]):
         self._selectors = selectors
         self._lock = threading.Lock()
         self._found: dict[str, Kept] = {}
-        """By uid."""
+        """Part that is kept of each object, by uid."""
         self._version = ""
-        """Up to which everything is known; empty: nothing is."""
+        """Version up to which everything is known; empty: nothing is."""
         self._listed_at = 0.0
         self._may_watch = True
 

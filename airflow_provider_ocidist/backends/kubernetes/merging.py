@@ -26,7 +26,7 @@ APPENDED = {"tolerations", "envFrom"}
 """Lists of alternatives, of which a node may need the entries of both sides."""
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged_manifest(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with `over` laid over it; neither is changed. A value of None in `over` takes a key away."""
     found = copy.deepcopy(dict(base))
     for name, value in over.items():
@@ -39,7 +39,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _merged_value(name: str, old: Any, new: Any) -> Any:
     if isinstance(new, Mapping):
-        return merged(old if isinstance(old, Mapping) else {}, new)
+        return merged_manifest(old if isinstance(old, Mapping) else {}, new)
     if isinstance(new, list | tuple) and isinstance(old, list | tuple):
         if name in APPENDED:
             return [*old, *(copy.deepcopy(item) for item in new if item not in old)]
@@ -56,7 +56,7 @@ def _by_key(old: Sequence[Any], new: Sequence[Any], key: str, *, whole: bool) ->
         if whole or not isinstance(item, Mapping) or not isinstance(before, Mapping):
             found[name] = copy.deepcopy(item)
         else:
-            found[name] = merged(before, item)
+            found[name] = merged_manifest(before, item)
     return list(found.values())
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.backends.node_config import key_in, key_text
 from airflow_provider_ocidist.model.run import RunKey
 
 LABEL_LIMIT = 63
@@ -68,26 +67,21 @@ def annotations_of(
     """Return what says whose gang an object is, where its nodes meet, and what they do without a renewal."""
     optional = {CHECKPOINTS: checkpoints, LEASE: f"{lease:g}" if lease else None}
     return {
-        KEY: json.dumps(codec.encode(key), separators=(",", ":")),
+        KEY: key_text(key),
         TOKEN: key.token("gang"),
         RUN_DIR: run_dir,
         **{name: value for name, value in optional.items() if value is not None},
     }
 
 
-def key_in(obj: Mapping[str, Any]) -> RunKey | None:
+def key_of_object(obj: Mapping[str, Any]) -> RunKey | None:
     """Return whose gang an object is; None where no gang of ours is."""
     metadata = obj.get("metadata") or {}
     found = metadata.get("annotations") or {}
-    if (metadata.get("labels") or {}).get(MANAGER) != OURS or KEY not in found:
-        return None
-    try:
-        return codec.decode(RunKey, json.loads(found[KEY]))
-    except (ValueError, TypeError, LookupError):
-        return None
+    return key_in(found, KEY) if (metadata.get("labels") or {}).get(MANAGER) == OURS else None
 
 
 def is_of(key: RunKey, obj: Mapping[str, Any]) -> bool:
     """Return whether an object was created for this very attempt: by its labels and its token, not by its name."""
     found = (obj.get("metadata") or {}).get("annotations") or {}
-    return key_in(obj) == key and found.get(TOKEN) == key.token("gang")
+    return key_of_object(obj) == key and found.get(TOKEN) == key.token("gang")

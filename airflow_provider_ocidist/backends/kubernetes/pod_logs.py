@@ -25,9 +25,9 @@ MOST_BYTES = 16 << 20
 """Most bytes read of one second of one pod; what it wrote beyond that is left out."""
 WIDER = 4
 FEW_PODS = 64
-"""So many logs are read at each look, however many gangs they are of."""
+"""Number of logs up to which all are read at each look, however many gangs they are of."""
 READS_PER_S, MOST_AT_ONCE = 10.0, 100.0
-"""Logs of more pods than that."""
+"""Logs that are read of more pods than that: per second, and at most per look."""
 READS_AT_A_TIME = 8
 UNREADABLE = (400, 404)
 """Statuses for the log of a container that has not started, and of a pod that is deleted."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, mounts, names, presets
-from airflow_provider_ocidist.backends.kubernetes.merging import merged
+from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
 from airflow_provider_ocidist.backends.kubernetes.options import PodOptions
 from airflow_provider_ocidist.backends.kubernetes.presets import SHARED_MEMORY
 from airflow_provider_ocidist.backends.kubernetes.rules import is_label_value
@@ -77,12 +77,12 @@ def template(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dict[str, 
     pod: dict[str, Any] = {"metadata": {}, "spec": _spec(job, options, plan)}
     if options.preset:
         pod = presets.pod_of(options.preset, pod, plan.container)
-    pod = merged(pod, _with_options(options, plan.container))
-    pod = merged(pod, options.pod_template)
+    pod = merged_manifest(pod, _with_options(options, plan.container))
+    pod = merged_manifest(pod, options.pod_template)
     metadata = object_metadata(job, options, plan)
     # Kueue holds back every object with this label; only the gang's object is to wait.
     metadata["labels"].pop(names.QUEUE, None)
-    return merged(pod, {"metadata": metadata})
+    return merged_manifest(pod, {"metadata": metadata})
 
 
 def _spec(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def operators(api: Api, operator: Operator) -> Finding:
     return Finding.passed("operator", f"the cluster has {name}")
 
 
-def may(api: Api, operator: Operator, namespace: str) -> Finding:
+def rights_of_user(api: Api, operator: Operator, namespace: str) -> Finding:
     """Report which rights the user lacks in the namespace."""
     wanted = [*rights(operator), *spared_by(operator)]
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_ocidist.backends.kubernetes.merging import merged
+from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the folder of a pod
@@ -41,7 +41,7 @@ SHAPES = {
 def pod_of(name: str, template: dict[str, Any], container: str) -> dict[str, Any]:
     """Return a pod's template with what the shape needs laid over it."""
     shape = SHAPES[name]
-    return merged(
+    return merged_manifest(
         template,
         {
             "spec": {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes.agent_parts import VOLUME
-from airflow_provider_ocidist.backports import StrEnum, moment
+from airflow_provider_ocidist.backports import StrEnum, unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus
@@ -34,7 +34,7 @@ DISRUPTIONS = {
 }
 """Reasons of a pod's condition DisruptionTarget (Kubernetes' documentation, Disruptions)."""
 CONDITIONS = ("PodScheduled", "DisruptionTarget")
-"""Those of a pod that say why it waits, or ends."""
+"""Conditions of a pod that say why it waits, or ends."""
 POD_REASONS = {
     "Evicted": Cause.PREEMPTED,
     "Preempting": Cause.PREEMPTED,
@@ -103,11 +103,6 @@ def true_conditions(obj: Obj) -> dict[str, Obj]:
 def sentence(condition: Obj) -> str:
     said = str(condition.get("message") or "").strip()
     return said or str(condition.get("reason") or "")
-
-
-def unix_time(text: Any) -> float | None:
-    """Return a time of Kubernetes', as `2026-11-23T00:00:00Z`; None where there is none."""
-    return moment(str(text)).timestamp() if text else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +268,7 @@ def was_restarted(pod: Obj, container: str) -> bool:
     return int(own.get("restartCount") or 0) > 0
 
 
-def has_begun(pod: Obj, container: str) -> bool:
+def container_has_begun(pod: Obj, container: str) -> bool:
     """Whether the container of this name has ever run in a pod."""
     own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
     return "waiting" not in (own.get("state") or {"waiting": {}})

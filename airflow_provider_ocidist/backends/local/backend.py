@@ -20,7 +20,7 @@ from airflow_provider_ocidist.backends.capabilities import NamesSecrets, Replace
 from airflow_provider_ocidist.backends.local import log_lines, node, processes
 from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
 from airflow_provider_ocidist.backends.local.processes import NodeProcess
-from airflow_provider_ocidist.backends.node_config import secrets_of
+from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, RANK_VARIABLE, AgentConfig
@@ -122,7 +122,7 @@ class Local(ReplacesNodes, NamesSecrets, WorkDirBackend[Mapping[str, list[NodeSt
 
     def secrets_of(self, ref: RunRef) -> set[str]:
         """Return them as long as a node runs: its variables are stored nowhere else."""
-        return secrets_of(process.environment() for process in _processes(ref))
+        return secrets_of_nodes(process.environment() for process in _processes(ref))
 
     # end
 

@@ -24,7 +24,7 @@ STATES = {
 }
 """State of a node for every lifecycle state of a job run; anything else is UNKNOWN and waited out."""
 
-CAUSES = (
+CAUSES_IN_DETAILS = (
     ("out of host capacity", Cause.CAPACITY),
     ("maximum runtime", Cause.DEADLINE),
     ("limit", Cause.QUOTA),
@@ -40,13 +40,13 @@ def state_of(run: Any | None) -> NodeState:
     return NodeState.MISSING if run is None else STATES.get(run.lifecycle_state, NodeState.UNKNOWN)
 
 
-def cause_of(run: Any | None) -> Cause | None:
+def cause_in_details(run: Any | None) -> Cause | None:
     """Return the cause that the service's lifecycle details name, if any."""
     details = ((run and run.lifecycle_details) or "").lower()
-    return next((cause for words, cause in CAUSES if words in details), None)
+    return next((cause for words, cause in CAUSES_IN_DETAILS if words in details), None)
 
 
-def unix_time(time: datetime | None) -> float | None:
+def timestamp_of(time: datetime | None) -> float | None:
     return time.timestamp() if time is not None else None
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,21 +25,26 @@ from airflow_provider_ocidist.backends.capabilities import (
     ShowsWhatItCreated,
     SpansRegions,
 )
-from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
+from airflow_provider_ocidist.backends.oci_data_science.gang_logs import log_parts
 from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
-from airflow_provider_ocidist.backends.oci_data_science.log_searches import LINES, LogSearches, Searched
+from airflow_provider_ocidist.backends.oci_data_science.log_searches import LINES, LogSearches
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, make_plan
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
-    key_in,
-    record_of,
+    key_of_job,
+    record_of_job,
     ref_of,
     runs_of,
     with_listed,
+)
+from airflow_provider_ocidist.backends.oci_data_science.regions import (
+    long_name,
+    refuse_other_region,
+    region_of,
 )
 from airflow_provider_ocidist.backends.oci_data_science.replacements import Replacements
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
@@ -78,8 +81,6 @@ from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
-
-log = logging.getLogger(__name__)
 
 
 class OciDataScience(
@@ -191,7 +192,7 @@ class OciDataScience(
     def _in_region(self, region: str | None) -> Self:
         """Return the backend that reaches a region with the same credentials; with an endpoint there is one only."""
         own = self._region
-        if region is None or own is None or self.access.endpoint or _long(region) == _long(own):
+        if region is None or own is None or self.access.endpoint or long_name(region) == long_name(own):
             return self
         if region not in self._elsewhere:
             self._elsewhere[region] = type(self)(replace(self.access, region=region), self.defaults)
@@ -205,8 +206,8 @@ class OciDataScience(
 
     def open(self, resource_id: str) -> RunRecord:
         job = self._job(self._job_id_of(resource_id))
-        ref = ref_of(job, key_in(job))
-        return record_of(job, with_listed(ref, self._runs(ref.job_id, ref.compartment_id)))
+        ref = ref_of(job, key_of_job(job))
+        return record_of_job(job, with_listed(ref, self._runs(ref.job_id, ref.compartment_id)))
 
     def current(self, ref: RunRef) -> RunRef:
         return with_listed(ref, self._runs(ref.job_id, ref.compartment_id), ref)
@@ -287,7 +288,7 @@ class OciDataScience(
                 found |= self._run_states.of_many(compartment_id, run_ids)
         gone = {run_id for ref in refs for run_id in ref.run_ids if run_id} - found.keys()
         if gone and not self.access.endpoint:
-            _refuse_other_region(min(gone), str(self._region))
+            refuse_other_region(min(gone), str(self._region))
         return found
 
     def _begun_dirs(self, nodes_of: Mapping[str, Sequence[NodeStatus]]) -> dict[str, bool]:
@@ -322,29 +323,13 @@ class OciDataScience(
     # logs
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
-        (part,) = self._logs([(ref, since)], None)
+        (part,) = log_parts(self._log_searches, [(ref, since)], None)
         return [line for line in part.lines if line.time >= since[line.rank]]
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
-        return self._logs(wanted, most // LINES)
-
-    def _logs(self, wanted: Sequence[tuple[RunRef, Sequence[float]]], pages: int | None) -> list[LogPart]:
-        places: dict[str, dict[str, float]] = {}
-        for ref, since in wanted:
-            for run_id, ranks in _logging_runs(ref).items():
-                # A log is read on from its newest line, of any node.
-                start = max((since[rank] for rank in ranks if since[rank] < math.inf), default=None)
-                if start is None:
-                    continue
-                starts = places.setdefault(_log_place(ref), {})
-                starts[run_id] = min(start, starts.get(run_id, start))
-        found = {place: self._log_searches.lines_of(place, starts, pages) for place, starts in places.items()}
-        return [
-            _log_part(ref, found[_log_place(ref)]) if _log_place(ref) in found else LogPart()
-            for ref, _ in wanted
-        ]
+        return log_parts(self._log_searches, wanted, most // LINES)
 
     def created(self, ref: RunRef) -> tuple[Request, ...]:
         job = self._job(ref.job_id)
@@ -395,68 +380,6 @@ def _status_of(
     reports = {rank: each.report for rank, each in reported.items() if each.report is not None}
     nodes = TOPOLOGIES[ref.topology].nodes(ref, runs, reports)
     return RunStatus(nodes=tuple(signed(node, reported.get(node.rank)) for node in nodes))
-
-
-def _log_place(ref: RunRef) -> str:
-    return "/".join(part for part in (ref.compartment_id, ref.log_group_id, ref.log_id) if part)
-
-
-def _logging_runs(ref: RunRef) -> dict[str, list[int]]:
-    """Return the ranks of the nodes of each run of a gang, which write to its log."""
-    ranks: dict[str, list[int]] = {}
-    if ref.log_group_id is not None:
-        for rank, run_id in enumerate(ref.run_ids):
-            ranks.setdefault(run_id, []).append(rank)
-    return ranks
-
-
-def region_of(ocid: str) -> str | None:
-    """Return the region that an OCID names, `us-ashburn-1` for `iad`; None where it names none that the SDK knows."""
-    from oci.regions import REGIONS_SHORT_NAMES
-
-    named = ocid.split(".")[3:4]
-    return REGIONS_SHORT_NAMES.get(*named) if named else None
-
-
-def _long(region: str) -> str:
-    from oci.regions import REGIONS_SHORT_NAMES
-
-    return str(REGIONS_SHORT_NAMES.get(region, region))
-
-
-def _refuse_other_region(run_id: str, region: str) -> None:
-    """Raise BackendError for a run whose OCID names another region than the one that does not find it."""
-    lies_in = region_of(run_id)
-    if lies_in is not None and lies_in != _long(region):
-        raise BackendError(
-            f"job run {run_id} lies in {lies_in}, and the connection names {region}: set its region back to {lies_in}, "
-            "or use another connection for new runs",
-            cause=Cause.CONFIG,
-        )
-
-
-def _lines_in(entries: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> Iterator[LogLine]:
-    for entry in entries:
-        try:
-            yield log_line(ranks, entry)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            log.warning("an entry of the log is no line of a node: %s: %s", type(error).__name__, error)
-
-
-def _log_part(ref: RunRef, found: Searched) -> LogPart:
-    runs = _logging_runs(ref)
-    lines = [
-        line for run_id, ranks in runs.items() for line in _lines_in(found.entries.get(run_id, ()), ranks)
-    ]
-    return LogPart(
-        lines=sorted(lines, key=lambda line: line.time),
-        unread_from={
-            rank: found.unread_from[run_id]
-            for run_id, ranks in runs.items()
-            for rank in ranks
-            if run_id in found.unread_from
-        },
-    )
 
 
 def _no_compartment() -> BackendError:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 STALE = 5.0
 """Seconds until an attempt whose creation was not answered is looked for once more: lists may lag."""
-NEIGHBOURS = 3
+UNRECORDED_ATTEMPTS = 3
 """Number of attempts of a generation that are looked for by name if there is no record, as of an older version."""
 
 
@@ -165,7 +165,7 @@ class Gangs(RecordedGangs):
         unanswered = [attempt for attempt in known if attempt.ref is None and attempt is not own]
         others = self.found(plan.key, [each for each in known if each.ref is not None or each is not own])
         others += self.called_off(plan.key, unanswered, others, STALE)
-        if not known and plan.tries is not None and plan.tries.number > 1:
+        if not known and plan.tries is not None and plan.tries.try_number > 1:
             others = by_age([*others, *self._unrecorded(plan)])
         elsewhere = any(each.key == plan.key and each is not own for each in known)
         if elsewhere or any(ref.key == plan.key and ref.complete for ref in others):
@@ -216,7 +216,7 @@ class Gangs(RecordedGangs):
     def _unrecorded(self, plan: Plan) -> list[RunRef]:
         """Return the gangs of a task that has had tries and has no record here: they lie elsewhere, or are older."""
         place = str(plan.compartment_id)
-        keys = [replace(plan.key, attempt=number) for number in range(1, NEIGHBOURS + 1)]
+        keys = [replace(plan.key, attempt=number) for number in range(1, UNRECORDED_ATTEMPTS + 1)]
         live = self.live([plan.key], place)
         named = in_parallel(lambda key: self.named(key.name, key, place), keys)
         found = {ref.job_id: ref for refs in (live, *named) for ref in refs if any(ref.run_ids)}

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import cause_of, state_of, unix_time
+from airflow_provider_ocidist.backends.oci_data_science.answers import (
+    cause_in_details,
+    state_of,
+    timestamp_of,
+)
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport
@@ -80,9 +84,9 @@ def _node(rank: int, run_id: str, run: Any | None, report: NodeReport | None) ->
         run_id=run_id,
         state=state_of(run),
         details=run and (run.lifecycle_details or None),
-        cause=cause_of(run),
-        started_at=run and unix_time(run.time_started),
-        finished_at=run and unix_time(run.time_finished),
+        cause=cause_in_details(run),
+        started_at=run and timestamp_of(run.time_started),
+        finished_at=run and timestamp_of(run.time_finished),
         report=report,
     )
 

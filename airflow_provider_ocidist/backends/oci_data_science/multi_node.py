@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import cause_of, state_of, unix_time
+from airflow_provider_ocidist.backends.oci_data_science.answers import (
+    cause_in_details,
+    state_of,
+    timestamp_of,
+)
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef
@@ -63,8 +67,8 @@ class MultiNode(Topology):
                 run_id=ref.run_ids[rank],
                 state=state,
                 details=run and (run.lifecycle_details or None),
-                cause=cause_of(run),
-                started_at=report.started_at if report else run and unix_time(run.time_started),
+                cause=cause_in_details(run),
+                started_at=report.started_at if report else run and timestamp_of(run.time_started),
                 finished_at=_finished_at(state, run, report),
                 report=report,
             )
@@ -118,7 +122,7 @@ def _finished_at(state: NodeState, run: Any, report: NodeReport | None) -> float
     if run is None or not state.terminal:
         return None
     if report is None:
-        return unix_time(run.time_started) or unix_time(run.time_finished)
+        return timestamp_of(run.time_started) or timestamp_of(run.time_finished)
     return report.finished_at or report.heartbeat_at
 
 

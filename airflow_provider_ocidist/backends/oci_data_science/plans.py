@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, ENTRYPOINT, START_SCRIPT, boot_text
-from airflow_provider_ocidist.backends.node_config import expectations, may_replace, node_config
+from airflow_provider_ocidist.backends.node_config import (
+    KEY_VARIABLE,
+    expectations,
+    key_text,
+    may_replace,
+    node_config,
+)
 from airflow_provider_ocidist.backends.oci_data_science import ads_variables, mounts
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
 from airflow_provider_ocidist.backends.oci_data_science.rules import container_arguments
-from airflow_provider_ocidist.backends.oci_data_science.topologies import choose
+from airflow_provider_ocidist.backends.oci_data_science.topologies import choose_topology
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Container, TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
@@ -37,8 +41,6 @@ TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN, TAG_INCARNATION = (
 )
 """Tags of a gang's resources. The last but one numbers its job runs: by the rank of the only node, or of the first. The
 last one is there where a run takes the place of others of its number: how many of them were lost."""
-KEY_VARIABLE = "OCIDIST_KEY"
-"""Variable with the whole key, of which the tags have only a digest: it identifies a gang of another process."""
 JOB_ID = "<id of CreateJob>"
 """Placeholder in a plan for the one value that only the service can give."""
 NO_SUBNET = (
@@ -55,7 +57,7 @@ MISSING = "is needed here: the job does not set it, and the connection has no de
 def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
     """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
     job, options = resolved(job, defaults)
-    topology, because = choose(options.topology, job.nodes, options.subnet_id)
+    topology, because = choose_topology(options.topology, job.nodes, options.subnet_id)
     price = price_of(job, options.shape, defaults.prices)
     config = _agent_config(job, options, key, topology, endpoint, price)
     blueprint = _blueprint(job, options, key, config)
@@ -213,7 +215,7 @@ def _environment(
         environment[BOOT_VARIABLE] = boot_text()
     environment |= _conda(options)
     environment |= config.to_env()
-    environment[KEY_VARIABLE] = json.dumps(codec.encode(key), separators=(",", ":"))
+    environment[KEY_VARIABLE] = key_text(key)
     return environment
 
 

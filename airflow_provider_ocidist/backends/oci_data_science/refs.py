@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backends.node_config import expectations
+from airflow_provider_ocidist.backends.node_config import expectations, key_in
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND
-from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE, TAG_INCARNATION, TAG_RUN
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_INCARNATION, TAG_RUN
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
 from airflow_provider_ocidist.errors import Cause, RunNotFound
-from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
@@ -44,16 +42,18 @@ def ref_of(job: Any, key: RunKey) -> RunRef:
     )
 
 
-def key_in(job: Any) -> RunKey:
+def key_of_job(job: Any) -> RunKey:
     """Return whose gang a job is. Raises RunNotFound when ocidist did not start it."""
     try:
         environment = topology_of(job).environment_of(job) or {}
-        return codec.decode(RunKey, json.loads(environment[KEY_VARIABLE]))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RunNotFound(f"{job.id} was not started by ocidist", cause=Cause.CONFIG) from error
+    except (LookupError, TypeError, ValueError, AttributeError):
+        environment = {}
+    if (key := key_in(environment)) is None:
+        raise RunNotFound(f"{job.id} was not started by ocidist", cause=Cause.CONFIG)
+    return key
 
 
-def record_of(job: Any, ref: RunRef) -> RunRecord:
+def record_of_job(job: Any, ref: RunRef) -> RunRecord:
     """Return the record of a gang as it was at its start, from its nodes' configuration."""
     config = AgentConfig.from_env(topology_of(job).environment_of(job))
     return RunRecord.of(ref, config, expectations(config))

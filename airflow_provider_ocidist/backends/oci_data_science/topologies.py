@@ -11,7 +11,7 @@ from airflow_provider_ocidist.backends.oci_data_science.topology import Topology
 TOPOLOGIES: dict[str, Topology] = {topology.kind: topology for topology in (JOB_RUNS, MULTI_NODE)}
 
 
-def choose(wanted: str, nodes: int, subnet_id: str | None) -> tuple[Topology, str]:
+def choose_topology(wanted: str, nodes: int, subnet_id: str | None) -> tuple[Topology, str]:
     """Return the topology of a gang, and why it is this one."""
     if wanted != "auto":
         return TOPOLOGIES[wanted], "the job asks for it"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names, pods
-from airflow_provider_ocidist.backends.kubernetes.merging import merged
+from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
@@ -181,7 +181,7 @@ def _replicas(
     def role(
         count: int, own: Sequence[Mapping[str, Any]], over: Mapping[str, Any], *, waits: bool = False
     ) -> dict[str, Any]:
-        laid = replace(options, pod_template=merged(options.pod_template, over))
+        laid = replace(options, pod_template=merged_manifest(options.pod_template, over))
         template = pods.template(job, laid, replace(plan, environment=own))
         # The operator sets it from the role's own.
         template["spec"].pop("restartPolicy")

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     Suspends,
 )
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import Turns
-from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
+from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE, expectations, key_in, secrets_of_nodes
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.runai import command_lines, names, pod_logs, preflight
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
@@ -93,7 +93,7 @@ class Runai(
         """Whether the nodes of a workload report, by its id; the service shows that only with what was submitted."""
         self._namespaces: dict[str, str] = {}
         self._projects: dict[str, str] = {}
-        """By the workload's id, as last seen."""
+        """Projects by the workload's id, as last seen."""
         self._turns = Turns()
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -226,7 +226,7 @@ class Runai(
     def _opened(self, workload: Mapping[str, Any]) -> RunRef | None:
         """Return the gang that a workload is; None where ocidist has not made it."""
         environment = self._environment_of(workload)
-        key = names.key_in(environment)
+        key = key_in(environment)
         if key is None:
             return None
         with suppress(AgentError):
@@ -267,12 +267,14 @@ class Runai(
     def secrets_of(self, ref: RunRef) -> set[str]:
         doing = f"reading the variables of {ref.key.name}"
         with suppress(RunNotFound):
-            return secrets_of([self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))])
+            return secrets_of_nodes(
+                [self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))]
+            )
         return set()
 
     def _environment_of(self, workload: Mapping[str, Any]) -> Mapping[str, str]:
         environment = names.environment_of(workload)
-        if names.KEY_VARIABLE in environment:
+        if KEY_VARIABLE in environment:
             return environment
         return names.environment_of(self._as_submitted(str(workload["id"])))
 
@@ -280,7 +282,7 @@ class Runai(
         found: list[RunRef] = []
         order = {"sortBy": "createdAt", "sortOrder": "desc"}
         for workload in self._client.pages(WORKLOADS, "workloads", "listing workloads", **order):
-            ref = self._opened(workload) if names.KEY_VARIABLE in names.environment_of(workload) else None
+            ref = self._opened(workload) if KEY_VARIABLE in names.environment_of(workload) else None
             if ref is not None and name in ref.key.name:
                 found.append(ref)
             if len(found) == limit:

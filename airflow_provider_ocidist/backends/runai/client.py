@@ -189,10 +189,10 @@ def _content(answer: httpx.Response, doing: str) -> Any:
             raise BackendError(
                 f"{doing}: the answer is no JSON: is this a control plane of Run:ai?"
             ) from error
-    raise refusal(answer.status_code, answer.text, doing, answer.headers.get("retry-after"))
+    raise error_of(answer.status_code, answer.text, doing, answer.headers.get("retry-after"))
 
 
-def refusal(status: int, text: str, doing: str, retry_after: str | None = None) -> BackendError:
+def error_of(status: int, text: str, doing: str, retry_after: str | None = None) -> BackendError:
     """Return the error for an answer that is none, with what to do."""
     message, issues = _said(text)
     whole = f"{doing}: {status}: {'; '.join([message, *issues])}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.run import RunKey
 
@@ -17,9 +15,6 @@ LONGEST_SUFFIX = "-worker-NNN"
 """Longest suffix that the operator beneath appends to a name; a name that is too long hangs there for ever."""
 START_VARIABLE = "OCIDIST_START"
 """Variable with the program that starts the agent; a container with a start of its own lacks it."""
-KEY_VARIABLE = "OCIDIST_KEY"
-"""Variable with the whole key, of which the name has only a digest."""
-
 SUSPENSION_VARIABLE = "OCIDIST_WHEN_SUSPENDED"
 """Variable with the meaning of a suspension for the gang, for every process that watches it."""
 
@@ -49,14 +44,6 @@ def environment_of(workload: Mapping[str, Any]) -> Mapping[str, str]:
     if isinstance(found, Mapping):
         return found
     return {item["name"]: item.get("value") or "" for item in found or ()}
-
-
-def key_in(environment: Mapping[str, str]) -> RunKey | None:
-    """Return whose gang a workload is; None where ocidist has not made it."""
-    try:
-        return codec.decode(RunKey, json.loads(environment[KEY_VARIABLE]))
-    except (LookupError, TypeError, ValueError):
-        return None
 
 
 def config_in(environment: Mapping[str, str]) -> AgentConfig:

@@ -164,7 +164,7 @@ def _verify(value: Any) -> bool | str:
     )
 
 
-def fields_of(
+def runai_fields(
     host: str | None, login: str | None, password: str | None, extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the fields of a connection of type `runai`; `host` may be a name or a URL."""

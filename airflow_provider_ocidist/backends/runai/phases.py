@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE
 from airflow_provider_ocidist.backends.runai.names import (
-    KEY_VARIABLE,
     START_VARIABLE,
     SUSPENSION_VARIABLE,
     environment_of,
 )
-from airflow_provider_ocidist.backports import Self, moment
+from airflow_provider_ocidist.backports import Self, unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState
@@ -35,7 +35,7 @@ STATES = {
     "Unknown": NodeState.UNKNOWN,
 }
 """State of a node for every phase that the control plane's description lists."""
-CAUSES = (
+CAUSES_IN_REASONS = (
     ("NonPreemptibleOverQuota", Cause.QUOTA),
     ("OverLimit", Cause.QUOTA),
     ("ErrImagePull", Cause.CONFIG),
@@ -114,12 +114,7 @@ class Workload:
         if self.phase in STOPPED:
             return Cause.CANCELED
         text = f"{self.reason or ''} {self.message}"
-        return next((cause for sign, cause in CAUSES if sign in text), None)
-
-
-def unix_time(text: str | None) -> float | None:
-    """Return a time that the control plane has written; None where it has written none."""
-    return moment(text).timestamp() if text else None
+        return next((cause for sign, cause in CAUSES_IN_REASONS if sign in text), None)
 
 
 def node_states(

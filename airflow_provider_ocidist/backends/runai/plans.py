@@ -12,10 +12,15 @@ from typing import Any
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
 from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM
 from airflow_provider_ocidist.backends.kubernetes.pods import labels_and_others, literal
-from airflow_provider_ocidist.backends.node_config import expectations, in_json, node_config
+from airflow_provider_ocidist.backends.node_config import (
+    KEY_VARIABLE,
+    expectations,
+    in_json,
+    key_text,
+    node_config,
+)
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.backends.runai.names import (
-    KEY_VARIABLE,
     START_VARIABLE,
     SUSPENSION_VARIABLE,
     workload_name,
@@ -23,7 +28,6 @@ from airflow_provider_ocidist.backends.runai.names import (
 from airflow_provider_ocidist.backends.runai.options import KIND, Claim, Fields, RunaiOptions, Toleration
 from airflow_provider_ocidist.backends.runai.rules import EXPORT
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
@@ -180,7 +184,7 @@ def _start(job: TrainingJob, options: RunaiOptions) -> dict[str, str]:
 def _variables(
     job: TrainingJob, options: RunaiOptions, key: RunKey, config: AgentConfig
 ) -> Iterator[dict[str, Any]]:
-    own = {**config.to_env(), KEY_VARIABLE: json.dumps(codec.encode(key), separators=(",", ":"))}
+    own = {**config.to_env(), KEY_VARIABLE: key_text(key)}
     # The pods beneath are Kubernetes'.
     plain = {name: literal(value) for name, value in job.env.items()}
     plain |= {name: in_json(text) for name, text in own.items()}

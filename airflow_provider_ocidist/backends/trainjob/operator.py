@@ -35,7 +35,7 @@ NO_RUNTIME = "must be created before the TrainJob is created"
 """Text in the webhook's refusal."""
 DEFAULT_GRACE = 30
 """Seconds that Kubernetes gives a pod by default."""
-CAUSES = {"DeadlineExceeded": Cause.DEADLINE, "TrainingRuntimeNotSupported": Cause.CONFIG}
+CAUSES_OF_FAILED = {"DeadlineExceeded": Cause.DEADLINE, "TrainingRuntimeNotSupported": Cause.CONFIG}
 """Causes by the reason of the condition Failed."""
 
 
@@ -134,7 +134,7 @@ class TrainJobs(Operator):
         if (obj.get("metadata") or {}).get("deletionTimestamp"):
             return Gang(GangState.ENDING)
         if "Failed" in found:
-            cause = CAUSES.get(str(found["Failed"].get("reason")))
+            cause = CAUSES_OF_FAILED.get(str(found["Failed"].get("reason")))
             return Gang(GangState.FAILED, sentence(found["Failed"]), cause)
         if "Complete" in found:
             return Gang(GangState.SUCCEEDED, sentence(found["Complete"]))

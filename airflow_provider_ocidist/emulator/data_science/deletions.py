@@ -11,9 +11,10 @@ from airflow_provider_ocidist.emulator.data_science.jobs import Jobs
 from airflow_provider_ocidist.emulator.data_science.lifecycle import State
 from airflow_provider_ocidist.emulator.data_science.projects import Projects
 from airflow_provider_ocidist.emulator.data_science.resources import BASE
-from airflow_provider_ocidist.emulator.data_science.work_requests import Work, WorkRequests
+from airflow_provider_ocidist.emulator.data_science.work_requests import WorkRequests
 from airflow_provider_ocidist.emulator.errors import incorrect_state
 from airflow_provider_ocidist.emulator.wire import Call, Route
+from airflow_provider_ocidist.emulator.work_requests import Work
 
 JOB_DELETE, PROJECT_DELETE = "JOB_DELETE", "PROJECT_DELETE"
 
@@ -29,8 +30,8 @@ class Deletions:
         self._artifacts = artifacts
         self._runs = runs
         self._requests = requests
-        requests.offer(JOB_DELETE, Work(do=self._remove_job, undo=self._keep_job))
-        requests.offer(PROJECT_DELETE, Work(do=self._remove_project, undo=self._keep_project))
+        requests.serve(JOB_DELETE, Work(self._remove_job, self._keep_job), at_once=True)
+        requests.serve(PROJECT_DELETE, Work(self._remove_project, self._keep_project), at_once=True)
 
     def routes(self) -> list[Route]:
         return [

@@ -13,10 +13,10 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.data_science import lifecycle
 from airflow_provider_ocidist.emulator.data_science.layout import Layout, NodeGroup
 from airflow_provider_ocidist.emulator.data_science.lifecycle import Ending, GroupState
+from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, NodeLife, NodePlan
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
-from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
-from airflow_provider_ocidist.emulator.nodes.roster import Roster
+from airflow_provider_ocidist.emulator.nodes.nodes_file import NodesFile
 
 logger = logging.getLogger(__name__)
 
@@ -46,23 +46,23 @@ class Orders:
     """Function that returns a fresh resource principal token."""
 
     @property
-    def roster_file(self) -> Path:
-        return roster_file(self.folder)
+    def nodes_file(self) -> Path:
+        return nodes_file(self.folder)
 
 
-def roster_file(folder: Path) -> Path:
+def nodes_file(folder: Path) -> Path:
     return folder / "cluster_nodes.json"
 
 
 class Execution:
     """Runs the nodes of one job run. `run` returns how it ended; it leaves no process."""
 
-    def __init__(self, orders: Orders, room: MachineRoom, options: Options, record: Record) -> None:
+    def __init__(self, orders: Orders, capacity: Capacity, options: Options, record: Record) -> None:
         self._orders = orders
-        self._room = room
+        self._capacity = capacity
         self._options = options
         self._record = record
-        self._roster = Roster(orders.roster_file)
+        self._nodes_file = NodesFile(orders.nodes_file)
         self._ending: Ending | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -95,14 +95,14 @@ class Execution:
     async def run(self) -> Ending:
         nodes = [plan.kind for plan in self._orders.plans.values()]
         try:
-            if not await self._room.admit(nodes, self._stop):
+            if not await self._capacity.admit(nodes, self._stop):
                 return lifecycle.after_cancel()
         except NodeError as error:
             return lifecycle.not_started(str(error))
         try:
             return await self._run_groups()
         finally:
-            self._room.release(nodes)
+            self._capacity.release(nodes)
 
     async def _run_groups(self) -> Ending:
         self._orders.folder.mkdir()
@@ -163,7 +163,7 @@ class Execution:
 
     async def _live(self, rank: int) -> NodeEnd:
         self._record.node_accepted(rank, self._group_of(rank).name)
-        life = self._lives[rank] = NodeLife(self._orders.plans[rank], self._room, self._stop, self)
+        life = self._lives[rank] = NodeLife(self._orders.plans[rank], self._capacity, self._stop, self)
         end = await life.live()
         self._record.node_ended(end)
         return end
@@ -223,7 +223,7 @@ class Execution:
     def has_address(self, rank: int, address: str) -> None:
         self._record.node_has_address(rank, address)
         if self._orders.layout.multi_node:
-            self._roster.add(rank, address)
+            self._nodes_file.add(rank, address)
 
     def is_started(self, rank: int) -> None:
         """The time of a run starts with its first node."""

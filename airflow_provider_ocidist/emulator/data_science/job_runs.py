@@ -35,10 +35,10 @@ from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
 from airflow_provider_ocidist.emulator.logs.service import Logs
+from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, OutputSink
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.nodes.processes import can_mount
-from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
@@ -86,7 +86,7 @@ class JobRuns:
         artifacts: Artifacts,
         logs: Logs,
         retries: RetryTokens,
-        room: MachineRoom,
+        capacity: Capacity,
         mounts: StorageMounts,
     ) -> None:
         self._context = context
@@ -94,7 +94,7 @@ class JobRuns:
         self._jobs = jobs
         self._artifacts = artifacts
         self._logs = logs
-        self._room = room
+        self._capacity = capacity
         self._folder = context.folder / "runs"
         self._folder.mkdir(exist_ok=True)
         self.all = Collection(
@@ -165,7 +165,7 @@ class JobRuns:
         """The task begins when its caller next waits, and by then the record is stored."""
         folder = self._folder / run.id.rpartition(".")[2]
         orders = orders_of(self._facts(run, job), layout, self._context, folder)
-        execution = Execution(orders, self._room, self._context.options, RunRecord(self, run.id))
+        execution = Execution(orders, self._capacity, self._context.options, RunRecord(self, run.id))
         self._live[run.id] = execution
         self._tasks[run.id] = asyncio.create_task(self._run_to_end(run, execution))
 
@@ -266,7 +266,7 @@ class JobRuns:
         """Accept no more runs, and end the active ones. Their records show it after a restart."""
         self._closed = True
         await self.end_all()
-        self._room.close()
+        self._capacity.close()
 
     async def end_all(self) -> None:
         """Kill every node, now."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_ocidist.emulator.auth import tokens
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.data_science.execution import Orders, roster_file
+from airflow_provider_ocidist.emulator.data_science.execution import Orders, nodes_file
 from airflow_provider_ocidist.emulator.data_science.layout import Layout, NodeGroup
 from airflow_provider_ocidist.emulator.data_science.rules import mount_place
 from airflow_provider_ocidist.emulator.nodes.life import NodePlan, OutputSink
@@ -100,7 +100,7 @@ def _place_in_cluster(layout: Layout, rank: int, folder: Path) -> dict[str, str]
     return {
         "NODE_RANK": str(rank),
         "INITIAL_CLUSTER_SIZE": str(layout.size),
-        "CLUSTER_NODES_METADATA_FILE": str(roster_file(folder)),
+        "CLUSTER_NODES_METADATA_FILE": str(nodes_file(folder)),
     }
 
 

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.emulator.data_science.work_requests import WorkReq
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
-from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
+from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRules
 from airflow_provider_ocidist.emulator.resource_search import Resource as Found
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
@@ -41,8 +41,10 @@ class DataScience:
         self.projects = Projects(context, identity, retries)
         self.jobs = Jobs(context, identity, logs, self.projects, retries)
         self._artifacts = Artifacts(context, self.jobs, retries)
-        room = MachineRoom(rules, pool)
-        self.job_runs = JobRuns(context, identity, self.jobs, self._artifacts, logs, retries, room, mounts)
+        capacity = Capacity(rules, pool)
+        self.job_runs = JobRuns(
+            context, identity, self.jobs, self._artifacts, logs, retries, capacity, mounts
+        )
         self._requests = WorkRequests(context, identity)
         self._deletions = Deletions(self.projects, self.jobs, self._artifacts, self.job_runs, self._requests)
         self._shapes = Shapes(identity)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
@@ -17,14 +16,19 @@ from airflow_provider_ocidist.emulator.data_science.resources import (
     filtered,
     sorted_page,
 )
-from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
+from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now, page
-from airflow_provider_ocidist.emulator.work_requests import Accepted, AcceptedWork, accepted, entry
+from airflow_provider_ocidist.emulator.wire import Call, answer, check_if_match, new_etag, page
+from airflow_provider_ocidist.emulator.work_requests import Accepted, DeferredWork, accepted, entry
 
 PATH = f"{BASE}/workRequests"
 STATUSES = frozenset({"ACCEPTED", "IN_PROGRESS", "FAILED", "SUCCEEDED", "CANCELING", "CANCELED"})
+SAID = {
+    "IN_PROGRESS": "Work request started.",
+    "SUCCEEDED": "Work request succeeded.",
+    "CANCELED": "Work request canceled.",
+}
 FILTERS = ("id", "resourceId", "operationType", "status")
 ATTRIBUTES = {
     "id": "id",
@@ -47,35 +51,15 @@ class WorkRequest(Accepted):
     etag: str = field(default_factory=new_etag)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """What one kind of work request does to its resource."""
+class WorkRequests(DeferredWork[WorkRequest]):
+    """The work requests of Data Science: only one that has not started can be canceled (the service's reference)."""
 
-    do: Callable[[str], None]
-    """Function that does the work; if it raises ApiError, the work request has failed."""
-    undo: Callable[[str], None]
-    """Function that restores the resource after the work was canceled or has failed."""
-
-
-class WorkRequests(AcceptedWork[WorkRequest]):
-    """Accepts work, does it a little later, and reports it."""
+    cancelable = ("ACCEPTED",)
 
     def __init__(self, context: Context, identity: Identity) -> None:
-        super().__init__(PATH, context.store, "work_request", WorkRequest)
-        self._delay_s = context.options.deletion_s
+        place = (PATH, context.store, "work_request")
+        super().__init__(*place, WorkRequest, begins_after_s=context.options.deletion_s)
         self._identity = identity
-        self._work: dict[str, Work] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def routes(self) -> list[Route]:
-        return [*super().routes(), Route("DELETE", f"{self._path}/{{id}}", self.cancel)]
-
-    def offer(self, operation: str, work: Work) -> None:
-        """Register an operation; requests for it that an earlier emulator process accepted are done now."""
-        self._work[operation] = work
-        for request in self._requests.values():
-            if request.operation == operation and request.status in ("ACCEPTED", "IN_PROGRESS"):
-                self._do(request.id)
 
     def accept(
         self,
@@ -95,40 +79,16 @@ class WorkRequests(AcceptedWork[WorkRequest]):
             compartment_id=compartment_id,
             logs=(entry("Work request accepted."),),
         )
-        self._requests.put(request.id, request)
-        if at_once:
-            self._do(request.id)
-            return answer(headers={"opc-work-request-id": request.id})
-        task = asyncio.create_task(self._do_later(request.id))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return accepted(request)
+        self.run(request, at_once=at_once)
+        return answer(headers={"opc-work-request-id": request.id}) if at_once else accepted(request)
 
-    async def _do_later(self, request_id: str) -> None:
-        await asyncio.sleep(self._delay_s)
-        self._do(request_id)
+    def subject_of(self, request: WorkRequest) -> str:
+        return request.resource_id
 
-    def _do(self, request_id: str) -> None:
-        request = self._requests.get(request_id)
-        if request is None or request.status == "CANCELED":
-            return
-        request = self._change(request, "IN_PROGRESS", "Work request started.", time_started=now())
-        work = self._work[request.operation]
-        try:
-            work.do(request.resource_id)
-        except (ApiError, OSError) as error:
-            work.undo(request.resource_id)
-            known = error if isinstance(error, ApiError) else ApiError(500, "InternalServerError", str(error))
-            failure = {"code": known.code, **entry(known.message)}
-            self._change(request, "FAILED", known.message, time_finished=now(), errors=(failure,))
-        else:
-            self._change(request, "SUCCEEDED", "Work request succeeded.", time_finished=now())
-
-    def _change(self, request: WorkRequest, status: str, message: str, **fields: Any) -> WorkRequest:
-        logs = (*request.logs, entry(message))
-        changed = replace(request, status=status, logs=logs, etag=new_etag(), **fields)
-        self._requests.put(request.id, changed)
-        return changed
+    def noted(self, request: WorkRequest, status: str, error: ApiError | None) -> Mapping[str, Any]:
+        logs = (*request.logs, entry(error.message if error else SAID[status]))
+        errors = ({"code": error.code, **entry(error.message)},) if error else request.errors
+        return {"logs": logs, "errors": errors, "etag": new_etag()}
 
     def body_of(self, request: WorkRequest) -> dict[str, Any]:
         done = request.status == "SUCCEEDED"
@@ -152,13 +112,9 @@ class WorkRequests(AcceptedWork[WorkRequest]):
         return answer([self.body_of(request) for request in chosen], headers=headers)
 
     async def cancel(self, call: Call) -> Response:
-        """Only a request that has not started can be canceled (the service's reference)."""
         request = self.known(call)
         check_if_match(call, request.etag)
-        if request.status != "ACCEPTED":
-            raise incorrect_state(f"The work request is {request.status} and cannot be canceled.")
-        self._work[request.operation].undo(request.resource_id)
-        self._change(request, "CANCELED", "Work request canceled.", time_finished=now())
+        self.end(request)
         return answer()
 
     async def list_errors(self, call: Call) -> Response:
@@ -166,15 +122,6 @@ class WorkRequests(AcceptedWork[WorkRequest]):
 
     async def list_logs(self, call: Call) -> Response:
         return _entries(call, self.known(call).logs)
-
-    def reset(self) -> None:
-        self.close()
-        super().reset()
-
-    def close(self) -> None:
-        """Accepted requests that are not done yet are done after a restart."""
-        for task in self._tasks:
-            task.cancel()
 
 
 def _entries(call: Call, entries: tuple[dict[str, str], ...]) -> Response:

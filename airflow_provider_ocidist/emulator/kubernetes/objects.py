@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
-import re
 import threading
 import uuid
 from collections import deque
@@ -12,37 +10,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Literal
 
 from airflow_provider_ocidist.emulator.kubernetes import selectors, statuses
+from airflow_provider_ocidist.emulator.kubernetes.changes import (
+    check_preconditions,
+    copy_of,
+    grace_of,
+    with_status,
+    with_the_rest,
+)
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.metadata import (
+    label_problems,
+    labels_of,
+    name_problems,
+    now,
+    owner_problems,
+    owners_of,
+    stamp,
+    suffix,
+)
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError, Problem
 
-SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Letters of generated names, as apimachinery's `rand.SafeEncodeString` has them."""
 MAX_GENERATED_BASE = 58
 HISTORY = 4_096
 """Number of changes of each kind that watches can begin at; older ones are compacted."""
-SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-SUBDOMAIN_TEXT = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start"
-    " and end with an alphanumeric character (e.g. 'example.com', regex used for validation is"
-    " '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-LABEL_VALUE_TEXT = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and"
-    " end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is"
-    " '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-)
-LABEL_TEXT = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic"
-    " character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation"
-    " is '[a-z]([-a-z0-9]*[a-z0-9])?')"
-)
-MAX_GRACE_S = 10**9
-"""Most seconds of grace, a generation; a time that is much later could not be written."""
 logger = logging.getLogger(__name__)
 Propagation = Literal["Foreground", "Background", "Orphan"]
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -121,13 +114,13 @@ class Cluster:
 
     def get(self, kind: str, namespace: str | None, name: str) -> Obj:
         with self._lock:
-            return _copy(self._found(self._shelf(kind), namespace, name))
+            return copy_of(self._found(self._shelf(kind), namespace, name))
 
     def find(self, kind: str, namespace: str | None, name: str) -> Obj | None:
         """Return an object, or None where there is none."""
         with self._lock:
             found = self._shelf(kind).objects.get((namespace or "", name))
-            return None if found is None else _copy(found)
+            return None if found is None else copy_of(found)
 
     def list(
         self, kind: str, namespace: str | None = None, labels: str | Mapping[str, str] | None = None
@@ -142,11 +135,11 @@ class Cluster:
         with self._lock:
             objects = self._shelf(kind).objects
             keys = sorted(key for key in objects if namespace in (None, "", key[0]))
-            return [_copy(objects[key]) for key in keys if fits(_labels(objects[key]))]
+            return [copy_of(objects[key]) for key in keys if fits(labels_of(objects[key]))]
 
     def create(self, obj: Obj, *, dry_run: bool = False) -> Obj:
         """Store a new object and return it with all that the API server adds."""
-        obj = _copy(obj)
+        obj = copy_of(obj)
         with self._lock:
             shelf = self._shelf(obj["kind"])
             kind, metadata = shelf.kind, obj.setdefault("metadata", {})
@@ -171,17 +164,17 @@ class Cluster:
                 self._check(kind, obj, None)
             if not dry_run:
                 self._write(shelf, obj, None)
-            return _copy(obj)
+            return copy_of(obj)
 
     def update(self, obj: Obj, subresource: str | None = None, *, dry_run: bool = False) -> Obj:
         """Replace an object, or its status alone; refused as Conflict when it was read before another's change."""
-        obj = _copy(obj)
+        obj = copy_of(obj)
         with self._lock:
             shelf = self._shelf(obj["kind"])
             kind, metadata = shelf.kind, obj["metadata"]
             old = self._found(shelf, metadata.get("namespace"), metadata["name"])
             self._check_version(kind, metadata, old)
-            new = _with_status(old, obj) if subresource == "status" else _with_the_rest(kind, old, obj)
+            new = with_status(old, obj) if subresource == "status" else with_the_rest(kind, old, obj)
             with _wrong_shapes_refused(kind, metadata["name"]):
                 if subresource is None:
                     _complete(kind, new)
@@ -192,7 +185,7 @@ class Cluster:
                     new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
                 self._write(shelf, new, old)
                 self._remove_if_over(shelf, new)
-            return _copy(new)
+            return copy_of(new)
 
     def modify(
         self,
@@ -229,10 +222,10 @@ class Cluster:
         with self._lock:
             shelf = self._shelf(kind)
             old = self._found(shelf, namespace, name)
-            _check_preconditions(shelf.kind, old, uid, version)
+            check_preconditions(shelf.kind, old, uid, version)
             if dry_run:
-                return _copy(old)
-            return _copy(self._delete(shelf, old, propagation, grace))
+                return copy_of(old)
+            return copy_of(self._delete(shelf, old, propagation, grace))
 
     def subscribe(self, kind: str, callback: Callback) -> Callable[[], None]:
         """Call back at each change of a kind, in their order, until what is returned is called.
@@ -280,11 +273,11 @@ class Cluster:
     def dependents(self, uid: str) -> Sequence[Obj]:
         """Return the objects that name this one as an owner."""
         with self._lock:
-            return [_copy(self._at(each)) for each in self._dependents.get(uid, ())]
+            return [copy_of(self._at(each)) for each in self._dependents.get(uid, ())]
 
     def by_uid(self, uid: str) -> Obj | None:
         with self._lock:
-            return _copy(self._at(uid)) if uid in self._places else None
+            return copy_of(self._at(uid)) if uid in self._places else None
 
     def clear(self) -> None:
         """Remove all objects, whatever their finalizers."""
@@ -333,7 +326,7 @@ class Cluster:
                 problem = Problem("metadata.name", "Required value: name or generateName is required")
                 raise statuses.unprocessable(kind.title, "", [problem])
             metadata["name"] = base[:MAX_GENERATED_BASE] + suffix()
-        if problems := _name_problems(kind, metadata["name"]):
+        if problems := name_problems(kind, metadata["name"]):
             raise statuses.unprocessable(kind.title, metadata["name"], problems)
 
     def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:
@@ -349,7 +342,7 @@ class Cluster:
             admission(self, new, old)
 
     def _check(self, kind: Kind, new: Obj, old: Obj | None) -> None:
-        problems = [*_owner_problems(new), *_label_problems(new), *kind.problems(new, old)]
+        problems = [*owner_problems(new), *label_problems(new), *kind.problems(new, old)]
         if problems:
             raise statuses.unprocessable(kind.title, new["metadata"]["name"], problems)
 
@@ -365,7 +358,7 @@ class Cluster:
     def _write(self, shelf: _Shelf, new: Obj, old: Obj | None) -> None:
         self._version += 1
         new["metadata"]["resourceVersion"] = str(self._version)
-        stored = _copy(new)
+        stored = copy_of(new)
         shelf.objects[_key(stored)] = stored
         self._index(shelf.kind, stored, old)
         self._publish(shelf, Event("MODIFIED" if old else "ADDED", stored, old))
@@ -378,14 +371,14 @@ class Cluster:
             callback(event)
 
     def _delete(self, shelf: _Shelf, old: Obj, propagation: Propagation, grace: float | None) -> Obj:
-        new = _copy(old)
+        new = copy_of(old)
         metadata = new["metadata"]
         if finalizer := {"Foreground": FOREGROUND, "Orphan": ORPHAN}.get(propagation):
             present = metadata.setdefault("finalizers", [])
             present += [finalizer] if finalizer not in present else []
         if grace is None:
             grace = metadata.get("deletionGracePeriodSeconds")  # who asks for no time changes none
-        seconds = _grace(shelf.kind, old, grace)
+        seconds = grace_of(shelf.kind, old, grace)
         lasting = seconds > 0 or metadata.get("finalizers") or (new.get("spec") or {}).get("finalizers")
         if not lasting:
             return self._remove(shelf, old)
@@ -434,129 +427,5 @@ def _wrong_shapes_refused(kind: Kind, name: str) -> Iterator[None]:
         raise statuses.unprocessable(kind.title, name, [problem]) from error
 
 
-def owners_of(obj: Obj) -> Sequence[Mapping[str, Any]]:
-    found: Sequence[Mapping[str, Any]] = obj["metadata"].get("ownerReferences") or ()
-    return found
-
-
-def owner_reference(owner: Obj, *, controller: bool = True) -> Obj:
-    """Return what makes an object a dependent of another: it goes with it."""
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": controller,
-        "blockOwnerDeletion": True,
-    }
-
-
-def stamp(when: datetime) -> str:
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def now() -> str:
-    """Return this moment as Kubernetes writes it."""
-    return stamp(datetime.now(timezone.utc))
-
-
-def moment(text: str) -> datetime:
-    """Return the time that a text of `now` or `precisely` names."""
-    form = "%Y-%m-%dT%H:%M:%S.%fZ" if "." in text else "%Y-%m-%dT%H:%M:%SZ"
-    return datetime.strptime(text, form).replace(tzinfo=timezone.utc)
-
-
-def suffix() -> str:
-    return "".join(random.choices(SUFFIX_LETTERS, k=5))
-
-
-def _with_status(old: Obj, obj: Obj) -> Obj:
-    new = _copy(old)
-    new.pop("status", None)
-    if "status" in obj or "status" in old:
-        new["status"] = obj.get("status") or {}
-    return new
-
-
-def _with_the_rest(kind: Kind, old: Obj, obj: Obj) -> Obj:
-    """Return the new object, with what only the API server sets as it was."""
-    new = {**obj, "apiVersion": kind.api_version}
-    kept = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
-    previous = old["metadata"]
-    metadata = {name: value for name, value in obj["metadata"].items() if name not in kept}
-    metadata.update({name: previous[name] for name in (*kept, "resourceVersion") if name in previous})
-    new["metadata"] = metadata
-    if kind.has_status:
-        new.pop("status", None)
-        new.update({"status": old["status"]} if "status" in old else {})
-    return new
-
-
-def _grace(kind: Kind, obj: Obj, wanted: float | None) -> float:
-    """Return the seconds that a deletion waits. Only pods that a node has, and that have not ended, have any."""
-    if kind.name != "Pod" or not obj["spec"].get("nodeName"):
-        return 0
-    if obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-        return 0
-    seconds = obj["spec"].get("terminationGracePeriodSeconds", 30) if wanted is None else wanted
-    return max(0.0, min(seconds, MAX_GRACE_S))
-
-
-def _check_preconditions(kind: Kind, obj: Obj, uid: str | None, version: str | None) -> None:
-    metadata = obj["metadata"]
-    if uid is not None and uid != metadata["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}"
-        raise statuses.conflict(kind.resource, metadata["name"], why)
-    if version is not None and version != metadata["resourceVersion"]:
-        why = (
-            f"Precondition failed: ResourceVersion in precondition: {version},"
-            f" ResourceVersion in object meta: {metadata['resourceVersion']}"
-        )
-        raise statuses.conflict(kind.resource, metadata["name"], why)
-
-
-def _name_problems(kind: Kind, name: str) -> list[Problem]:
-    pattern, text, most = (LABEL, LABEL_TEXT, 63) if kind.label_named else (SUBDOMAIN, SUBDOMAIN_TEXT, 253)
-    shown = f'Invalid value: "{name}": '
-    problems = [] if pattern.fullmatch(name) else [Problem("metadata.name", shown + text)]
-    if len(name) > most:
-        problems.append(Problem("metadata.name", f"{shown}must be no more than {most} characters"))
-    return problems
-
-
-def _label_problems(obj: Obj) -> list[Problem]:
-    problems = []
-    for value in map(str, _labels(obj).values()):
-        shown = f'Invalid value: "{value}": '
-        if len(value) > 63:
-            problems.append(Problem("metadata.labels", f"{shown}must be no more than 63 characters"))
-        if not LABEL_VALUE.fullmatch(value):
-            problems.append(Problem("metadata.labels", shown + LABEL_VALUE_TEXT))
-    return problems
-
-
-def _owner_problems(obj: Obj) -> Iterator[Problem]:
-    for index, each in enumerate(owners_of(obj)):
-        for name in ("apiVersion", "kind", "name", "uid"):
-            if not each.get(name):
-                yield Problem(f"metadata.ownerReferences[{index}].{name}", "Invalid value: must not be empty")
-
-
-def _labels(obj: Obj) -> Mapping[str, str]:
-    found: Mapping[str, str] = obj["metadata"].get("labels") or {}
-    return found
-
-
 def _key(obj: Obj) -> Key:
     return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
-
-
-def _copy(obj: Obj) -> Obj:
-    return {name: _copied(each) for name, each in obj.items()}
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of JSON; several times as fast as `copy.deepcopy`."""
-    if isinstance(value, dict):
-        return {name: _copied(each) for name, each in value.items()}
-    return [_copied(each) for each in value] if isinstance(value, list) else value

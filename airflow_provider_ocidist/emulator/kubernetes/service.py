@@ -20,11 +20,11 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.kubernetes import core_kinds, users
-from airflow_provider_ocidist.emulator.kubernetes.api import Api
+from airflow_provider_ocidist.emulator.kubernetes.api.server import Api
 from airflow_provider_ocidist.emulator.kubernetes.controllers.garbage import GarbageCollector, Namespaces
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Controller, Manager
 from airflow_provider_ocidist.emulator.kubernetes.controllers.scheduler import Scheduler
-from airflow_provider_ocidist.emulator.kubernetes.furniture import furnish
+from airflow_provider_ocidist.emulator.kubernetes.initial_objects import create_initial_objects
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.hosts import Hosts
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.kubelet import Kubelet
@@ -102,7 +102,7 @@ class Kubernetes:
         self._begin()
 
     def _begin(self) -> None:
-        furnish(self.cluster, self.settings)
+        create_initial_objects(self.cluster, self.settings)
         self._operators.create_objects(self.cluster)
         self._hosts = Hosts(self.cluster)
         own: list[Controller] = [

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import moment
+from airflow_provider_ocidist.emulator.kubernetes.metadata import moment
 
 STEP = re.compile(r'\.(\w+)(?:\[(?:(-1:)|\?\(@\.type=="(\w+)"\))\])?')
 UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))

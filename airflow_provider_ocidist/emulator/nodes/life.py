@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.emulator.nodes import machine, processes
+from airflow_provider_ocidist.emulator.nodes.capacity import Capacity, happens
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError, NodeSpec
 from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
-from airflow_provider_ocidist.emulator.nodes.room import MachineRoom, happens
 from airflow_provider_ocidist.emulator.nodes.rules import NO_RULE, NodeKind
 
 PROBE_PERIOD_S, PROBE_ATTEMPTS = 10, 3
@@ -73,9 +73,9 @@ class Watcher(Protocol):
 class NodeLife:
     """One node. `live` returns when it is over and no process is left."""
 
-    def __init__(self, plan: NodePlan, room: MachineRoom, stop: asyncio.Event, watcher: Watcher) -> None:
+    def __init__(self, plan: NodePlan, capacity: Capacity, stop: asyncio.Event, watcher: Watcher) -> None:
         self._plan = plan
-        self._room = room
+        self._capacity = capacity
         self._stop = stop
         self._watcher = watcher
         self._rule = NO_RULE
@@ -95,7 +95,7 @@ class NodeLife:
 
     async def _live(self) -> NodeEnd:
         kind = self._plan.kind
-        self._rule = self._room.rules.take(kind)
+        self._rule = self._capacity.rules.take(kind)
         delay = self._plan.delay_s if self._rule.delay_s is None else self._rule.delay_s
         if await happens(self._stop, None if self._rule.never_starts else delay):
             return NodeEnd(rank=kind.rank)
@@ -106,12 +106,12 @@ class NodeLife:
             self._watcher.is_ready(kind.rank)
             await self._stop.wait()
             return NodeEnd(rank=kind.rank)
-        address = self._room.take_address()
+        address = self._capacity.take_address()
         self._spec = self._plan.spec(address)
         try:
             return await self._provisioned(self._spec, address)
         finally:
-            self._room.give_back(address)
+            self._capacity.give_back(address)
             if not self._plan.keep_files:
                 await asyncio.to_thread(shutil.rmtree, self._spec.folder, ignore_errors=True)
 

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator.object_storage.headers import required
 from airflow_provider_ocidist.emulator.object_storage.objects import check_readable
 from airflow_provider_ocidist.emulator.object_storage.work_requests import Resource, WorkRequests
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer
+from airflow_provider_ocidist.emulator.work_requests import Work
 
 COPY = "COPY_OBJECT"
 REENCRYPT = "REENCRYPT"
@@ -25,8 +26,8 @@ class Copies:
         self._namespace = namespace
         self._catalog = catalog
         self._requests = requests
-        requests.serve(COPY, self._copy_now)
-        requests.serve(REENCRYPT, lambda _: None)
+        requests.serve(COPY, Work(self._copy_now))
+        requests.serve(REENCRYPT, Work(lambda _: None))
 
     def routes(self) -> list[Route]:
         return [

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ import uvicorn
 from airflow_provider_ocidist.emulator.connections import config_of
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, listen, url_of
+from airflow_provider_ocidist.emulator.loop_thread import LoopThread, until_started
 from airflow_provider_ocidist.emulator.runai.app import App, ControlPlane
 from airflow_provider_ocidist.emulator.runai.control import RunaiControl
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
@@ -52,9 +51,7 @@ class RunaiServer:
         given = options or RunaiOptions()
         self._options = replace(given, accounts=(account, *given.accounts))
         self._cluster = cluster
-        self._end: Callable[[], object] | None = None
-        self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._thread: LoopThread | None = None
         self.access: RunaiAccess
         """Access to the control plane, set by `start`."""
 
@@ -69,32 +66,19 @@ class RunaiServer:
 
     def start(self) -> Self:
         """Serve, in a thread; return when the first request would be answered. Raises what prevented it."""
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="ocidist-runai", daemon=True)
-        self._thread.start()
-        ready.wait()
-        if self._failure is not None:
-            raise self._failure
+        thread = self._thread = LoopThread("ocidist-runai", self._serve)
+        thread.start()
+        if thread.failure is not None:
+            raise thread.failure
         return self
 
     def stop(self) -> None:
         """End the server; what runs in the cluster ends with that. May be called twice."""
-        if self._end is not None:
-            with suppress(RuntimeError):
-                self._end()
         if self._thread is not None:
-            self._thread.join()
-        self._thread = self._end = None
+            self._thread.stop()
+        self._thread = None
 
-    def _run(self, ready: threading.Event) -> None:
-        try:
-            asyncio.run(self._serve(ready))
-        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits in start()
-            self._failure = error
-        finally:
-            ready.set()
-
-    async def _serve(self, ready: threading.Event) -> None:
+    async def _serve(self, is_ready: Callable[[], None], ended: asyncio.Event) -> None:
         with listen(LOOPBACK, 0) as listener:
             url, cluster_id = url_of(listener), str(uuid.uuid4())
             workloads = Workloads([Project("1", PROJECT), Project("2", "others")], cluster_id, self._cluster)
@@ -103,13 +87,10 @@ class RunaiServer:
             plane = ControlPlane(workloads, tokens, self._options, cluster_id=cluster_id, url=url)
             self.access = self._access(url, workloads.projects["1"], cluster_id)
             server = uvicorn.Server(config_of(App(control, plane), refusal=_unreadable))
-            ended = asyncio.Event()
-            self._end = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
             serving = asyncio.create_task(server.serve([listener]))
             try:
-                while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event
-                    await asyncio.sleep(0.005)
-                ready.set()
+                await until_started(server, serving)
+                is_ready()
                 await _ticking(workloads, ended)
             finally:
                 server.should_exit = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown, unknown_key
+from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, unknown_key, value_shown
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 
@@ -153,7 +153,7 @@ class Draft:
         if value is None:
             return Section(path, {})
         if not isinstance(value, Mapping):
-            self.complain(path, f"must be a section with keys and values, not {shown(value)}")
+            self.complain(path, f"must be a section with keys and values, not {value_shown(value)}")
             return Section(path, {})
         section = Section(path, value)
         if respell:
@@ -187,7 +187,7 @@ class Draft:
         if value is None:
             return []
         if not isinstance(value, list | tuple):
-            self.complain(path, f"must be {what}, not {shown(value)}")
+            self.complain(path, f"must be {what}, not {value_shown(value)}")
             return []
         return [(f"{path}.{index}", item) for index, item in enumerate(value)]
 
@@ -195,7 +195,7 @@ class Draft:
         """Report a value other than the allowed ones."""
         value = section.value.get(key)
         if value is not None and str(value).casefold() not in {item.casefold() for item in allowed}:
-            self.complain(section.at(key), f"must be {' or '.join(allowed)}, not {shown(value)}")
+            self.complain(section.at(key), f"must be {' or '.join(allowed)}, not {value_shown(value)}")
 
     def whole_number(self, section: Section, key: str, least: int, default: int) -> int:
         """Return a whole number of at least `least`; reports any other value."""
@@ -205,5 +205,7 @@ class Draft:
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return int(value)
-        self.complain(section.at(key), f"must be a whole number of at least {least}, not {shown(value)}")
+        self.complain(
+            section.at(key), f"must be a whole number of at least {least}, not {value_shown(value)}"
+        )
         return default

@@ -14,7 +14,16 @@ from airflow_provider_ocidist.model.masking.patterns import lazily
 from airflow_provider_ocidist.model.masking.texts import flags_of_programs, query_of, spans_in
 from airflow_provider_ocidist.model.masking.values import MASK, is_ordinary, is_secret, is_secret_of
 
-__all__ = ["MASK", "SHORTEST", "is_secret_name", "masked", "masked_text", "secrets_in", "shown", "without"]
+__all__ = [
+    "MASK",
+    "SHORTEST",
+    "is_secret_name",
+    "masked",
+    "masked_text",
+    "secrets_in",
+    "masked_messages",
+    "without_secrets",
+]
 
 SHORTEST = 5
 """Fewest characters of a value that is masked wherever it occurs, as in Airflow; a shorter one is masked under its own
@@ -32,20 +41,23 @@ _SHELL_FLAG = lazily(r"^-[a-z]*c$")
 
 def masked(value: Any) -> Any:
     """Return the same tree of mappings and lists with its secrets masked, also where they occur a second time."""
-    return without(_masked(value), secrets_in(value))
+    return without_secrets(_masked(value), secrets_in(value))
 
 
 def masked_text(text: str, secrets: Collection[str] = ()) -> str:
     """Return a line of a log or an error's message without its secrets: known ones, and those that show."""
-    return _cut(without(text, secrets), of_a_log=True)
+    return _cut(without_secrets(text, secrets), of_a_log=True)
 
 
-def shown(value: Any, secrets: Collection[str] = ()) -> Any:
+def masked_messages(value: Any, secrets: Collection[str] = ()) -> Any:
     """Return a tree whose texts are messages and lines of logs as it may be shown: as `masked_text` does with each."""
     if isinstance(value, Mapping):
-        return {name: MASK if is_secret(name, item) else shown(item, secrets) for name, item in value.items()}
+        return {
+            name: MASK if is_secret(name, item) else masked_messages(item, secrets)
+            for name, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [shown(item, secrets) for item in value]
+        return [masked_messages(item, secrets) for item in value]
     if isinstance(value, str):
         return masked_text(value, secrets)
     return value
@@ -61,7 +73,7 @@ def secrets_in(value: Any) -> set[str]:
     return {secret for secret in found if len(secret) >= SHORTEST and not is_ordinary(secret)}
 
 
-def without(value: Any, secrets: Collection[str]) -> Any:
+def without_secrets(value: Any, secrets: Collection[str]) -> Any:
     """Return the same tree with these secrets masked wherever they occur."""
     return _without(value, _pattern(frozenset(secrets))) if secrets else value
 

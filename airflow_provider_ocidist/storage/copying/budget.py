@@ -11,7 +11,7 @@ from airflow_provider_ocidist.storage.copying.memory import Memory
 _PARTS_IN_MEMORY = 8
 
 
-class Budget:
+class CopyBudget:
     """Streams and memory for one copy, or for several at a time."""
 
     def __init__(self, streams: int, part_size: int) -> None:

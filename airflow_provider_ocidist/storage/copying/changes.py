@@ -59,7 +59,7 @@ def extra(source: Store, entries: Sequence[Entry], target: Store, wanted: Callab
     return [name for name in names if name not in known and not f"{name}/".startswith(spared)]
 
 
-def delete(store: Store, names: Sequence[str]) -> None:
+def delete_names(store: Store, names: Sequence[str]) -> None:
     with concurrent.futures.ThreadPoolExecutor(_THREADS, "delete") as pool:
         for _ in pool.map(store.delete, names):
             pass

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.storage.copying.engine import is_interruption
 from airflow_provider_ocidist.storage.copying.open_file import Copied
 from airflow_provider_ocidist.storage.copying.selection import Selection, absolute, refuse_overlap
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
-from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, digest_of, this_boot
+from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, places_digest, this_boot
 from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
 from airflow_provider_ocidist.storage.stores.opening import Stores
 
@@ -95,7 +95,7 @@ def landing(target: str, found: Selection, stores: Stores) -> Landing:
 
 
 def _journal_of(store: Store, source: str) -> Journal | None:
-    key = digest_of(source, store.uri)
+    key = places_digest(source, store.uri)
     if store.folder:
         return Journal.open(
             store.folder / locations.unfinished_name("journal", key), _subject(source, store.folder)
@@ -123,7 +123,7 @@ def _journaled(journal: Journal | None) -> Iterator[Journal | None]:
 @contextmanager
 def _staged(final: Path, source: str, *, resume: bool) -> Iterator[Destination]:
     """Yield a new folder beside the final one; rename it at the end, or remove it after an error."""
-    key = digest_of(source, str(final))
+    key = places_digest(source, str(final))
     beside = final.with_name(locations.unfinished_name(f"{final.name[:32]}.journal", key))
     with local_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def _staged(final: Path, source: str, *, resume: bool) -> Iterator[Destination]:
 def _remove_unfinished(staging: Path) -> None:
     """Remove partial files that have left the source since the copy was interrupted."""
     for path in staging.rglob(".*.part"):
-        if locations.is_unfinished(path.name):
+        if locations.is_partial_file(path.name):
             path.unlink(missing_ok=True)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.copying.budget import Budget
+from airflow_provider_ocidist.storage.copying.budget import CopyBudget
 from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 from airflow_provider_ocidist.storage.copying.lanes import Lanes
 from airflow_provider_ocidist.storage.copying.memory import SMALL, gathered
@@ -42,7 +42,7 @@ class Engine:
         *,
         cancel: threading.Event | None,
         part_size: int,
-        budget: Budget,
+        budget: CopyBudget,
         sha256: bool = False,
         resume: bool = False,
         on_arrival: Callable[[Entry, Copied], None] | None = None,

@@ -167,10 +167,10 @@ class OpenFile:
         if download.checksum is None:
             return
         if self.md5:
-            checksums.check(self.place, download.checksum, [self.md5.digest()])
+            checksums.check_digests(self.place, download.checksum, [self.md5.digest()])
         elif self.part_md5s is not None:
             digests = [digest for _, digest in sorted(self.part_md5s.items())]
-            checksums.check(self.place, download.checksum, digests)
+            checksums.check_digests(self.place, download.checksum, digests)
 
     def result(self) -> Copied:
         sha256 = self.sha256.hexdigest() if self.sha256 else None

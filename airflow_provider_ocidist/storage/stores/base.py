@@ -85,7 +85,7 @@ class Upload(ABC):
     streams: bool = False
     """Whether a part may come in pieces of any size, and can be read back."""
     upload_id: str | None = None
-    """At a place that keeps, and bills, the parts of what is neither committed nor aborted."""
+    """Id of the upload at a place that keeps, and bills, the parts of what is neither committed nor aborted."""
 
     def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
         """Return offsets and lengths of what an earlier attempt has not written of this part."""

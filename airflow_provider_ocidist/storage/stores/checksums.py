@@ -24,7 +24,7 @@ def in_text(digests: Sequence[bytes], *, whole: bool) -> str:
     return f"{base64.b64encode(md5_of(digests)).decode()}-{len(digests)}"
 
 
-def check(place: str, expected: Checksum, digests: Sequence[bytes]) -> None:
+def check_digests(place: str, expected: Checksum, digests: Sequence[bytes]) -> None:
     """Raise StorageError unless the digests, of the whole or of every part in order, are those expected."""
     if in_text(digests, whole=expected.part_size is None) != expected.value:
         raise StorageError(f"{place}: the checksum of what arrived is wrong", uri=place)

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_ocidist.errors import OcidistError, StorageError, Unopenable
 from airflow_provider_ocidist.storage.locations import (
     Location,
-    is_unfinished,
+    is_partial_file,
     join,
     safe_name,
     shown_in,
@@ -42,7 +42,7 @@ class FsspecStore(Store):
                 file_system, root = fsspec.core.url_to_fs(place.path)
             except ValueError as error:
                 # A scheme that nobody knows, or an address that its driver cannot take apart.
-                raise Unopenable(str(broken(place.uri, error)), uri=place.uri) from error
+                raise Unopenable(str(library_error(place.uri, error)), uri=place.uri) from error
             return cls(place.uri, file_system, root)
 
     def read(self, name: str) -> bytes:
@@ -73,7 +73,7 @@ class FsspecStore(Store):
                 if path.startswith(f"{self.root}/")
             ]
         wanted = [
-            entry for entry in entries if entry.name.startswith(prefix) and not is_unfinished(entry.name)
+            entry for entry in entries if entry.name.startswith(prefix) and not is_partial_file(entry.name)
         ]
         return sorted(wanted, key=lambda entry: entry.name)
 
@@ -204,16 +204,16 @@ def fsspec_errors(place: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if not _is_outage(error.__cause__):
             raise
-        raise broken(place, error.__cause__) from error
+        raise library_error(place, error.__cause__) from error
     except (OcidistError, GeneratorExit):
         raise
     except ImportError as error:
         raise Unopenable(f"{shown_in(place)}: its driver is not installed: {error}", uri=place) from error
     except Exception as error:  # drivers share no base class for their errors
-        raise broken(place, error, retryable=_is_outage(error)) from error
+        raise library_error(place, error, retryable=_is_outage(error)) from error
 
 
-def broken(place: str, error: BaseException | None, *, retryable: bool = False) -> StorageError:
+def library_error(place: str, error: BaseException | None, *, retryable: bool = False) -> StorageError:
     """Return a library's error, in one line."""
     first = (str(error).strip().splitlines() or [""])[0]
     text = shown_in(f"{place}: {type(error).__name__}: {first}")

@@ -25,7 +25,7 @@ from airflow_provider_ocidist.storage.stores.base import (
     Upload,
     not_the_promised_size,
 )
-from airflow_provider_ocidist.storage.stores.fsspec import FsspecStore, broken
+from airflow_provider_ocidist.storage.stores.fsspec import FsspecStore, library_error
 
 _ATTEMPTS = 5
 _PIECE = 256 << 10
@@ -228,11 +228,11 @@ def http_errors(place: str) -> Iterator[None]:
     try:
         yield
     except urllib3.exceptions.MaxRetryError as error:
-        raise broken(place, error.reason or error, retryable=True) from error
+        raise library_error(place, error.reason or error, retryable=True) from error
     except urllib3.exceptions.HTTPError as error:
-        raise broken(place, error, retryable=True) from error
+        raise library_error(place, error, retryable=True) from error
     except OSError as error:
-        raise broken(place, error) from error
+        raise library_error(place, error) from error
 
 
 def _check(answer: Any, place: str, expected: set[int]) -> None:

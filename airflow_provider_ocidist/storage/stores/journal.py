@@ -78,7 +78,7 @@ class Journal:
         self.close()
 
 
-def digest_of(*uris: str) -> str:
+def places_digest(*uris: str) -> str:
     """Return eight hexadecimal digits that identify these places, with any token."""
     return hashlib.sha256("\0".join(map(shown, uris)).encode(errors="surrogatepass")).hexdigest()[:8]
 

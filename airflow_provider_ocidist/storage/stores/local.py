@@ -14,7 +14,7 @@ from pathlib import Path
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage.locations import (
     finished_name,
-    is_unfinished,
+    is_partial_file,
     safe_name,
     unfinished_name,
 )
@@ -30,7 +30,7 @@ from airflow_provider_ocidist.storage.stores.base import (
     not_the_promised_size,
 )
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.stores.journal import Journal, digest_of, this_boot
+from airflow_provider_ocidist.storage.stores.journal import Journal, places_digest, this_boot
 
 _READ = 256 << 10
 
@@ -115,10 +115,10 @@ class LocalStore(Store):
     def _unfinished(self, prefix: str) -> Iterator[Path]:
         folder, _, start = prefix.rpartition("/")
         for child in (self.folder / folder).glob("*"):
-            if is_unfinished(child.name):
+            if is_partial_file(child.name):
                 yield from [child] if finished_name(child.name).startswith(start) else []
             elif child.name.startswith(start) and child.is_dir():
-                yield from (part for part in child.rglob(".*.part") if is_unfinished(part.name))
+                yield from (part for part in child.rglob(".*.part") if is_partial_file(part.name))
 
     def abort_upload(self, upload: OpenUpload) -> None:
         self.delete(upload.id)
@@ -150,7 +150,7 @@ class LocalStore(Store):
             return
         for child in children:
             name = prefix + child.name
-            if is_unfinished(child.name):
+            if is_partial_file(child.name):
                 continue
             if child.is_symlink() and not self._inside(child.path):
                 skipped.add(name)
@@ -217,7 +217,7 @@ class LocalUpload(Upload):
                 self.descriptor = self._create(os.O_EXCL)
 
     def _resume(self, origin: Origin) -> None:
-        key = digest_of(origin.uri, str(self.path))
+        key = places_digest(origin.uri, str(self.path))
         # After a restart it is unknown which bytes had reached the disk.
         subject = {"from": origin.uri, "etag": origin.etag, "size": origin.size, "boot": this_boot()}
         journal = Journal.open(
@@ -236,7 +236,7 @@ class LocalUpload(Upload):
     def _open_part(self, journal: Journal) -> None:
         """Open the partial file, or start over where it does not match the journal."""
         self.descriptor = self._create(0)
-        self.written = merged(journal.records)
+        self.written = merged_ranges(journal.records)
         if self.written and os.fstat(self.descriptor).st_size < self.written[-1][1]:
             self.written = []
             journal.forget()
@@ -322,7 +322,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def merged(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+def merged_ranges(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     """Return ranges, from start to end, as few as they can be, in order."""
     found: list[tuple[int, int]] = []
     for start, end in sorted((int(start), int(end)) for start, end in ranges):

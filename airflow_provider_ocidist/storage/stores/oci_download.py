@@ -33,7 +33,7 @@ class OciDownload(Download):
         self.store = store
         self.entry = entry
         self._etag = entry.etag
-        """Of the version that is read; None before the first answer."""
+        """Tag of the version that is read; None before the first answer."""
         self.place = store.uri_of(entry.name)
         self.part_size = part_size
         self.headers: Mapping[str, str] = {}
@@ -84,7 +84,7 @@ class OciDownload(Download):
             raise not_the_promised_size(self.place, promised, got)
         expected = self.headers.get("content-md5")
         if expected:
-            checksums.check(self.place, Checksum(value=expected), [digest()])
+            checksums.check_digests(self.place, Checksum(value=expected), [digest()])
 
     def _fetch(self, offset: int, length: int | None) -> Iterator[bytes]:
         """Yield a range (length None: the whole); resume a truncated body."""

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores import checksums
 from airflow_provider_ocidist.storage.stores.base import Buffer, Origin, Upload
-from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, digest_of
+from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, places_digest
 from airflow_provider_ocidist.storage.stores.oci_download import PART_SIZE_KEY
 from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder, storage_errors
 
@@ -65,7 +65,7 @@ class OciUpload(Upload):
             "to": self.place,
             "part_size": self.part_size,
         }
-        key = digest_of(origin.uri, self.place)
+        key = places_digest(origin.uri, self.place)
         return Journal.open(cache_folder() / f"upload-{key}", subject)
 
     def _left_open(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.backends.kubernetes.merging import APPENDED, KEYS, merged
+from airflow_provider_ocidist.backends.kubernetes.merging import APPENDED, KEYS, merged_manifest
 from tests.backends.kubernetes.test_names import drawn
 
 LISTS = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
@@ -41,10 +41,10 @@ def test_an_empty_template_changes_nothing_and_nothing_changes_its_arguments() -
     for _ in range(200):
         base, over = any_section(draw), any_section(draw)
         before = copy.deepcopy((base, over))
-        merged(base, over)
+        merged_manifest(base, over)
         assert (base, over) == before
-        assert merged(base, {}) == base
-        assert merged(merged(base, over), over) == merged(base, over)
+        assert merged_manifest(base, {}) == base
+        assert merged_manifest(merged_manifest(base, over), over) == merged_manifest(base, over)
 
 
 def holds(found: Any, wanted: Any, name: str = "") -> bool:
@@ -65,7 +65,7 @@ def test_what_a_person_writes_arrives_and_entries_of_other_names_stay() -> None:
     draw = drawn()
     for _ in range(300):
         base, over = any_section(draw), any_section(draw)
-        result = merged(base, over)
+        result = merged_manifest(base, over)
         assert holds(result, over), (base, over, result)
         for name in set(base) - set(over):
             assert result[name] == base[name]
@@ -87,11 +87,11 @@ def test_a_variable_and_a_volume_are_replaced_whole() -> None:
         "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
         "volumes": [{"name": "shm", "hostPath": {"path": "/dev/shm"}}],
     }
-    assert merged(ours, theirs) == theirs
+    assert merged_manifest(ours, theirs) == theirs
 
 
 def test_null_takes_a_key_away() -> None:
-    assert merged({"hostNetwork": True, "a": 1}, {"hostNetwork": None}) == {"a": 1}
+    assert merged_manifest({"hostNetwork": True, "a": 1}, {"hostNetwork": None}) == {"a": 1}
 
 
 NAMED = {
@@ -119,42 +119,42 @@ def test_entries_of_each_list_with_names_meet_by_their_name(name: str, key: str)
     one = {key: "a", "y": 4, "s": {"q": 2}}
     if name not in ONE_SOURCE:
         one |= {"x": 1, "s": {"p": 1, "q": 2}}
-    assert merged({name: ours}, {name: theirs}) == {name: [one, ours[1], theirs[0]]}
+    assert merged_manifest({name: ours}, {name: theirs}) == {name: [one, ours[1], theirs[0]]}
     # In a section below as well.
-    assert merged({"spec": {name: ours}}, {"spec": {name: theirs}}) == {
+    assert merged_manifest({"spec": {name: ours}}, {"spec": {name: theirs}}) == {
         "spec": {name: [one, ours[1], theirs[0]]}
     }
 
 
 @pytest.mark.parametrize("name", ["tolerations", "envFrom"])
 def test_alternatives_of_both_sides_stay_and_none_twice(name: str) -> None:
-    assert merged({name: [{"a": 1}, {"b": 2}]}, {name: [{"b": 2}, {"c": 3}]}) == {
+    assert merged_manifest({name: [{"a": 1}, {"b": 2}]}, {name: [{"b": 2}, {"c": 3}]}) == {
         name: [{"a": 1}, {"b": 2}, {"c": 3}]
     }
 
 
 def test_any_other_list_is_replaced() -> None:
-    assert merged({"command": ["a", "b"]}, {"command": ["c"]}) == {"command": ["c"]}
-    assert merged({"command": ["a"]}, {"command": ("b", "c")}) == {"command": ["b", "c"]}
-    assert merged({"env": {"A": 1}}, {"env": [{"name": "B"}]}) == {"env": [{"name": "B"}]}
-    assert merged({"env": [{"name": "A"}]}, {"env": "none"}) == {"env": "none"}
+    assert merged_manifest({"command": ["a", "b"]}, {"command": ["c"]}) == {"command": ["c"]}
+    assert merged_manifest({"command": ["a"]}, {"command": ("b", "c")}) == {"command": ["b", "c"]}
+    assert merged_manifest({"env": {"A": 1}}, {"env": [{"name": "B"}]}) == {"env": [{"name": "B"}]}
+    assert merged_manifest({"env": [{"name": "A"}]}, {"env": "none"}) == {"env": "none"}
 
 
 def test_entries_without_a_name_are_like_no_other() -> None:
     ours, theirs = [{"x": 1}, "odd"], [{"x": 1}, {"y": 2}, "odd"]
-    assert merged({"containers": ours}, {"containers": theirs}) == {"containers": [*ours, *theirs]}
+    assert merged_manifest({"containers": ours}, {"containers": theirs}) == {"containers": [*ours, *theirs]}
     named = [{"name": "a", "x": 1}]
-    assert merged({"containers": ["a"]}, {"containers": named}) == {"containers": ["a", *named]}
+    assert merged_manifest({"containers": ["a"]}, {"containers": named}) == {"containers": ["a", *named]}
 
 
 def test_a_section_replaces_what_is_none_and_null_below_takes_a_key_away() -> None:
-    assert merged({"a": 1}, {"a": {"b": 2, "c": None}}) == {"a": {"b": 2}}
-    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}) == {"a": {"c": 2}}
+    assert merged_manifest({"a": 1}, {"a": {"b": 2, "c": None}}) == {"a": {"b": 2}}
+    assert merged_manifest({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}) == {"a": {"c": 2}}
     containers = [{"name": "m", "command": ["a"], "args": ["b"]}]
-    assert merged({"containers": containers}, {"containers": [{"name": "m", "command": None}]}) == {
+    assert merged_manifest({"containers": containers}, {"containers": [{"name": "m", "command": None}]}) == {
         "containers": [{"name": "m", "args": ["b"]}]
     }
-    assert merged({"a": 1}, {"b": None}) == {"a": 1}
+    assert merged_manifest({"a": 1}, {"b": None}) == {"a": 1}
 
 
 def test_what_is_returned_shares_nothing_with_its_arguments() -> None:
@@ -172,7 +172,7 @@ def test_what_is_returned_shares_nothing_with_its_arguments() -> None:
         "volumes": [{"name": "v", "x": []}],
     }
     before = copy.deepcopy((base, over))
-    result = merged(base, over)
+    result = merged_manifest(base, over)
     _fill(result)
     assert (base, over) == before
 

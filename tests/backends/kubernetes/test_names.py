@@ -75,11 +75,11 @@ def test_an_object_belongs_to_the_key_that_it_was_made_for_and_to_no_other() -> 
                 "annotations": names.annotations_of(key, "oci://b/x"),
             }
         }
-        assert names.key_in(made) == key
+        assert names.key_of_object(made) == key
         assert names.is_of(key, made)
         assert not names.is_of(other, made)
         del made["metadata"]["labels"][names.MANAGER]
-        assert names.key_in(made) is None
+        assert names.key_of_object(made) is None
         assert not names.is_of(key, made)
 
 

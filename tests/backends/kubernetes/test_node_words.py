@@ -448,9 +448,9 @@ def test_what_runs_in_a_pod_is_told_by_its_volume_and_its_containers() -> None:
     assert not states.was_restarted(of_agent(pod(state={"running": {}}), restarts=1), "sidecar")
     assert not states.was_restarted({}, "pytorch")
     for state, begun in (({"running": {}}, True), (ended(0), True), (waiting("x"), False), ({}, False)):
-        assert states.has_begun(pod(state=state), "pytorch") is begun
-    assert not states.has_begun(pod(), "pytorch")
-    assert not states.has_begun({}, "pytorch")
+        assert states.container_has_begun(pod(state=state), "pytorch") is begun
+    assert not states.container_has_begun(pod(), "pytorch")
+    assert not states.container_has_begun({}, "pytorch")
 
 
 def test_a_container_has_company_where_another_runs_on_after_its_end() -> None:

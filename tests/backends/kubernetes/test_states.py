@@ -14,10 +14,10 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     essence,
     has_vanished,
     node_status,
-    unix_time,
     warnings_by_object,
     with_preemption,
 )
+from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.capabilities import Finding, Mark
 from airflow_provider_ocidist.backends.runai import Runai
-from airflow_provider_ocidist.backends.runai.options import fields_of
+from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
@@ -50,7 +50,7 @@ def plane(access: RunaiAccess, cluster: PaperCluster) -> Iterator[Plane]:
 @pytest.fixture
 def fields(access: RunaiAccess, tmp_path: Path) -> dict[str, Any]:
     extra = {"project": access.project, "work_dir": str(tmp_path / "work")}
-    return fields_of(access.url, access.client_id, access.client_secret, extra)
+    return runai_fields(access.url, access.client_id, access.client_secret, extra)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from airflow_provider_ocidist.backends.runai.client import (
     Client,
     Token,
     _transport_errors,
-    refusal,
+    error_of,
 )
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
@@ -188,7 +188,7 @@ def test_what_cannot_be_reached_is_named(clock: Clock) -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 429, 500, 502, 503, 504])
 def test_every_refusal_is_an_outage_or_a_refusal_and_has_its_words(status: int) -> None:
-    error = refusal(status, '{"code": 0, "message": "because"}', "creating the workload")
+    error = error_of(status, '{"code": 0, "message": "because"}', "creating the workload")
     assert "because" in str(error)
     assert error.status_code == status
     assert error.retryable == (status == 429 or status >= 500)
@@ -201,13 +201,13 @@ def test_what_a_policy_forbids_is_named_by_field() -> None:
         '{"code": 400, "message": "does not comply with the policy", "complianceIssues": '
         '[{"field": "compute.gpuDevicesRequest", "details": "value must be no less than 3", "rule": "min"}]}'
     )
-    error = refusal(400, text, "creating the workload")
+    error = error_of(400, text, "creating the workload")
     assert "compute.gpuDevicesRequest: value must be no less than 3" in str(error)
 
 
 @pytest.mark.parametrize("text", ["", "<html>502</html>", "[]", "null", '{"error": "invalid_client"}'])
 def test_a_refusal_without_a_reason_is_one_line(text: str) -> None:
-    assert "\n" not in str(refusal(400, text, "asking"))
+    assert "\n" not in str(error_of(400, text, "asking"))
 
 
 # against a control plane of a few lines, which shows what it is sent
@@ -457,7 +457,7 @@ def test_a_refused_token_is_dropped_once_and_not_one_that_another_thread_has_ren
     ],
 )  # fmt: skip
 def test_a_refusal_is_said_in_its_own_words_with_the_remedy(status: int, text: str, said: str) -> None:
-    error = refusal(status, text, "doing")
+    error = error_of(status, text, "doing")
     assert str(error) == f"doing: {said}"
     assert (error.cause is Cause.CONFIG) == (status in (400, 403))
 

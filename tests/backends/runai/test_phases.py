@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from airflow_provider_ocidist.backends.runai.phases import STATES, Workload, node_states, unix_time
+from airflow_provider_ocidist.backends.runai.phases import STATES, Workload, node_states
+from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backends.node_config import key_in
 from airflow_provider_ocidist.backends.runai import command_lines, names
-from airflow_provider_ocidist.backends.runai.options import Fields, fields_of
+from airflow_provider_ocidist.backends.runai.options import Fields, runai_fields
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, make_plan
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
 from airflow_provider_ocidist.emulator.runai.submissions import Submission, submission_of
@@ -125,7 +126,7 @@ def test_the_nodes_configuration_is_in_the_environment_and_waits_where_others_wo
     assert config.run_dir == plan.run_dir
     assert config.nodes == nodes
     assert config.ends_others == (nodes > 1)
-    assert names.key_in(taken(plan).environment) == plan.key
+    assert key_in(taken(plan).environment) == plan.key
 
 
 def test_what_starts_is_one_line_that_a_shell_would_read_alike() -> None:
@@ -238,7 +239,7 @@ def test_secrets_are_named_and_never_held() -> None:
     "host, url", [("acme.run.ai", "https://acme.run.ai"), ("http://127.0.0.1:8080/", "http://127.0.0.1:8080")]
 )
 def test_a_connection_names_the_control_plane_by_host_or_url(host: str, url: str) -> None:
-    fields = Fields.of(fields_of(host, "id", "secret", {"project": "research", "verify": "false"}))
+    fields = Fields.of(runai_fields(host, "id", "secret", {"project": "research", "verify": "false"}))
     assert (fields.url, fields.client_id, fields.project, fields.verify) == (url, "id", "research", False)
     assert "secret" not in repr(fields).replace("client_secret", "")
 
@@ -294,7 +295,7 @@ def test_every_value_is_in_the_pod_what_it_is_in_the_job_whatever_looks_like_a_r
         }
         assert seen["B"] == text
         assert names.config_in(seen).program.args == (text, "$(A)")
-        assert names.key_in(seen) == plan.key
+        assert key_in(seen) == plan.key
 
 
 def test_a_tag_that_no_label_can_hold_is_an_annotation() -> None:

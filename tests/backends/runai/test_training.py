@@ -10,7 +10,7 @@ import kubernetes
 import pytest
 
 from airflow_provider_ocidist.backends.runai import Runai
-from airflow_provider_ocidist.backends.runai.options import fields_of
+from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
@@ -44,7 +44,7 @@ def fields(emulator: Emulator, tmp_path: Path) -> dict[str, Any]:
         "work_dir": str(tmp_path / "work"),
         "kube_config_path": emulator.access.kubeconfig,
     }
-    return fields_of(told["url"], told["client_id"], told["client_secret"], extra)
+    return runai_fields(told["url"], told["client_id"], told["client_secret"], extra)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Step
-from airflow_provider_ocidist.emulator.kubernetes.objects import stamp
+from airflow_provider_ocidist.emulator.kubernetes.metadata import stamp
 
 BEGIN = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 

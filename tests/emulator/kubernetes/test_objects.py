@@ -7,7 +7,8 @@ import pytest
 from airflow_provider_ocidist.emulator.kubernetes.controllers.garbage import GarbageCollector, Namespaces
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Manager
 from airflow_provider_ocidist.emulator.kubernetes.core_kinds import KINDS
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, owner_reference
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owner_reference
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from tests.emulator.kubernetes.waiting import until
 

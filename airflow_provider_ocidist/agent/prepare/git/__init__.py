@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.prepare import command
 from airflow_provider_ocidist.agent.prepare.git.credentials import Credentials, credentials_for
-from airflow_provider_ocidist.agent.prepare.git.failures import CannotGive, NetworkFailed, failure_of
+from airflow_provider_ocidist.agent.prepare.git.failures import CannotGive, NetworkFailed, git_error
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE
@@ -121,7 +121,7 @@ class Git:
             done = self._finished(*arguments, environ=environ)
             if done.exit_code == 0:
                 return done.output
-            failure = failure_of(done.output, self.repository, self.folder)
+            failure = git_error(done.output, self.repository, self.folder)
             if not isinstance(failure, NetworkFailed) or pause is None:
                 raise failure
             logger.warning("%s; trying again in %.0f s", failure, pause)
@@ -131,7 +131,7 @@ class Git:
     def _run(self, *arguments: str, inside: bool = True) -> str:
         done = self._finished(*arguments, inside=inside)
         if done.exit_code:
-            raise failure_of(done.output, self.repository, self.folder)
+            raise git_error(done.output, self.repository, self.folder)
         return done.output
 
     def _finished(

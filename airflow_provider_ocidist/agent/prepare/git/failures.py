@@ -44,7 +44,7 @@ _NETWORK = re.compile(
 )
 
 
-def failure_of(output: str, repository: Repository, folder: Path) -> AgentError:
+def git_error(output: str, repository: Repository, folder: Path) -> AgentError:
     """Return the error for git's output."""
     said = [line for line in output.splitlines() if line.strip()]
     relevant = [

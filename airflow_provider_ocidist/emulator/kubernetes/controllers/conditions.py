@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import stamp
+from airflow_provider_ocidist.emulator.kubernetes.metadata import stamp
 
 
 def is_true(status: Obj, kind: str) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import KeysOf, itself
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import FOREGROUND, ORPHAN, Cluster, Key, owners_of
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owners_of
+from airflow_provider_ocidist.emulator.kubernetes.objects import FOREGROUND, ORPHAN, Cluster, Key
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
 

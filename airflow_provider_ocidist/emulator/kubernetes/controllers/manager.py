@@ -12,7 +12,8 @@ from functools import partial
 from typing import Protocol
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event, Key, owners_of
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owners_of
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event, Key
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
 AGAIN_S = 0.05

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from airflow_provider_ocidist.emulator.kubernetes import happenings
+from airflow_provider_ocidist.emulator.kubernetes import events
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import KeysOf, itself
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Key, now
+from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Key
 from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 
 COMPONENT = "default-scheduler"
@@ -174,12 +175,12 @@ def _bind(cluster: Cluster, pod: Obj, node: Obj) -> None:
         "Pod", metadata["namespace"], metadata["name"], lambda new: new["spec"].update(nodeName=name)
     )
     text = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {name}"
-    happenings.record(cluster, pod, "Scheduled", text, component=COMPONENT)
+    events.record(cluster, pod, "Scheduled", text, component=COMPONENT)
 
 
 def _report(cluster: Cluster, pod: Obj, refusals: Sequence[str]) -> None:
     _condition(cluster, pod, {"status": "False", "reason": "Unschedulable", "message": refusals[0]})
-    happenings.record(cluster, pod, "FailedScheduling", refusals[0], component=COMPONENT, warning=True)
+    events.record(cluster, pod, "FailedScheduling", refusals[0], component=COMPONENT, warning=True)
 
 
 def _condition(cluster: Cluster, pod: Obj, values: Mapping[str, str]) -> None:

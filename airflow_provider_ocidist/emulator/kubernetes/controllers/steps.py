@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import KeysOf, itself, owner
-from airflow_provider_ocidist.emulator.kubernetes.happenings import record
+from airflow_provider_ocidist.emulator.kubernetes.events import record
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, moment, owners_of
+from airflow_provider_ocidist.emulator.kubernetes.metadata import moment, owners_of
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
 

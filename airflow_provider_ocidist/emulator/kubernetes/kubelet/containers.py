@@ -19,7 +19,8 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import Con
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_status import Ended, Progress
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import MountError, places
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, now
+from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.nodes import processes
 from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
 

@@ -35,7 +35,7 @@ class Kubelet:
         if self._unsubscribe is not None:
             self._unsubscribe()
         for life in self._lives.values():
-            life.vanish()
+            life.lose()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def lives(self) -> Iterator[PodLife]:
@@ -54,7 +54,7 @@ class Kubelet:
         life = self._lives.get(uid)
         if event.type == "DELETED":
             if life is not None:
-                life.vanish()
+                life.lose()
             self._machines.logs.forget(uid)
             self._over.discard(uid)
         elif life is not None:

@@ -11,12 +11,13 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from airflow_provider_ocidist.emulator import patterns
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.kubernetes import happenings
+from airflow_provider_ocidist.emulator.kubernetes import events
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet import images, pod_status
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.kubelet import Kubelet
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pods import EVICTED, OOM_KILLED, PodLife
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event, now
+from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
 LOW_ON_MEMORY = (
@@ -171,12 +172,12 @@ class PodFaults:
     def _evict(self, life: PodLife, pod: Obj) -> None:
         text = LOW_ON_MEMORY.format(name=pod["spec"]["containers"][0]["name"])
         self._disrupt(pod, "TerminationByKubelet", text)
-        happenings.record(self._cluster, pod, EVICTED, text, component="kubelet", warning=True)
+        events.record(self._cluster, pod, EVICTED, text, component="kubelet", warning=True)
         life.fail(EVICTED, text)
 
     def _preempt(self, pod: Obj) -> None:
         text = f"Preempted by pod {pod['metadata']['uid']} on node {pod['spec']['nodeName']}"
-        happenings.record(self._cluster, pod, "Preempted", text, component="default-scheduler")
+        events.record(self._cluster, pod, "Preempted", text, component="default-scheduler")
         self._disrupt(pod, "PreemptionByScheduler", PREEMPTING)
         self._delete(pod)
 
@@ -185,7 +186,7 @@ class PodFaults:
         assert self._kubelet is not None
         for life in self._kubelet.lives():
             if life.pod["spec"]["nodeName"] == node:
-                life.vanish()
+                life.lose()
         self._node_is(node, lost=True)
         loop = asyncio.get_running_loop()
         self._timers.add(loop.call_later(self._settings.eviction_s, self._clean, node))
@@ -212,7 +213,7 @@ class PodFaults:
             if pod["spec"].get("nodeName") == node and pod["status"].get("phase") == "Running":
                 self._disrupt(pod, "DeletionByTaintManager", TAINTED)
                 text = "Marking for deletion Pod"
-                happenings.record(self._cluster, pod, "TaintManagerEviction", text, component=TAINT_MANAGER)
+                events.record(self._cluster, pod, "TaintManagerEviction", text, component=TAINT_MANAGER)
                 self._delete(pod)
 
     def _disrupt(self, pod: Obj, reason: str, text: str) -> None:

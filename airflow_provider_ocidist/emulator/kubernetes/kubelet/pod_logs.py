@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from airflow_provider_ocidist.emulator.kubernetes.objects import moment
+from airflow_provider_ocidist.emulator.kubernetes.metadata import moment
 
 MAX_LINE_BYTES = 16 * 1024
 """Most bytes of a line; longer lines are split, as the container runtimes do."""

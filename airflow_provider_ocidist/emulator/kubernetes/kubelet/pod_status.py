@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import now
+from airflow_provider_ocidist.emulator.kubernetes.metadata import now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

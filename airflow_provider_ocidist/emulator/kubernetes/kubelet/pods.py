@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.kubernetes import happenings
+from airflow_provider_ocidist.emulator.kubernetes import events
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet import pod_status
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.containers import (
@@ -22,7 +22,8 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.containers import (
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.hosts import Hosts, hostname
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import TOKEN_PLACE, MountError, Volumes
-from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, now
+from airflow_provider_ocidist.emulator.kubernetes.metadata import now
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 
@@ -102,7 +103,7 @@ class PodLife:
         self._failure = (reason, message)
         self.end(0)
 
-    def vanish(self) -> None:
+    def lose(self) -> None:
         """End all processes and report nothing any more, as on a machine that is lost."""
         self.is_silent = True
         self.end(0)
@@ -203,9 +204,7 @@ class PodLife:
         )
 
     def _say(self, reason: str, message: str, warning: bool) -> None:
-        happenings.record(
-            self._machines.cluster, self.pod, reason, message, component="kubelet", warning=warning
-        )
+        events.record(self._machines.cluster, self.pod, reason, message, component="kubelet", warning=warning)
 
     def _report(self, *, is_over: bool = False) -> None:
         """Write the pod's status, unless the pod is gone or nobody can hear of it."""

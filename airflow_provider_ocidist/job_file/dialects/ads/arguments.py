@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
-from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.job_file.schema import value_shown
 
 
 def text(value: Any) -> Any:
@@ -34,7 +34,7 @@ def words(draft: Draft, section: Section, key: str) -> list[Any] | None:
         except ValueError as error:
             draft.complain(section.at(key), f"cannot be split into arguments: {str(error).lower()}")
             return None
-    draft.complain(section.at(key), f"must be a list or text, not {shown(value)}")
+    draft.complain(section.at(key), f"must be a list or text, not {value_shown(value)}")
     return None
 
 
@@ -46,7 +46,7 @@ def put_python_path(draft: Draft, section: Section) -> None:
     elif isinstance(value, list | tuple):
         draft.put("program.python_path", path, list(value))
     elif value is not None:
-        draft.complain(path, f"must be a list, or text joined by colons, not {shown(value)}")
+        draft.complain(path, f"must be a list, or text joined by colons, not {value_shown(value)}")
 
 
 def replicas(draft: Draft, section: Section, least: int) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_ocidist.job_file.dialects.ads.arguments import put_words
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
-from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.job_file.schema import value_shown
 
 KNOWN = {"image", "entrypoint", "cmd", "imageDigest", "imageSignatureId"}
 REFUSED = {
@@ -38,5 +38,5 @@ def _words(draft: Draft, runtime: Section, key: str) -> Any:
         return [word.strip() for word in value.split(",")] if value else None
     if value is None or isinstance(value, list | tuple):
         return value
-    draft.complain(runtime.at(key), f"must be a list or text, not {shown(value)}")
+    draft.complain(runtime.at(key), f"must be a list or text, not {value_shown(value)}")
     return None

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.job_file.dialects.ads.arguments import (
 from airflow_provider_ocidist.job_file.dialects.ads.environment import put_variable
 from airflow_provider_ocidist.job_file.dialects.ads.infrastructure import infrastructure, put_name
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Translation, Variable, Variables
-from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
+from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, value_shown
 
 IMAGE_CODE_DIR = "/code"
 """Folder of the user's code in ADS's own images, unless the variable OCI__CODE_DIR sets another."""
@@ -272,7 +272,7 @@ def _start_options(draft: Draft, section: str, config: Section) -> None:
     if options is None:
         return
     if not isinstance(options, list | tuple) or not all(isinstance(item, str) for item in options):
-        draft.complain(config.at("startOptions"), f"must be a list of texts, not {shown(options)}")
+        draft.complain(config.at("startOptions"), f"must be a list of texts, not {value_shown(options)}")
         return
     joined = " ".join(options).strip()
     if joined or section == "env":

@@ -31,7 +31,7 @@ def listed(draft: Draft, section: Section, *, maps: bool = False) -> Variables:
     return found
 
 
-def resolved(variables: Variables) -> Variables:
+def converted(variables: Variables) -> Variables:
     """Return values as ADS converts them to text: `${X}` is another variable, `$$` is `$`, other types are JSON."""
     texts = {name: _text(variable.value) for name, variable in variables.items()}
     return {name: Variable(item.path, _resolved(texts[name], texts, ())) for name, item in variables.items()}

@@ -7,7 +7,7 @@ from string import Template
 from typing import Any
 
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
-from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
+from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, value_shown
 
 VALUES = {
     "projectId": "backend.project_id",
@@ -71,7 +71,7 @@ def _mounts(draft: Draft, inner: Section) -> None:
             continue
         draft.keys(mount, here, {"src", "dest"})
         if ":" not in str(mount["src"]):
-            draft.complain(f"{here}.src", f"must be {SOURCES}, not {shown(mount['src'])}")
+            draft.complain(f"{here}.src", f"must be {SOURCES}, not {value_shown(mount['src'])}")
             continue
         place = f"mounts.{len(found)}"
         draft.paths |= {place: here, f"{place}.source": f"{here}.src", f"{place}.path": f"{here}.dest"}

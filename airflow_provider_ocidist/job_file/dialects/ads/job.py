@@ -13,7 +13,7 @@ from airflow_provider_ocidist.job_file.dialects.ads.infrastructure import (
     put_name,
 )
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Translation
-from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.job_file.schema import value_shown
 
 RUNTIMES = {"pyTorchDistributed": pytorch, "container": container}
 OTHER_RUNTIMES = {"script", "notebook", "python", "gitPython", "dataFlow", "dataFlowNotebook"}
@@ -45,7 +45,7 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
     draft.put("backend.contract", outer.path, "ads_job")
     key, nodes = replicas(draft, runtime, least=1)
     draft.put("nodes", runtime.at(key), nodes)
-    variables = environment.resolved(environment.listed(draft, runtime, maps=True))
+    variables = environment.converted(environment.listed(draft, runtime, maps=True))
     environment.put(draft, "env", variables, described.COMPUTED)
     _name(draft, spec, place, {name: item.value for name, item in variables.items()})
     described.put(draft, runtime)
@@ -65,7 +65,7 @@ def _runtime_kind(draft: Draft, outer: Section) -> str | None:
     elif kind in OTHER_RUNTIMES:
         draft.complain(path, f"{kind} runs on one node, and is no training: {known} are run here")
     else:
-        draft.complain(path, f"must be {known}, not {shown(kind)}")
+        draft.complain(path, f"must be {known}, not {value_shown(kind)}")
     return None
 
 

@@ -19,7 +19,7 @@ from airflow_provider_ocidist.job_file.dialects.ads.arguments import (
 )
 from airflow_provider_ocidist.job_file.dialects.ads.environment import put_variable
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
-from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
+from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, value_shown
 from airflow_provider_ocidist.launchers import command_line
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
@@ -124,10 +124,10 @@ def _launch(draft: Draft, runtime: Section) -> None:
     values = _values(draft, runtime)
     arguments = _arguments(draft, runtime, values)
     if text is not None and not isinstance(text, str):
-        draft.complain(where, f"must be text, not {shown(text)}")
+        draft.complain(where, f"must be text, not {value_shown(text)}")
         text = None
     if text:
-        command = _command(draft, where, shell.one_line(text), arguments, values)
+        command = _command(draft, where, shell.joined_lines(text), arguments, values)
     else:
         command = _default(draft, entrypoint_path, entrypoint, arguments)
     if command is None:
@@ -176,7 +176,7 @@ def _arguments(draft: Draft, runtime: Section, values: Mapping[str, str]) -> lis
     given = words(draft, runtime, "args") or []
     for index, item in enumerate(given):
         if isinstance(item, str):
-            given[index] = shell.expanded(item, values)
+            given[index] = shell.argument_with(item, values)
             for name in shell.variables(given[index])[:1]:
                 draft.complain(
                     f"{runtime.at('args')}.{index}",
@@ -199,7 +199,7 @@ def _with_deepspeed(draft: Draft, runtime: Section, command: CommandLine) -> Com
     if wanted is None or wanted is False:
         return command
     if wanted is not True:
-        draft.complain(where, f"must be true or false, not {shown(wanted)}")
+        draft.complain(where, f"must be true or false, not {value_shown(wanted)}")
         return command
     put_variable(draft, where, "OCI__DEEPSPEED", "1")
     if command.launcher not in LAUNCHERS:
@@ -256,7 +256,7 @@ def _inputs(draft: Draft, runtime: Section) -> None:
             for key in ("source", "target")
         }
     elif inputs is not None:
-        draft.complain(runtime.at("inputs"), f"must map sources to targets, not {shown(inputs)}")
+        draft.complain(runtime.at("inputs"), f"must map sources to targets, not {value_shown(inputs)}")
 
 
 def _outputs(draft: Draft, runtime: Section) -> None:

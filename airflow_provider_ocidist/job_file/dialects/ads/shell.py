@@ -34,7 +34,7 @@ BUILT_IN = {
 """First words that are not programs."""
 
 
-def one_line(text: str) -> str:
+def joined_lines(text: str) -> str:
     """Join lines that end in a backslash, as a shell does."""
     return text.replace("\\\n", " ").strip()
 
@@ -57,7 +57,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return TOKEN.sub(value, text)
 
 
-def expanded(text: str, values: Mapping[str, str]) -> str:
+def argument_with(text: str, values: Mapping[str, str]) -> str:
     """Return one argument with known variables replaced."""
     return VARIABLE.sub(lambda found: values.get(found[1] or found[2], found[0]), text)
 

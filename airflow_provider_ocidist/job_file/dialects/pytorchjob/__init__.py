@@ -19,7 +19,7 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob import (
     roles,
     volumes,
 )
-from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.job_file.schema import value_shown
 
 SPEC = {"nprocPerNode", "runPolicy", "elasticPolicy", "pytorchReplicaSpecs"}
 CLUSTER = {"creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"}
@@ -75,4 +75,6 @@ def _metadata(draft: Draft, mapping: Mapping[str, Any], *, at_home: bool) -> Non
             # Tags of OCI have no dots in their keys, and labels of Kubernetes begin with host names.
             draft.put_entry("tags", str(name).replace(".", "-"), metadata.at(f"labels.{name}"), value)
     elif labels is not None:
-        draft.complain(metadata.at("labels"), f"must be a section of names and values, not {shown(labels)}")
+        draft.complain(
+            metadata.at("labels"), f"must be a section of names and values, not {value_shown(labels)}"
+        )

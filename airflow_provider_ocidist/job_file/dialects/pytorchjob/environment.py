@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Variable, Variables
-from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.job_file.schema import value_shown
 
 REFERENCE = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][\w.-]*)\)")
 """References `$(NAME)`, as Kubernetes fills them in; `$$` is one `$`."""
@@ -49,7 +49,7 @@ def variables(draft: Draft, container: Section, *, at_home: bool) -> Variables:
             continue
         value = "" if entry.get("value") is None else entry["value"]
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            draft.complain(f"{here}.value", f"must be text, not {shown(value)}: put it in quotes")
+            draft.complain(f"{here}.value", f"must be text, not {value_shown(value)}: put it in quotes")
             continue
         found[entry["name"]] = Variable(f"{here}.value", expanded(str(value), found))
     return found

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob.environment import (
     refuse_references,
 )
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
-from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
+from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, value_shown
 from airflow_provider_ocidist.launchers import command_line
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
@@ -67,7 +67,7 @@ def _words(draft: Draft, container: Section, key: str, variables: Variables) -> 
     given = draft.listed(container, key)
     for where, word in given:
         if isinstance(word, bool) or not isinstance(word, str | int | float):
-            draft.complain(where, f"must be text, not {shown(word)}")
+            draft.complain(where, f"must be text, not {value_shown(word)}")
     return [expanded(str(word), variables, DOLLAR) for _, word in given]
 
 
@@ -146,7 +146,7 @@ def _placed(draft: Draft, container: Section, parsed: CommandLine, elastic: Sect
         added = (
             ("--max-restarts", str(restarts)) if restarts is not None and "max-restarts" not in given else ()
         )
-        return (*added, *command_line.without(flags, "torchrun", ours))
+        return (*added, *command_line.without_flags(flags, "torchrun", ours))
     if elastic.value:
         draft.complain(elastic.path, f"is for torchrun; the command of {container.at('command')} is another")
     return flags

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Variables
 from airflow_provider_ocidist.job_file.dialects.pytorchjob import environment
-from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.job_file.schema import value_shown
 from airflow_provider_ocidist.model.job import is_placeholder
 
 CONTAINER = "pytorch"
@@ -139,7 +139,7 @@ def _container(draft: Draft, pod: Section, *, at_home: bool) -> Section:
     for index, item in enumerate(containers):
         if index not in named[:1] and named and not at_home:
             what = f"is not run here: a node runs the container {CONTAINER!r} alone"
-            draft.complain(f"{path}.{index}", f"{shown(item.get('name'))} {what}")
+            draft.complain(f"{path}.{index}", f"{value_shown(item.get('name'))} {what}")
     if not named:
         draft.complain(path, f"one must have the name {CONTAINER!r}, as the operator asks too")
         return Section(path, {})
@@ -162,7 +162,7 @@ def _gpus(draft: Draft, container: Section) -> tuple[str, int]:
                 if str(amount).isdecimal():
                     return where, int(str(amount))
                 if not is_placeholder(str(amount)):
-                    draft.complain(where, f"must be a whole number, not {shown(amount)}")
+                    draft.complain(where, f"must be a whole number, not {value_shown(amount)}")
     return "", 0
 
 

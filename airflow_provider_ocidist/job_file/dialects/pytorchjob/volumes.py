@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
-from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.job_file.schema import value_shown
 
 OWN = ("/dev/shm", "/tmp", "/dev/infiniband")  # noqa: S108 - folders of the nodes
 """Folders that every node has."""
@@ -41,7 +41,7 @@ def _mounts(draft: Draft, role: Role) -> list[tuple[str, str, str]]:
         draft.keys(mount, where, {"name", "mountPath", "readOnly", "subPath"})
         volume = volumes.get(str(mount.get("name")))
         if volume is None:
-            missing = shown(mount.get("name"))
+            missing = value_shown(mount.get("name"))
             draft.complain(where, f"there is no volume {missing} in {role.pod.at('volumes')}")
             continue
         source = _source(draft, volume, mount["mountPath"])

@@ -30,7 +30,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import (
     phase,
 )
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import stamp
+from airflow_provider_ocidist.emulator.kubernetes.metadata import stamp
 
 POD_BACKOFF_S = 10.0
 """Seconds after the first failed pod; doubled with each further one."""

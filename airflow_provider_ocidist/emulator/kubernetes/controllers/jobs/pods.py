@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import is_terminating, phase
 from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owner_reference
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 TRACKED = "batch.kubernetes.io/job-tracking"

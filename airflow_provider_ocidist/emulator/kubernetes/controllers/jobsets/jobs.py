@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owner_reference
 
 PREFIX = "jobset.sigs.k8s.io/"
 NAME = f"{PREFIX}jobset-name"

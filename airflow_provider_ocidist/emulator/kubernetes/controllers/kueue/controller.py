@@ -19,7 +19,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.workloads im
     workload,
 )
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import KeysOf
-from airflow_provider_ocidist.emulator.kubernetes.happenings import record
+from airflow_provider_ocidist.emulator.kubernetes.events import record
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Key
 

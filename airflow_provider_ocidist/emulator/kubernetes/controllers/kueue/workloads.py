@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers import conditions
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owner_reference
 from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 
 QUEUE = "kueue.x-k8s.io/queue-name"

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.defaults import CONTAINER, TYPES
 from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, TOO_MANY, Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import LABEL, LABEL_TEXT, Cluster
+from airflow_provider_ocidist.emulator.kubernetes.metadata import LABEL, LABEL_TEXT
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem, refused_by_webhook
 
 WEBHOOK = "validator.pytorchjob.training-operator.kubeflow.org"

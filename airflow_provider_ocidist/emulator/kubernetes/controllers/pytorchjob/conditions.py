@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import stamp
+from airflow_provider_ocidist.emulator.kubernetes.metadata import stamp
 
 # Running and Restarting take the place of one another.
 _REPLACED = {"Running": "Restarting", "Restarting": "Running"}

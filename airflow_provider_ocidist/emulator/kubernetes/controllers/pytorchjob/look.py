@@ -34,7 +34,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import (
     phase,
 )
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import stamp
+from airflow_provider_ocidist.emulator.kubernetes.metadata import stamp
 
 OWN_MANAGER = "kubeflow.org/training-operator"
 

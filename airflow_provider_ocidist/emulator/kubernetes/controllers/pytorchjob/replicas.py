@@ -9,7 +9,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.default
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.environment import environment
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import Generation
 from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owner_reference
 from airflow_provider_ocidist.emulator.wire import whole_number
 
 LABELS = "training.kubeflow.org/"

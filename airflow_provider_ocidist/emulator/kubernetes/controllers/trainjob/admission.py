@@ -13,7 +13,8 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.runtime i
     reference,
 )
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import LABEL, LABEL_TEXT, Cluster
+from airflow_provider_ocidist.emulator.kubernetes.metadata import LABEL, LABEL_TEXT
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError, Problem, refused_by_webhook
 
 VALIDATOR = "validator.trainjob.trainer.kubeflow.org"

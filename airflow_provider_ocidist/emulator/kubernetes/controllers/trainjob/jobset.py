@@ -10,7 +10,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.patches i
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import Release
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.runtime import CONTAINER, is_trainer
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
+from airflow_provider_ocidist.emulator.kubernetes.metadata import owner_reference
 
 PORT = 29500
 RANK_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

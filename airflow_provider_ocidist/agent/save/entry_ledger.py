@@ -1,0 +1,139 @@
+"""Entry ledger: entries that an interrupted attempt left in a lasting checkpoint folder, as on a mount."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
+
+logger = logging.getLogger(__name__)
+
+LEDGER = ".{}.ocidist.json"
+"""File with the entries that were there before an attempt, or were proved in it, each with its files."""
+ASIDE = "{}-unproved"
+# Both are beside the folder: a program may take any entry in it for a checkpoint.
+
+Stamps = list[list[object]]
+
+
+class Ledger:
+    """The entries of a checkpoint folder that may be offered to a program."""
+
+    def __init__(self, folder: Path, pattern: str | None = None) -> None:
+        self.folder = folder
+        self.pattern = pattern
+        self.file = folder.with_name(LEDGER.format(folder.name))
+        self._known: dict[str, Stamps] = {}
+
+    def begin(self, fetched: Collection[str] = ()) -> list[str]:
+        """Set aside an earlier attempt's unproved entries, record the rest, and return the names set aside.
+
+        `fetched`: the names of the entries that this attempt has fetched. Before a first attempt all stays: it is
+        the user's.
+        """
+        known = self._read()
+        aside = []
+        for item in candidates(self.folder, self.pattern):
+            name = item.path.name
+            if known is None or name in fetched or known.get(name) == _stamps(item):
+                self._known[name] = _stamps(item)
+            elif self._set_aside(item.path):
+                aside.append(name)
+        self._write()
+        return aside
+
+    def add(self, item: Candidate) -> None:
+        """Record an entry that is proved complete."""
+        self._known[item.path.name] = _stamps(item)
+        self._write()
+
+    def forget(self, names: Collection[str]) -> None:
+        """Forget entries, as if nothing had proved them complete: the next attempt or launch sets them aside."""
+        self._known = {name: stamps for name, stamps in self._known.items() if name not in names}
+        self._write()
+
+    def _read(self) -> dict[str, Stamps] | None:
+        """Return the ledger, None where there is none yet."""
+        try:
+            found = json.loads(self.file.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            # All entries stay: they may be the user's.
+            logger.warning("%s cannot be read: %s", self.file, error)
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _write(self) -> None:
+        new = self.file.with_name(f"{self.file.name}.new")
+        try:
+            new.write_text(json.dumps(self._known))
+            new.replace(self.file)
+        except OSError as error:
+            logger.debug("%s cannot be written: %s", self.file, error)
+
+    def _set_aside(self, path: Path) -> bool:
+        aside = aside_of(self.folder)
+        place = aside / path.name
+        try:
+            aside.mkdir(exist_ok=True)
+            if place.is_dir():
+                shutil.rmtree(place)
+            path.replace(place)
+        except OSError as error:
+            logger.warning("%s may be incomplete, and cannot be set aside: %s", path, error)
+            return False
+        logger.warning(
+            "%s was left by an interrupted attempt and may be incomplete: it was moved to %s. "
+            "Remedy: if it is complete, delete %s and move it back before the next attempt",
+            path.name,
+            aside,
+            self.file,
+        )
+        return True
+
+
+def stamps_of(folder: Path, pattern: str | None = None) -> dict[str, Stamps]:
+    """Return the entries of a folder, each with its files."""
+    return {item.path.name: _stamps(item) for item in candidates(folder, pattern)}
+
+
+def discard(
+    folder: Path,
+    pattern: str | None = None,
+    *,
+    fetched: Collection[str] = (),
+    before: Mapping[str, Stamps] | None = None,
+) -> None:
+    """Delete the entries of a folder of which this node has parts only.
+
+    Those that were fetched are whole; those that have been there since `before`, unchanged, are the user's.
+    """
+    for item in candidates(folder, pattern):
+        name = item.path.name
+        if name in fetched or (before and before.get(name) == _stamps(item)):
+            continue
+        if item.path.is_dir():
+            shutil.rmtree(item.path, ignore_errors=True)
+        else:
+            item.path.unlink(missing_ok=True)
+
+
+def aside_of(folder: Path) -> Path:
+    """Return where an earlier attempt's unproved entries of a folder are set aside."""
+    return folder.with_name(ASIDE.format(folder.name))
+
+
+def _stamps(item: Candidate) -> Stamps:
+    return [[name, stamp.size, stamp.modified_ns] for name, stamp in item.signature.files]
+
+
+def forget_aside(folder: Path) -> None:
+    """Delete what was set aside: a newer checkpoint is complete."""
+    with contextlib.suppress(OSError):
+        shutil.rmtree(aside_of(folder))

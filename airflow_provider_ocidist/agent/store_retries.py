@@ -1,0 +1,66 @@
+"""Store retries: retries while a store does not answer, for as long as the job allows; a refusal for a minute."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    BackendError,
+    Cause,
+    StorageError,
+    StoreRefused,
+    StoreUnavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
+"""First and longest seconds before the next try; they double each time."""
+REFUSED_FOR = 60.0
+"""Seconds after the first refusal in which the request is repeated: new resource principals are refused for a
+moment."""
+REFUSALS = (401, 403, 404)
+
+
+def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
+    """Return the error of a failed fetch: StoreUnavailable or StoreRefused where a retry may succeed."""
+    message = f"{what} cannot be fetched: {why}"
+    if isinstance(error, (StorageError, BackendError)) and error.retryable:
+        return StoreUnavailable(message)
+    inner = error.__cause__ if isinstance(error, StorageError) else error
+    if isinstance(inner, BackendError) and inner.status_code in REFUSALS:
+        return StoreRefused(message)
+    return AgentError(message, cause=Cause.DATA)
+
+
+def with_retries(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
+    """Return what the work returns; while the store is not available, or refuses, try again until `ended` is set.
+
+    `limit` is in seconds from the first failure, `REFUSED_FOR` from the first refusal; the last try is at its end.
+    Raises StoreUnavailable or StoreRefused when it is over, and the work's other errors.
+    """
+    since: dict[type[AgentError], float] = {}
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return work()
+        except (StoreUnavailable, StoreRefused) as error:
+            now = time.monotonic()
+            bound, named = limit, f"limits.join_timeout is {limit:.0f} s"
+            if isinstance(error, StoreRefused):
+                bound, named = min(limit, REFUSED_FOR), f"a refusal is retried for {REFUSED_FOR:.0f} s"
+            for_now = now - since.setdefault(type(error), now)
+            left = bound - for_now
+            if left <= 0:
+                raise type(error)(f"{error}; tried for {for_now:.0f} s ({named})") from error
+            wait = min(pause, left)
+            logger.warning("%s; trying again in %.0f s", error, wait)
+            if ended.wait(wait):
+                raise
+            pause = min(LONGEST_PAUSE, 2 * pause)

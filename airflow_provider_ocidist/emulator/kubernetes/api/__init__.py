@@ -1,0 +1,1 @@
+"""The API server of the cluster: requests become reads and writes of its objects."""

@@ -1,0 +1,39 @@
+"""Another gang: whether a gang that has lost a machine is made again in the same try of its task. Pure; no Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_ocidist.agent.train import restarts
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.job import Restarts
+from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.model.run import RunStatus
+
+MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
+"""Causes after which a try makes the gang anew, on other machines."""
+
+
+class GangToReplace(Exception):
+    """The gang has lost a machine, and may be made anew in this try. Not for users: the waiting task catches it."""
+
+
+def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
+    """Return how far a gang that has failed had come; None for one that has not trained."""
+    # A further launch may not have come to a step or a checkpoint yet.
+    if not (status.has_trained or status.restarts):
+        return None
+    progress, checkpoint = status.progress, status.checkpoint
+    return Restart(
+        cause=cause,
+        message=message,
+        step=progress.step if progress else None,
+        checkpoint=(checkpoint.digest or checkpoint.uri) if checkpoint else None,
+    )
+
+
+def why_no_gang(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
+    """Return why no other gang is made; None: one is. `before`: what has ended the earlier gangs of this try."""
+    if failure.cause not in MADE_UP_FOR:
+        return f"other machines do not help against {failure.cause}"
+    return restarts.why_no_launch(budgets, before, failure)

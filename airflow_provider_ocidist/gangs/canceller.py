@@ -1,0 +1,133 @@
+"""Canceller: ends gangs that nobody waits for any more, and waits until every node of theirs has ended."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Sequence
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import near
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
+from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
+from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.pauses import pause_after
+from airflow_provider_ocidist.model.run import RunRef, RunStatus
+
+END_WITHIN = 1800.0
+"""Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two looks at a gang that is to end."""
+CLAIM_PATIENCE = 1.5
+"""Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
+ended."""
+
+
+class Canceller:
+    """Ends gangs, and waits until every node of theirs has ended."""
+
+    def __init__(self, backend: Backend, log: TaskLog, stop: threading.Event) -> None:
+        self._backend = backend
+        self._log = log
+        self._stop = stop
+        self._begun: dict[str, float] = {}
+        """Time at which the end of each job was begun, by `time.monotonic`; an error meanwhile grants no more time."""
+
+    def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
+        """End the gangs that run. Raises BackendError, also when stopped, or if nodes run on after `within` seconds."""
+        now = time.monotonic()
+        deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
+        cancelled_at: dict[str, float] = {}
+        while live := self._living(refs):
+            now = time.monotonic()
+            if now > deadline:
+                raise _still_alive(live, within)
+            for ref, _ in live:
+                if now - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
+                    self._log.warning("ending %s, %s", ref.key.name, why)
+                    if self._cancel(ref):
+                        cancelled_at[ref.job_id] = now
+            self._pause(now - deadline + within)
+        for ref in refs:
+            if not ref.complete:
+                self._remove(ref, deadline, within)
+            near(self._backend, ref).gangs.close(ref, End(succeeded=False))
+
+    def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
+        """Delete the job of an incomplete gang: an earlier try may still be creating nodes in it."""
+        while True:
+            try:
+                return near(self._backend, ref).delete(ref)
+            except BackendError as error:
+                if error.status_code == 404:
+                    return None
+                if error.status_code != 409:
+                    raise
+                if time.monotonic() > deadline:
+                    raise _not_removed(ref, within) from error
+            # A node was created since the last look.
+            self._cancel(ref)
+            self._pause()
+
+    def _cancel(self, ref: RunRef) -> bool:
+        """Return whether the service accepted the cancel; if not, the next look cancels again."""
+        try:
+            near(self._backend, ref).cancel(ref)
+        except CancelFailed as error:
+            self._log.warning("%s; will cancel again", error)
+            return False
+        return True
+
+    def _pause(self, waited: float = 0.0) -> None:
+        if self._stop.wait(pause_after(waited, 1.0, LONGEST_PAUSE)):
+            raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
+
+    def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
+        statuses = [(ref, near(self._backend, ref).status([ref])[0]) for ref in refs]
+        return [(ref, status) for ref, status in statuses if not status.ended]
+
+
+def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> BackendError:
+    states = {
+        node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
+    }
+    runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
+    jobs, words = " ".join(ref.job_id for ref, _ in live), words_of(live[0][0].backend)
+    return StillAlive(
+        f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with ocidist cancel "
+        f"{jobs}, or delete the {words.gang} {words.where}; the next try of this task waits for them again",
+        retryable=True,
+    )
+
+
+def _not_removed(ref: RunRef, after: float) -> BackendError:
+    words = words_of(ref.backend)
+    return StillAlive(
+        f"{ref.key.name} was never complete, and its {words.gang} {ref.job_id} could not be deleted "
+        f"within {after:.0f} s: it still has nodes. Cancel and delete it {words.where}; the next try of "
+        "this task tries again",
+        retryable=True,
+    )
+
+
+def end_unless_claimed(backend: Backend, ref: RunRef, try_number: int, log: TaskLog) -> None:
+    """End the gang of a killed try, unless a later try waits for it."""
+    if (later := _claimed_by(backend, ref)) > try_number:
+        log.info("%s is left running: try %d of its task owns it", ref.key.name, later)
+        return
+    backend.cancel(ref)
+    log.info("%s: cancelled because its task was killed", ref.key.name)
+
+
+def _claimed_by(backend: Backend, ref: RunRef) -> int:
+    """Return which try waits for a gang; 0 if the answer takes too long."""
+    answer: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=lambda: answer.put(backend.directories.claimed_by(ref)), daemon=True).start()
+    try:
+        return answer.get(timeout=CLAIM_PATIENCE)
+    except queue.Empty:
+        return 0

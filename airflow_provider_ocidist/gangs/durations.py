@@ -1,0 +1,109 @@
+"""How long something has looked the same, as measured by the watcher. Pure.
+
+No two machines' clocks are compared: a value is only ever compared with itself at the look before, and the time between
+is the watcher's own. The next watcher continues the measurement, which is a duration and not a time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs import verdict
+from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus, Unchanged
+
+PROGRESS = "movement"
+"""Progress of the whole gang: steps, output, checkpoints."""
+FAILURE = "failure"
+"""A node has failed, and others are alive."""
+ENDING = "ending"
+"""Every live node is ending."""
+
+BEGUN = "begun"
+"""All nodes have run at once."""
+WAITING = "waiting"
+"""A gang that had begun waits for a machine again, and nobody has paused it."""
+
+
+def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
+    """Return the record after a look; `elapsed` is in seconds since the look before, 0 for a watcher's first."""
+    known = {each.of: each for each in record.unchanged}
+    found = [_after(known.get(mark.of), mark, elapsed) for mark in _marks(record, status)]
+    if not status.reports_readable:
+        # An unreadable report is neither silence nor a heartbeat.
+        found += [each for each in record.unchanged if each.of == PROGRESS or each.of.startswith("node ")]
+    return replace(record, unchanged=tuple(found))
+
+
+def seconds(record: RunRecord, of: str) -> float:
+    """Return for how many seconds `of` has looked the same."""
+    return next((each.seconds for each in record.unchanged if each.of == of), 0.0)
+
+
+def has_begun(record: RunRecord) -> bool:
+    """Whether all nodes of a gang have ever run at once, as far as a watcher has seen it."""
+    return bool(record.ref.replaced) or any(each.of == BEGUN for each in record.unchanged)
+
+
+def node(rank: int) -> str:
+    """Return the key of one node's heartbeat."""
+    return f"node {rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    of: str
+    text: str
+    is_newest: bool = True
+    """Whether the text is current, and not read some looks ago."""
+
+
+def _after(before: Unchanged | None, mark: _Mark, elapsed: float) -> Unchanged:
+    text = f"{zlib.crc32(mark.text.encode()):08x}"
+    if before is None or before.mark != text:
+        return Unchanged(of=mark.of, mark=text)
+    if not mark.is_newest:
+        return replace(before, unread=before.unread + elapsed)
+    return replace(before, seconds=before.seconds + before.unread + elapsed, unread=0.0)
+
+
+def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
+    alive = [each for each in status.nodes if not each.state.terminal]
+    if alive and any(_has_failed(each, record, status) for each in status.nodes):
+        yield _Mark(FAILURE, "")
+    if alive and all(each.state is NodeState.ENDING for each in alive):
+        yield _Mark(ENDING, " ".join(str(each.rank) for each in alive))
+    if has_begun(record) or all(each.state is NodeState.RUNNING for each in status.nodes):
+        yield _Mark(BEGUN, "")
+        if any(each.state is NodeState.PENDING and each.cause is not Cause.CANCELED for each in alive):
+            yield _Mark(WAITING, "")
+    if not status.reports_readable:
+        return
+    for each in status.nodes:
+        reports = record.expects.reports or each.report is not None
+        if each.state is NodeState.RUNNING and reports:
+            yield _Mark(node(each.rank), each.beat or "")
+    if _is_training(status):
+        text = " ".join(_movement(each) for each in status.nodes)
+        yield _Mark(PROGRESS, text, all(each.report_is_newest for each in status.nodes))
+
+
+def _has_failed(each: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
+    if each.state is NodeState.SUCCEEDED and each.report is None:
+        # Its report may just not be listed yet.
+        return False
+    return verdict.end(each, record.expects, readable=status.reports_readable) is verdict.NodeEnd.FAILED
+
+
+def _is_training(status: RunStatus) -> bool:
+    phases = {each.report.phase if each.report else None for each in status.nodes}
+    return Phase.TRAINING in phases and phases <= {Phase.TRAINING, Phase.DONE}
+
+
+def _movement(of: NodeStatus) -> str:
+    report = of.report
+    assert report is not None
+    return f"{report.progress and report.progress.updated_at}/{report.finished_at}"

@@ -1,0 +1,204 @@
+"""Cancels the gangs of a task's earlier tries, each at its own home, by the service or by stop requests. No Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near
+from airflow_provider_ocidist.errors import BackendError, CancelFailed
+from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
+from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
+
+Item = TypeVar("Item")
+Said = list[str]
+"""Messages that name each gang which may still be running, and why it is not known or its cancel failed."""
+Reach = Callable[[str], Backend]
+"""Function that returns the backend of a kind. Raises whatever keeps it from being connected."""
+
+
+class Homes:
+    """The backends at which gangs of a task may be, each connected when it is asked for first."""
+
+    def __init__(self, backend: Backend, reach: Reach | None, log: TaskLog) -> None:
+        """`backend` is the present one; `reach`: None where there is no way to others."""
+        self.present = backend
+        self._reach = reach
+        self._log = log
+        self._found: dict[str, Backend | None] = {backend.kind: backend}
+
+    def at(self, kind: str) -> Backend | None:
+        """Return the backend of a kind; None where it cannot be connected."""
+        if kind not in self._found:
+            self._found[kind] = self._connect(kind)
+        return self._found[kind]
+
+    def connected(self) -> list[Backend]:
+        """Return the backends that are connected now, the present one first."""
+        return [each for each in self._found.values() if each is not None]
+
+    def prepare(self, kinds: Iterable[str]) -> None:
+        """Connect these now, and no others later: a killed task asks nothing of Airflow."""
+        for kind in kinds:
+            self.at(kind)
+        self._reach = None
+
+    def _connect(self, kind: str) -> Backend | None:
+        if self._reach is None:
+            return None
+        try:
+            return self._reach(kind)
+        except Exception as error:  # noqa: BLE001 - Airflow's own, or of a kind that this version does not have
+            self._log.warning("backend %s, of an earlier try's gang, cannot be connected: %s", kind, error)
+            return None
+
+
+def cancel_earlier(
+    homes: Homes,
+    key: RunKey,
+    place: Place | None,
+    noted: Sequence[Attempt],
+    ending: Ending,
+    try_number: int,
+) -> list[str]:
+    """Cancel the gangs of a task that may be running, except those of later tries: `try_number`, the last, fails.
+
+    Each gang is cancelled at the service or by a stop request, whichever can be reached. `place`: where the task's job
+    creates its gangs; None if the job cannot be read: then the place of the connection. `noted`: the attempts that
+    Airflow's task state names. Returns a message for each gang that may still be running, with the way to end it.
+    Raises no BackendError.
+    """
+    return EarlierTryCanceller(homes, key, place, ending).end(noted, try_number)
+
+
+class EarlierTryCanceller:
+    """Cancels all known gangs of one task, at the services and in the run directories."""
+
+    def __init__(self, homes: Homes, key: RunKey, place: Place | None, ending: Ending) -> None:
+        self._homes = homes
+        self._key = key
+        self._place = place
+        self._ending = ending
+        self._stop = StopRequest(cause=ending.cause, message=ending.message)
+
+    def end(self, noted: Sequence[Attempt], try_number: int) -> Said:
+        """Cancel every open attempt except those of tries later than `try_number`. Raises nothing of ours."""
+        said: Said = []
+        # Known attempts go first, before any request: a killed task has seconds.
+        refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
+        for ref in refs.values():
+            said += self._ended(ref, try_number)
+        homes = self._connected(noted)
+        begun = _asked(
+            homes,
+            lambda home: self._recorded(home, noted),
+            "the attempts of earlier tries cannot be listed",
+            said,
+        )
+        known = merged_records(noted, begun)
+        theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
+        mine = [each for each in known if _may_live(each, try_number)]
+        homes = self._connected(known)
+        live = _asked(
+            homes,
+            lambda home: self._live(home, noted),
+            "the running gangs of this task cannot be listed",
+            said,
+        )
+        for ref in (*(each.ref for each in mine if each.ref), *live):
+            if ref.job_id not in refs and ref.key not in theirs:
+                refs[ref.job_id] = ref
+                said += self._ended(ref, try_number)
+        unseen = [each for each in mine if not any(ref.key == each.key for ref in refs.values())]
+        return [*said, *(_begun(each) for each in unseen if not self._request_stop(each))]
+
+    def _connected(self, attempts: Sequence[Attempt]) -> list[Backend]:
+        """Return the backends at which these attempts are, and the present one, as far as they are connected."""
+        for each in attempts:
+            self._homes.at(each.place.backend)
+        return self._homes.connected()
+
+    def _recorded(self, home: Backend, noted: Sequence[Attempt]) -> Sequence[Attempt]:
+        here = [each for each in noted if each.place.backend == home.kind]
+        return home.gangs.recorded(self._key, self._place_at(home, noted), here)
+
+    def _live(self, home: Backend, noted: Sequence[Attempt]) -> Sequence[RunRef]:
+        if not isinstance(home, ListsLiveGangs):
+            return ()
+        places = [self._place, *(each.place for each in noted)]
+        compartments = (each.compartment_id for each in places if each and each.backend == home.kind)
+        return home.live([self._key], next(filter(None, compartments), None))
+
+    def _place_at(self, home: Backend, noted: Sequence[Attempt]) -> Place | None:
+        """Return where the task's gangs are put at a home; None: as its connection says."""
+        if home is self._homes.present:
+            return self._place
+        return next((each.place for each in noted if each.place.backend == home.kind), None)
+
+    def _ended(self, ref: RunRef, try_number: int) -> Said:
+        home = self._homes.at(ref.backend)
+        if (home or self._homes.present).directories.claimed_by(ref) > try_number:
+            return []
+        if home is None:
+            return [self._left(ref)]
+        try:
+            near(home, ref).cancel(ref, self._ending)
+        except CancelFailed as error:
+            return [] if error.stop_requested else [_alive(ref, str(error))]
+        except BackendError as error:
+            return [_alive(ref, str(error))]
+        return []
+
+    def _left(self, ref: RunRef) -> str:
+        """Ask the nodes of a gang to end whose home cannot be reached; return what there is to say of it."""
+        asked = self._homes.present.directories.request_stop(ref.key, ref.run_dir, self._stop)
+        found = "its nodes find a stop request in" if asked else "and no stop request could be written to"
+        return _alive(
+            ref, f"backend {ref.backend} cannot be reached with this connection; {found} {ref.run_dir}"
+        )
+
+    def _request_stop(self, attempt: Attempt) -> bool:
+        home = self._homes.at(attempt.place.backend) or self._homes.present
+        return home.directories.request_stop(attempt.key, attempt.place.run_dir, self._stop)
+
+
+def _asked(
+    homes: Iterable[Backend], look: Callable[[Backend], Sequence[Item]], otherwise: str, said: Said
+) -> list[Item]:
+    """Return what the homes answer together; where one does not, that is said."""
+    found: list[Item] = []
+    for home in homes:
+        try:
+            found += look(home)
+        except BackendError as error:
+            said.append(f"{otherwise}: {error}")
+    return found
+
+
+def _alive(ref: RunRef, why: str) -> str:
+    runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id)) or "no run known"
+    words = words_of(ref.backend)
+    return (
+        f"{ref.key.name} may live ({runs}; {why}): end it with ocidist cancel {ref.job_id}, or delete the "
+        f"{words.gang} {words.where}"
+    )
+
+
+def _begun(attempt: Attempt) -> str:
+    words = words_of(attempt.place.backend)
+    return (
+        f"attempt {attempt.key.name} may still be running, and no stop request could be written to "
+        f"{attempt.place.run_dir}: look for a {words.gang} of this name, and delete it {words.where}"
+    )
+
+
+def _may_live(attempt: Attempt, try_number: int) -> bool:
+    return attempt.end is None and not _is_of_a_later_try(attempt, try_number)
+
+
+def _is_of_a_later_try(attempt: Attempt, try_number: int) -> bool:
+    return attempt.tries is not None and attempt.tries.try_number > try_number

@@ -1,0 +1,229 @@
+"""Status cache: the states of watched gangs, requested once for all viewers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import OpensById, secrets_of_gang
+from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
+from airflow_provider_ocidist.gangs.pace import Pace
+from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
+from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, FoundCheckpoints
+from airflow_provider_ocidist.plugin.log_tail import LogTail, log_tail_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+FRESH = 2.0
+"""Seconds for which all requests share a look."""
+ENDED_FRESH = 60.0
+CHECKPOINTS_FRESH = 10.0
+PATIENCE = 10.0
+"""Seconds that a browser waits for the service; then it gets the previous state."""
+CONNECTION_FRESH = 600.0
+"""Seconds after which a connection is read again, so that its correction needs no restart of the API server."""
+THREADS = 4
+"""Most threads of the API server that wait for the service."""
+REMEMBERED = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """A gang as it was at one moment; times are Unix times, in seconds."""
+
+    at: float | None = None
+    """Unix time at which the status was read; None: not yet."""
+    status: RunStatus | None = None
+    record: RunRecord | None = None
+    """Record as the service returns it, with the limits and expectations of its job."""
+    remaining: float | None = None
+    """Seconds until the last step, by the pace."""
+    steps_per_second: float | None = None
+    checkpoints: FoundCheckpoints = field(default_factory=FoundCheckpoints)
+    console_url: str | None = None
+    """Address of the main run's page in the OCI console, or at the emulator; None where its home has none."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Secrets that its nodes got, and may print."""
+    problem: str | None = None
+    """Reason why there is no newer status."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Known:
+    """A gang as the service returns it, which a forged XCom cannot change."""
+
+    record: RunRecord
+    secrets: frozenset[str] = field(repr=False)
+
+
+class _Shared(Generic[T]):
+    """An answer that one request fetches for many; used from one event loop."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._answered_at = float("-inf")
+        self._running: asyncio.Future[T] | None = None
+
+    async def get(self, fresh: float, threads: Executor, work: Callable[[], T]) -> T:
+        """Return the answer, at most so many seconds old. Raises TimeoutError; a later answer is still kept."""
+        if time.monotonic() - self._answered_at < fresh:
+            return self.value
+        if self._running is None:
+            self._running = asyncio.get_running_loop().run_in_executor(threads, work)
+            self._running.add_done_callback(self._take)
+        return await asyncio.wait_for(asyncio.shield(self._running), PATIENCE)
+
+    def _take(self, done: asyncio.Future[T]) -> None:
+        self._running = None
+        if not done.cancelled() and done.exception() is None:
+            self.value, self._answered_at = done.result(), time.monotonic()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A requested gang."""
+
+    answer: _Shared[Snapshot] = field(default_factory=lambda: _Shared(Snapshot()))
+    pace: Pace = field(default_factory=Pace)
+    checkpoints: CheckpointList = field(default_factory=CheckpointList)
+    listed_at: float = float("-inf")
+
+
+class StatusCache:
+    """Requests states in threads of its own; used from one event loop."""
+
+    def __init__(self, connect: Callable[[str], OciHook] = OciHook) -> None:
+        self._connect = connect
+        self._threads = ThreadPoolExecutor(THREADS, "ocidist-page")
+        self._watched: OrderedDict[tuple[str, RunKey, str], _Watched] = OrderedDict()
+        self._tails: OrderedDict[tuple[str, RunKey, str, int], _Shared[LogTail]] = OrderedDict()
+        self._gangs: OrderedDict[tuple[str, str, str], _Known] = OrderedDict()
+        self._lock = threading.Lock()
+        self._connected: dict[tuple[str, str], tuple[float, OciHook, Backend]] = {}
+
+    async def at(self, conn_id: str, ref: RunRef) -> Snapshot:
+        """Return the state of a gang, at most two seconds old if the service answers; never raises."""
+        watched = _remembered(self._watched, (conn_id, ref.key, ref.job_id), _Watched)
+        known = watched.answer.value
+        ended = known.status is not None and known.status.ended and not known.problem
+        try:
+            return await watched.answer.get(
+                ENDED_FRESH if ended else FRESH, self._threads, lambda: self._look(conn_id, ref, watched)
+            )
+        except asyncio.TimeoutError:
+            return replace(known, problem=f"the service has not answered for {PATIENCE:.0f} s")
+
+    async def tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
+        """Return the last lines of a node; never raises."""
+        answer = _remembered(self._tails, (conn_id, ref.key, ref.job_id, rank), lambda: _Shared(LogTail()))
+        try:
+            return await answer.get(FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at))
+        except asyncio.TimeoutError:
+            problem = f"no lines were read within {PATIENCE:.0f} s; see the log of the task"
+            return replace(answer.value, problem=problem)
+
+    def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Snapshot:
+        before = watched.answer.value
+        try:
+            hook, backend = self._backend(conn_id, ref.backend)
+            known = self._known(backend, conn_id, ref)
+            ref = known.record.ref
+            (status,) = backend.status([ref])
+            watched.pace.add(status, time.time())
+            return Snapshot(
+                at=time.time(),
+                status=status,
+                record=known.record,
+                console_url=links_of_run(ref, hook.access).get(JobRunLink.xcom_key) if ref.complete else None,
+                secrets=known.secrets,
+                remaining=None if status.ended else watched.pace.remaining(status),
+                steps_per_second=watched.pace.steps_per_second,
+                checkpoints=self._checkpoints(hook, ref, status, watched),
+            )
+        except Exception as error:
+            log.debug("%s: %s", ref.key.name, error, exc_info=True)
+            return replace(before, problem=_in_words(error, conn_id))
+
+    def _checkpoints(
+        self, hook: OciHook, ref: RunRef, status: RunStatus, watched: _Watched
+    ) -> FoundCheckpoints:
+        if ref.checkpoints_uri is None:
+            return FoundCheckpoints()
+        now = time.monotonic()
+        if now - watched.listed_at < CHECKPOINTS_FRESH and not status.ended:
+            return watched.answer.value.checkpoints
+        watched.listed_at = now
+        return watched.checkpoints.read(ref.checkpoints_uri, hook.access)
+
+    def _tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
+        try:
+            _, backend = self._backend(conn_id, ref.backend)
+            known = self._known(backend, conn_id, ref)
+            if rank >= known.record.ref.nodes:
+                return LogTail(problem=f"there is no node {rank}")
+            tail = log_tail_of(backend, known.record.ref, rank, ended_at or time.time())
+            lines = (replace(line, text=masked_text(line.text, known.secrets)) for line in tail.lines)
+            return replace(tail, lines=tuple(lines))
+        except Exception as error:
+            log.debug("%s: %s", ref.key.name, error, exc_info=True)
+            return LogTail(problem=_in_words(error, conn_id))
+
+    def _known(self, backend: Backend, conn_id: str, ref: RunRef) -> _Known:
+        """Return the service's answer for the job that an XCom names. Raises RunNotFound for another task's."""
+        place = conn_id, ref.job_id, ref.key.task_digest
+        with self._lock:
+            known = self._gangs.get(place)
+        if known is not None and known.record.ref.complete:
+            return known
+        record = OpensById.of(backend).open(ref.job_id)
+        if record.ref.key.task_digest != ref.key.task_digest:
+            raise RunNotFound(
+                f"the XCom `run` names {ref.job_id}, which is no job of this task",
+                cause=Cause.CONFIG,
+            )
+        known = _Known(record=record, secrets=frozenset(secrets_of_gang(backend, record.ref)))
+        with self._lock:
+            self._gangs.pop(place, None)
+            return _remembered(self._gangs, place, lambda: known)
+
+    def _backend(self, conn_id: str, kind: str) -> tuple[OciHook, Backend]:
+        connected_at, hook, backend = self._connected.get((conn_id, kind), (float("-inf"), None, None))
+        if hook is None or backend is None or time.monotonic() - connected_at > CONNECTION_FRESH:
+            hook = self._connect(conn_id)
+            backend = hook.backend(kind)
+            self._connected[conn_id, kind] = (time.monotonic(), hook, backend)
+        return hook, backend
+
+
+def _in_words(error: Exception, conn_id: str) -> str:
+    """Return the error's text; of a foreign error only its type, since its text may hold secrets."""
+    if isinstance(error, OcidistError):
+        return masked_text(str(error))
+    if type(error).__name__ == "AirflowNotFoundException":
+        return f"the API server does not find the connection {conn_id!r}: define it there too"
+    return f"{type(error).__name__}; see the API server's log"
+
+
+def _remembered(known: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
+    """Return the cached value of a key, or create it; drop the least recently used ones."""
+    if key not in known:
+        known[key] = make()
+    known.move_to_end(key)
+    found = known[key]
+    while len(known) > REMEMBERED:
+        known.popitem(last=False)
+    return found

@@ -1,0 +1,93 @@
+"""A node that its platform starts again does nothing: its gang is retried whole."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.join import container_restart
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.job import Program
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import report_of
+
+
+def config(folder: Path, *, starts_again: bool = True) -> AgentConfig:
+    return AgentConfig(
+        run_name="run",
+        nodes=3,
+        run_dir=str(folder),
+        program=Program(script="train.py"),
+        starts_again=starts_again,
+    )
+
+
+def write(folder: Path, report: NodeReport) -> Path:
+    file = folder / report_of(report.rank)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(report.to_json())
+    return file
+
+
+def a_report(rank: int, phase: Phase, code: int = 3) -> NodeReport:
+    exit_code = code if phase is Phase.DONE else None
+    return NodeReport(
+        rank=rank, phase=phase, address="", started_at=1.0, heartbeat_at=2.0, exit_code=exit_code
+    )
+
+
+def environment(rank: int) -> dict[str, str]:
+    return {"PET_NODE_RANK": str(rank), "PET_NNODES": "3"}
+
+
+def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Path) -> None:
+    seed = random.randrange(10_000)
+    print("seed", seed)
+    draw = random.Random(seed)
+    for number in range(40):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        begun = {rank: draw.choice(list(Phase)) for rank in range(3) if draw.random() < 0.5}
+        for rank, phase in begun.items():
+            write(folder, a_report(rank, phase, draw.choice((0, 3))))
+        rank = draw.randrange(3)
+        before = {file: file.read_bytes() for file in folder.rglob("*.json")}
+        assert container_restart.is_restarted(config(folder), environment(rank)) == (rank in begun)
+        for file, content in before.items():
+            found, was = NodeReport.from_json(file.read_bytes()), NodeReport.from_json(content)
+            if found.rank == rank and was.phase is not Phase.DONE:
+                assert (found.phase, found.lost, found.exit_code) == (Phase.DONE, True, None)
+                assert found.message
+            elif found.rank == rank:
+                assert found == replace(was, lost=was.exit_code != 0)
+            else:
+                assert found == was
+
+
+def test_where_nobody_starts_a_node_again_nothing_is_looked_up(tmp_path: Path) -> None:
+    write(tmp_path, a_report(0, Phase.TRAINING))
+    assert not container_restart.is_restarted(config(tmp_path, starts_again=False), environment(0))
+
+
+def test_a_damaged_report_is_an_error_and_not_a_first_start(tmp_path: Path) -> None:
+    write(tmp_path, a_report(0, Phase.TRAINING)).write_bytes(b"{")
+    with pytest.raises(AgentError):
+        container_restart.is_restarted(config(tmp_path), environment(0))
+
+
+def test_it_stays_until_it_is_ended() -> None:
+    switch = StopSwitch()
+    waiting = threading.Thread(target=container_restart.wait_for_end, args=(switch,), daemon=True)
+    waiting.start()
+    time.sleep(0.05)
+    assert waiting.is_alive()
+    switch.ask(Stop(message="deleted"))
+    waiting.join(30)
+    assert not waiting.is_alive()

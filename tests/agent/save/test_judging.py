@@ -1,0 +1,611 @@
+"""What is said of the entries of the checkpoint folder, look by look; times are set, so that none has to pass."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.save import judging
+from airflow_provider_ocidist.agent.save.judging import Judge
+from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved
+from airflow_provider_ocidist.agent.save.shards import is_shard
+from tests.agent.save.saved import KINDS, move, torch_bytes
+
+RUNNING, EXITED, CUT_OFF = Moment.RUNNING, Moment.EXITED, Moment.CUT_OFF
+SECOND = 10**9
+BEGIN = 1_500_000_000 * SECOND
+
+
+class Saving:
+    """A program that saves, a clock of its own, and the judge that looks on."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.folder = folder
+        self.now = BEGIN
+        self.said: dict[str, int] = {}
+        self.judge = Judge(folder, announced=lambda: self.said, **options)
+
+    def write(self, name: str, data: bytes = b"x", *, at: int | None = None) -> Path:
+        """Write a file, a second after the one before or at that second."""
+        self.now += SECOND
+        when = self.now if at is None else BEGIN + at * SECOND
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, ns=(when, when))
+        return path
+
+    def save(self, name: str, *files: str, size: int = 10) -> None:
+        for file in files:
+            self.write(f"{name}/{file}", b"x" * size)
+
+    def look(self, moment: Moment = RUNNING) -> dict[str, Proof | Unproved]:
+        return {verdict.item.path.name: verdict.found for verdict in self.judge.look(moment)}
+
+    def settled(self) -> dict[str, Proof | Unproved]:
+        """Look twice: what has just been written is passed over the first time."""
+        return {**self.look(), **self.look()}
+
+    def proofs(self) -> dict[str, str]:
+        return {name: found.by for name, found in self.settled().items() if isinstance(found, Proof)}
+
+    def doubts(self) -> dict[str, str]:
+        return {name: found.why for name, found in self.settled().items() if isinstance(found, Unproved)}
+
+
+@pytest.fixture
+def saving(tmp_path: Path) -> Iterator[Saving]:
+    (tmp_path / "checkpoints").mkdir()
+    found = Saving(tmp_path / "checkpoints")
+    yield found
+    found.judge.close()
+
+
+# When is looked
+
+
+def test_what_lay_there_at_first_is_not_judged_until_it_is_written_to(tmp_path: Path) -> None:
+    before = Saving(tmp_path)
+    before.write("step-1.dat")
+    before.judge.close()
+    saving = Saving(tmp_path)
+    for moment in Moment:
+        assert saving.look(moment) == {}
+    saving.write("step-1.dat", b"anew")
+    assert saving.look(EXITED) == {"step-1.dat": Proof("the program exited with 0")}
+
+
+def test_what_changes_from_look_to_look_is_passed_over_while_the_training_runs(saving: Saving) -> None:
+    for _ in range(4):
+        saving.write("step-1.pt", torch_bytes({"step": 1}))
+        assert saving.look() == {}
+    assert saving.look() == {"step-1.pt": Proof("format")}
+
+
+@pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+def test_what_is_there_at_the_end_is_judged_at_once(saving: Saving, moment: Moment) -> None:
+    saving.write("step-1.pt", torch_bytes({"step": 1}))
+    assert saving.look(moment) == {"step-1.pt": Proof("format")}
+
+
+def test_what_is_proved_is_said_once_for_each_content_and_what_is_not_each_time(saving: Saving) -> None:
+    saving.write("step-1.pt", torch_bytes({"step": 1}))
+    saving.write("step-2.dat")
+    assert list(saving.settled()) == ["step-1.pt", "step-2.dat"]
+    assert list(saving.look()) == ["step-2.dat"]
+    saving.write("step-1.pt", torch_bytes({"step": 100}))
+    assert list(saving.settled()) == ["step-2.dat", "step-1.pt"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_is_that_of_writing(saving: Saving, seed: int) -> None:
+    names = [f"step-{number}.pt" for number in range(9)]
+    random.Random(seed).shuffle(names)
+    for name in names:
+        saving.write(name, torch_bytes({"name": name}))
+    assert list(saving.look(EXITED)) == names
+
+
+def test_only_names_that_the_pattern_fits_are_judged(tmp_path: Path) -> None:
+    Saving(tmp_path).write("run-1.dat")
+    saving = Saving(tmp_path, pattern=r"run-(?P<step>\d+)\.dat")
+    assert saving.look(EXITED) == {}, "it lay there"
+    saving.write("run-2.dat")
+    saving.write("step-3.dat")
+    assert list(saving.look(EXITED)) == ["run-2.dat"]
+
+
+def test_what_vanishes_while_it_is_read_is_no_error(saving: Saving, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saving.write("step-1.pt", torch_bytes({"step": 1}))
+    saving.look()
+    read_file = judging.read_file
+
+    def gone(place: Path) -> object:
+        path.unlink(missing_ok=True)
+        return read_file(place)
+
+    monkeypatch.setattr(judging, "read_file", gone)
+    ((name, found),) = saving.look().items()
+    assert name == "step-1.pt"
+    assert isinstance(found, Unproved)
+    assert found.why.startswith("it cannot be read: ")
+    assert "step-1.pt" in found.why
+
+
+def test_a_folder_that_comes_into_being_later_is_watched_too(tmp_path: Path) -> None:
+    saving = Saving(tmp_path / "later")
+    assert saving.look() == {}
+    (tmp_path / "later").mkdir()
+    assert saving.judge.renamed() == frozenset()
+    saving.write("aside.tmp").rename(tmp_path / "later" / "step-1.dat")
+    assert saving.judge.renamed() == {"step-1.dat"}
+    assert saving.proofs() == {"step-1.dat": "renamed into place"}
+    saving.judge.close()
+
+
+# What the program says and does
+
+
+def test_an_entry_is_whole_when_the_program_has_named_it_since_it_was_last_written_to(saving: Saving) -> None:
+    saving.save("step-1", "a", "b")
+    for early in (1, SECOND, 5 * SECOND):
+        saving.said = {"step-1": saving.now - early, "step-2": saving.now + SECOND}
+        assert saving.proofs() == {}
+    saving.said = {"step-1": saving.now}
+    assert saving.proofs() == {"step-1": "announced by the program"}
+
+
+def test_an_empty_folder_is_not_whole_because_nobody_has_named_it(saving: Saving) -> None:
+    (saving.folder / "step-1").mkdir()
+    assert saving.doubts() == {"step-1": "it holds no file"}
+
+
+def test_what_was_renamed_into_place_is_whole_until_it_is_written_to(saving: Saving) -> None:
+    saving.write("one.tmp").rename(saving.folder / "step-1.dat")
+    saving.save("two.tmp", "a", "b")
+    move(saving.folder / "two.tmp", saving.folder / "step-2")
+    assert saving.proofs() == {
+        "step-1.dat": "renamed into place",
+        "step-2": "renamed into place",
+    }
+    (saving.folder / "step-3.tmp").mkdir()
+    saving.write("step-3.tmp/a")
+    move(saving.folder / "step-3.tmp", saving.folder / "step-3")
+    # Within the folder nobody sees a file that is written over, but by its time.
+    moved_at = saving.folder.joinpath("step-3").stat().st_ctime_ns
+    os.utime(saving.folder / "step-3" / "a", ns=(moved_at + 1, moved_at + 1))
+    assert saving.proofs() == {}
+    os.utime(saving.folder / "step-3" / "a", ns=(moved_at, moved_at))
+    assert saving.proofs() == {"step-3": "renamed into place"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_folder_that_was_moved_once_and_is_saved_over_file_by_file_is_not_renamed(
+    saving: Saving, seed: int
+) -> None:
+    dice = random.Random(seed)
+    files = ["model.bin", "optimizer.bin", "shards/rank0.bin", "shards/rank1.bin"]
+    for name in files:
+        saving.write(f"last.tmp/{name}", b"first")
+    move(saving.folder / "last.tmp", saving.folder / "last")
+    looks_between = dice.random() < 0.5
+    if looks_between:
+        assert saving.proofs() == {"last": "renamed into place"}
+    dice.shuffle(files)
+    begun = files[: dice.randint(1, len(files) - 1)]
+    for name in begun:
+        # Each file of its own is whole: it is written aside, in the entry or above it, and then replaced.
+        aside = saving.write(dice.choice([f"last/{name}.new", "part.new"]), b"second")
+        stamp = dice.choice([BEGIN, saving.now])
+        os.utime(aside, ns=(stamp, stamp))
+        aside.replace(saving.folder / "last" / name)
+    if dice.random() < 0.3:
+        saving.folder.joinpath("last").chmod(0o750)
+    found = saving.look(CUT_OFF)
+    assert isinstance(found["last"], Unproved), begun
+
+
+@pytest.mark.parametrize("within", ["", "shards/"])
+def test_what_was_created_and_deleted_in_a_folder_since_it_was_moved_leaves_no_rename(
+    saving: Saving, within: str
+) -> None:
+    saving.write(f"last.tmp/{within}a")
+    move(saving.folder / "last.tmp", saving.folder / "last")
+    (saving.folder / "last" / f"{within}lock").touch()
+    (saving.folder / "last" / f"{within}lock").unlink()
+    assert saving.proofs() == {}
+
+
+def test_a_successor_shows_nothing_of_a_save_over_another_that_has_not_replaced_all_of_it(
+    saving: Saving,
+) -> None:
+    saving.save("step-5", "a.bin", "b.bin")
+    saving.said = {"step-5": saving.now}
+    assert saving.proofs() == {"step-5": "announced by the program"}
+    saving.said = {}
+    saving.write("step-5/a.bin", b"of a later save")
+    saving.write("step-6/a.bin")
+    assert saving.proofs() == {}
+    saving.write("step-5/b.bin", b"of a later save")
+    saving.write("step-7/a.bin")
+    assert "step-5" in saving.proofs()
+
+
+def test_a_folder_that_vanishes_while_it_is_judged_is_no_error(tmp_path: Path) -> None:
+    def announced() -> dict[str, int]:
+        shutil.rmtree(tmp_path / "step-1", ignore_errors=True)
+        return {}
+
+    saving = Saving(tmp_path)
+    saving.judge.announced = announced
+    saving.write("aside.tmp/a")
+    move(tmp_path / "aside.tmp", tmp_path / "step-1")
+    assert [type(found) for found in saving.look(CUT_OFF).values()] == [Unproved]
+    saving.judge.close()
+
+
+def test_who_looks_no_more_holds_nothing_open(saving: Saving) -> None:
+    saving.judge.close()
+    assert saving.judge._renames._queue is None
+    assert saving.judge.renamed() == frozenset()
+
+
+def test_what_does_not_change_is_read_once(saving: Saving, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    for verb in ("read_file", "read_folder"):
+
+        def noted(path: Path, *more: object, real: object = getattr(judging, verb)) -> object:
+            read.append(path.name)
+            return real(path, *more)
+
+        monkeypatch.setattr(judging, verb, noted)
+    saving.write("step-1.dat")
+    saving.save("step-2", "a")
+    for _ in range(3):
+        assert len(saving.settled()) == 2
+    assert sorted(read) == ["step-1.dat", "step-2"]
+    saving.write("step-1.dat", b"more")
+    saving.settled()
+    assert sorted(read) == ["step-1.dat", "step-1.dat", "step-2"]
+
+
+def test_the_next_one_of_its_kind_shows_that_a_folder_was_left(saving: Saving) -> None:
+    saving.save("step-1", "a", "b")
+    assert saving.proofs() == {}
+    saving.save("step-2", "a")
+    assert saving.proofs() == {"step-1": "its successor was begun"}
+
+
+@pytest.mark.parametrize(
+    "other, at",
+    [("step-1", 9), ("step-4", 9), ("step-05", 9), ("epoch-6", 9), ("best", 9), ("step-6", 2), ("step-6", 3)],
+    ids=["earlier", "before", "same number", "another kind", "no number", "begun before", "begun with it"],
+)
+def test_what_is_not_begun_after_it_shows_nothing(saving: Saving, other: str, at: int) -> None:
+    saving.write("step-5/a", at=2)
+    saving.write("step-5/b", at=3)
+    saving.write(f"{other}/a", at=at)
+    assert "step-5" not in saving.proofs()
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_a_folder_without_a_number_follows_nothing_and_is_followed_by_nothing(
+    saving: Saving, name: str
+) -> None:
+    saving.write(f"{name}/a", at=1)
+    saving.write("step-1/a", at=2)
+    saving.write("last-v2/a", at=3)
+    assert saving.proofs() == {}
+
+
+# What the whole one before had
+
+
+def first_whole(saving: Saving, name: str = "step-1", *files: str) -> None:
+    """Save a folder, and let the program say that it is whole."""
+    saving.save(name, *(files or ("a.bin", "b.bin")))
+    saving.said = {name: saving.now}
+    assert list(saving.proofs()) == [name]
+    saving.said = {}
+
+
+def test_the_next_is_whole_once_it_has_all_files_of_the_one_before(saving: Saving) -> None:
+    first_whole(saving)
+    saving.save("step-2", "b.bin")
+    assert saving.doubts() == {"step-2": "it lacks a.bin, which the whole one before has"}
+    saving.save("step-2", "a.bin")
+    assert saving.proofs() == {"step-2": "has all files of the one before"}
+    saving.save("step-3", "a.bin", "b.bin", "c.bin")
+    assert saving.doubts() == {"step-3": "nothing shows that the program had written all of it"}
+
+
+def test_a_file_of_another_size_has_to_be_proved_by_its_own_format(saving: Saving) -> None:
+    first_whole(saving)
+    saving.save("step-2", "a.bin")
+    saving.save("step-2", "b.bin", size=9)
+    assert saving.proofs() == {}
+    saving.write("step-2/b.bin", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"step-2": "has all files of the one before"}
+
+
+def test_a_file_alone_is_whole_at_the_size_of_the_one_before(saving: Saving) -> None:
+    saving.write("step-1.dat", b"x" * 50)
+    saving.said = {"step-1.dat": saving.now}
+    assert list(saving.proofs()) == ["step-1.dat"]
+    saving.write("step-2.dat", b"x" * 30)
+    assert saving.doubts() == {"step-2.dat": "nothing shows that the program had written all of it"}
+    saving.write("step-2.dat", b"y" * 50)
+    assert saving.proofs() == {"step-2.dat": "has all files of the one before"}
+
+
+def test_another_kind_is_not_measured_by_this_one(saving: Saving) -> None:
+    first_whole(saving)
+    saving.save("epoch-2", "a.bin", "b.bin")
+    assert saving.doubts() == {"epoch-2": "nothing shows that the program had written all of it"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        lambda step: [f"model_{step}.bin", f"optimizer-{step:06}.bin"],
+        lambda step: [f"shard_{rank}.bin" for rank in range(4)],
+        lambda step: [f"model_{step}.bin"] + [f"of_{step}_{rank}.bin" for rank in range(20, 23)],
+    ],
+    ids=["of the step", "of ranks", "of both"],
+)
+def test_numbers_in_the_names_of_files_are_those_of_steps_or_of_ranks(saving: Saving, names: object) -> None:
+    first_whole(saving, "step-1", *names(1))
+    for step in (2, 3, 100):
+        *some, last = names(step)
+        saving.save(f"step-{step}", *some)
+        assert re.match(r"it lacks .*\.bin, which the whole one before has", saving.doubts()[f"step-{step}"])
+        saving.save(f"step-{step}", last)
+        assert saving.proofs() == {f"step-{step}": "has all files of the one before"}
+
+
+def test_a_number_within_a_longer_one_is_not_that_of_the_step(saving: Saving) -> None:
+    first_whole(saving, "step-1", "part-10.bin", "part-21.bin")
+    saving.save("step-2", "part-20.bin", "part-22.bin")
+    assert saving.proofs() == {}
+
+
+def test_what_is_missing_is_named_without_the_number_of_the_step(saving: Saving) -> None:
+    first_whole(saving, "step-1", "model_1.bin", "optimizer-000001.bin")
+    saving.save("step-20", "model_20.bin")
+    assert saving.doubts() == {"step-20": "it lacks optimizer-#.bin, which the whole one before has"}
+
+
+def test_files_of_the_step_may_differ_in_size_where_their_format_proves_them(saving: Saving) -> None:
+    first_whole(saving, "step-1", "model_1.bin", "other_1.bin")
+    saving.save("step-2", "other_2.bin")
+    saving.write("step-2/model_2.bin", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"step-2": "has all files of the one before"}
+
+
+@pytest.mark.parametrize("kind", ["sharded trainer", "trainer with deepspeed", "zero 3", "deepspeed"])
+def test_what_its_format_proves_lacks_nothing_though_ranks_have_the_numbers_of_steps(
+    saving: Saving, kind: str
+) -> None:
+    for step in (1, 2, 3, 1):
+        save = KINDS[kind](step, random.Random(step))
+        if step == 1:
+            shutil.rmtree(saving.folder / save.name, ignore_errors=True)
+        for name, data in save.files:
+            saving.write(name, data)
+        assert saving.proofs() == {save.name: "format"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_file_of_a_rank_is_missed_by_its_name_though_ranks_have_the_numbers_of_steps(
+    saving: Saving, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    names = {
+        step: [f"global_step{step}/zero_pp_rank_{rank}.dat" for rank in range(4)] + [f"model_{step}.dat"]
+        for step in dice.sample(range(5), 3)
+    }
+    first, *later = names
+    first_whole(saving, f"checkpoint-{first}", *names[first])
+    for step in later:
+        missing = dice.choice(names[step][:-1])
+        saving.save(f"checkpoint-{step}", *(name for name in names[step] if name != missing))
+        hashed = missing.replace(f"global_step{step}", "global_step#")
+        assert saving.doubts()[f"checkpoint-{step}"] == f"it lacks {hashed}, which the whole one before has"
+        saving.save(f"checkpoint-{step}", missing)
+        assert saving.proofs() == {f"checkpoint-{step}": "has all files of the one before"}
+
+
+def test_a_file_is_proved_by_its_format_though_the_one_before_was_a_folder(saving: Saving) -> None:
+    first_whole(saving, "step-1", "a.bin", "b.bin")
+    saving.write("step-2", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"step-2": "format"}
+
+
+def test_a_whole_one_to_which_a_file_is_added_is_no_mixture(saving: Saving) -> None:
+    first_whole(saving, "step-1", "a.bin", "b.bin")
+    saving.save("step-1", "c.bin")
+    assert saving.settled() == {"step-1": Unproved("nothing shows that the program had written all of it")}
+
+
+# A name that is written over
+
+
+def test_a_folder_in_place_of_the_last_is_whole_once_each_file_is_new_and_whole_by_its_format(
+    saving: Saving,
+) -> None:
+    names = ["a.bin", "b.bin", "c.bin"]
+
+    def write(file: str, number: int) -> None:
+        saving.write(f"state/{file}", torch_bytes({"number": number, "file": file}))
+
+    for file in names:
+        write(file, 1)
+    assert saving.proofs() == {}, "nothing tells which files belong to it"
+    for number in (2, 3):
+        for file in names[:-1]:
+            write(file, number)
+            (doubt,) = saving.settled().values()
+            assert isinstance(doubt, Unproved)
+        write(names[-1], number)
+        assert saving.proofs() == {"state": "has all files of the one before"}
+
+
+def test_while_files_of_two_saves_lie_side_by_side_it_is_said(saving: Saving) -> None:
+    first_whole(saving, "state", "a.bin", "b.bin")
+    saving.save("state", "b.bin")
+    (doubt,) = saving.settled().values()
+    assert doubt == Unproved("its file a.bin belongs to an earlier save than the others", mixed=True)
+    saving.save("state", "a.bin")
+    (doubt,) = saving.settled().values()
+    assert isinstance(doubt, Unproved)
+    assert not doubt.mixed
+
+
+def test_sizes_prove_nothing_of_what_is_written_over(saving: Saving) -> None:
+    first_whole(saving, "state", "a.bin", "b.bin")
+    saving.save("state", "a.bin", "b.bin")
+    assert saving.proofs() == {}
+
+
+def test_settings_that_are_written_twice_show_no_end_of_a_save(saving: Saving) -> None:
+    saving.write("state/config.json", b"{}")
+    saving.write("state/a.bin", torch_bytes({"a": 1}))
+    assert saving.proofs() == {}
+    saving.write("state/config.json", b'{"b": 1}')
+    assert saving.proofs() == {}
+    saving.write("state/a.bin", torch_bytes({"a": 2}))
+    saving.write("state/config.json", b'{"b": 2}')
+    assert saving.proofs() == {"state": "has all files of the one before"}
+
+
+def test_a_file_that_comes_after_settings_were_written_twice_belongs_to_the_save(saving: Saving) -> None:
+    for number in (1, 2):
+        saving.write("state/config.json", b'{"number": %d}' % number)
+        saving.write("state/a.bin", torch_bytes({"a": number}))
+        assert saving.proofs() == {}
+        saving.write("state/config.json", b'{"number": %d, "more": 1}' % number)
+        assert saving.proofs() == {}
+        saving.write("state/b.bin", torch_bytes({"b": number}))
+        assert saving.proofs() == ({} if number == 1 else {"state": "has all files of the one before"})
+
+
+def test_a_file_that_is_written_twice_in_one_save_of_a_step_shows_no_end_of_it(saving: Saving) -> None:
+    for number in (1, 2, 3):
+        saving.write("step-5/a.bin", torch_bytes({"a": number}))
+        assert saving.proofs() == {}
+
+
+def test_what_was_broken_shows_no_end_of_a_save(saving: Saving) -> None:
+    whole = torch_bytes({"a": 1})
+    saving.write("state/a.bin", whole)
+    saving.write("state/b.bin", whole[:-20])
+    assert saving.proofs() == {}
+    saving.write("state/b.bin", whole)
+    assert saving.proofs() == {}
+    saving.write("state/a.bin", torch_bytes({"a": 2}))
+    assert saving.proofs() == {}
+
+
+# What formats and processes say
+
+
+def test_a_folder_whose_format_is_whole_may_still_lack_what_the_one_before_had(saving: Saving) -> None:
+    for step in (100, 200):
+        save = KINDS["trainer"](step, random.Random(step))
+        extra = (f"checkpoint-{step}/extra.bin", torch_bytes({"mine": step}))
+        files = [extra, *save.files]
+        for name, data in files if step == 100 else files[1:]:
+            saving.write(name, data)
+        if step == 100:
+            assert saving.proofs() == {"checkpoint-100": "format"}
+    assert saving.doubts() == {"checkpoint-200": "it lacks extra.bin, which the whole one before has"}
+    saving.write(*extra, at=1)
+    assert saving.proofs() == {"checkpoint-200": "format"}
+
+
+def test_deepspeed_may_name_it_as_the_latest_after_it_was_looked_at(saving: Saving) -> None:
+    save = KINDS["deepspeed"](8, random.Random(8))
+    for name, data in save.files[:-1]:
+        saving.write(name, data)
+    assert list(saving.doubts()) == ["global_step8"]
+    saving.write(*save.files[-1])
+    assert saving.proofs() == {"global_step8": "format"}
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"elsewhere": is_shard}], ids=["one node", "several"])
+def test_parts_of_other_nodes_are_missed_where_there_are_none(
+    tmp_path: Path, elsewhere: Mapping[str, object]
+) -> None:
+    saving = Saving(tmp_path, **elsewhere)
+    save = KINDS["deepspeed"](8, random.Random(8))
+    for name, data in save.files:
+        if "rank_2" not in name:
+            saving.write(name, data)
+    (found,) = saving.settled().values()
+    assert isinstance(found, Proof) == bool(elsewhere)
+    saving.judge.close()
+
+
+def test_what_is_open_for_writing_is_not_whole_and_is_looked_for_only_when_it_decides(
+    saving: Saving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[int] = []
+    held: set[str] = set()
+
+    def search() -> frozenset[str]:
+        searches.append(1)
+        return frozenset(held)
+
+    monkeypatch.setattr(judging, "open_for_writing", search)
+    saving.save("step-1", "a", "b")
+    saving.doubts()
+    assert searches == []
+    held.add(str(saving.folder.resolve() / "step-1" / "b"))
+    saving.said = {"step-1": saving.now}
+    assert saving.doubts() == {"step-1": "step-1/b is still open for writing"}
+    assert len(searches) == 2, "one for each look"
+    held.clear()
+    # The death of its writer closes a file too: what that has left is judged as of a program that was cut off.
+    assert isinstance(saving.look()["step-1"], Unproved)
+    assert saving.look() == {"step-1": Proof("announced by the program")}
+
+
+@pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+def test_what_was_open_when_the_program_was_cut_off_is_half_written_though_its_successor_was_begun(
+    saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    held = {str(saving.folder.resolve() / "step-1" / "b")}
+    monkeypatch.setattr(judging, "open_for_writing", lambda: frozenset(held))
+    saving.save("step-1", "a", "b")
+    saving.save("step-2", "a")
+    assert saving.doubts()["step-1"] == "step-1/b is still open for writing"
+    held.clear()
+    found = saving.look(moment)["step-1"]
+    assert isinstance(found, Proof) == (moment is EXITED)
+
+
+@pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+def test_after_the_end_of_the_training_nobody_writes(
+    saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    monkeypatch.setattr(judging, "open_for_writing", lambda: 1 / 0)
+    saving.write("step-1.pt", torch_bytes({"step": 1}))
+    assert saving.look(moment) == {"step-1.pt": Proof("format")}
+
+
+def test_of_a_file_alone_its_format_is_enough(saving: Saving) -> None:
+    saving.write("snapshot.pt", torch_bytes({"step": 1}))
+    assert saving.proofs() == {"snapshot.pt": "format"}
+    saving.write("snapshot.pt", torch_bytes({"step": 2})[:-9])
+    (found,) = saving.settled().values()
+    assert isinstance(found, Unproved)
+    assert found.broken
+    saving.write("snapshot.pt", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"snapshot.pt": "format"}

@@ -1,0 +1,136 @@
+"""Outputs: where each node's files go, and that no two of them meet."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.save.outputs import fixed_part, planned_copies, with_variables
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.job import Input, Output
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.open_uploads import abort_reported
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from scripts.emulator_process import Access
+from tests.agent.gangs import Gang
+
+WRITES = """
+import os, pathlib
+pathlib.Path("out").mkdir()
+pathlib.Path("out/who.txt").write_text(os.environ["RANK"] + os.environ["ROLE"])
+raise SystemExit(int(os.environ.get("CODE", "0")))
+"""
+
+
+def test_variables_of_the_node_are_filled_in() -> None:
+    environ = {"TEAM": "ml", "DAY": "7"}
+    assert with_variables("oci://b@n/${TEAM}/$DAY-x/$$5", environ) == "oci://b@n/ml/7-x/$5"
+
+
+@pytest.mark.parametrize("uri", ["oci://b@n/${ABSENT}/x", "oci://b@n/$ABSENT", "oci://b@n/${}"])
+def test_an_unknown_variable_is_named(uri: str) -> None:
+    with pytest.raises(AgentError, match="which this node does not have: set it in env") as caught:
+        with_variables(uri, {})
+    assert caught.value.cause is Cause.CONFIG
+
+
+@pytest.mark.parametrize(
+    "uri, fixed",
+    [("oci://b@n/a", "oci://b@n/a"), ("oci://b@n/a/x-${DAY}/c", "oci://b@n/a"), ("${WHERE}/a", "")],
+)
+def test_what_of_a_uri_is_known_beforehand(uri: str, fixed: str) -> None:
+    assert fixed_part(uri) == fixed
+
+
+def test_each_node_and_each_failed_attempt_has_a_place_of_its_own(tmp_path: Path) -> None:
+    outputs = (
+        Output(path="main", uri="/to/a", when="always"),
+        Output(path="each", uri="/to/b", nodes="all"),
+    )
+
+    def uris(rank: int, failed_run: str | None = None) -> list[str]:
+        chosen = planned_copies(outputs, tmp_path, rank=rank, is_main=rank == 0, failed_run=failed_run)
+        return [copy.uri for copy in chosen]
+
+    assert uris(0) == ["/to/a", "/to/b"]
+    assert uris(2) == ["/to/b/node-2"]
+    assert uris(0, "dag-task-1a2b3c4d-g0-a3") == ["/to/a/failed-3"]
+    assert uris(2, "dag-task-1a2b3c4d-g0-a3") == []
+
+
+def test_two_outputs_that_would_write_the_same_file_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.pt").touch()
+    outputs = (Output(path="a", uri="/to"), Output(path="b", uri="/to"))
+    with pytest.raises(AgentError, match=r"a and b would both write model\.pt to /to"):
+        planned_copies(outputs, tmp_path, rank=0, is_main=True)
+
+
+def test_all_nodes_deliver_each_under_its_own_name_with_the_variables_of_its_role(tmp_path: Path) -> None:
+    outputs = (Output(path="out", uri=f"{tmp_path}/to/${{SHOT}}", nodes="all"),)
+    roles = {
+        "main_env": {"ROLE": "main", "SHOT": "x"},
+        "worker_env": {"ROLE": "worker", "SHOT": "x"},
+    }
+    with Gang(tmp_path, WRITES, nodes=2, outputs=outputs, **roles) as gang:
+        assert gang.run(ROLE="nobody") == [0, 0]
+        assert gang.agents[0].report.outputs == (f"{tmp_path}/to/x",)
+    found = {
+        path.relative_to(tmp_path / "to").as_posix(): path.read_text()
+        for path in tmp_path.glob("to/**/*.txt")
+    }
+    assert found == {"x/who.txt": "0main", "x/node-1/who.txt": "1worker"}
+
+
+def test_after_a_failure_only_what_is_always_wanted_is_kept_and_marked(tmp_path: Path) -> None:
+    outputs = (
+        Output(path="out", uri=f"{tmp_path}/to", when="always"),
+        Output(path="out", uri=f"{tmp_path}/never"),
+    )
+    with Gang(tmp_path, WRITES, outputs=outputs) as gang:
+        assert gang.run(CODE="3", ROLE="") == [3]
+        assert gang.agents[0].report.outputs == ()
+    assert (tmp_path / "to" / f"failed-{gang.name}" / "who.txt").read_text() == "0"
+    assert not (tmp_path / "never").exists()
+
+
+def test_faults_of_preparation_are_reported_before_the_training_starts(tmp_path: Path) -> None:
+    for number, (changes, says) in enumerate(
+        [
+            ({"outputs": (Output(path="out", uri="/to/${ABSENT}"),)}, "'ABSENT'"),
+            ({"mounts": ("absent-data",)}, "the job mounts absent-data"),
+            ({"inputs": (Input(source="/absent/data", target="data"),)}, "the input /absent/data"),
+        ]
+    ):
+        with Gang(tmp_path / str(number), "print('trained')", **changes) as gang:
+            assert gang.run() in ([74], [78])
+            assert says in (gang.agents[0].report.message or "")
+            assert gang.agents[0].stdout.read_text() == ""
+
+
+LARGE = "import pathlib; pathlib.Path('model.bin').write_bytes(bytes(9 << 20))"
+
+
+def test_a_node_that_is_killed_while_it_sends_an_output_has_said_what_it_leaves_open(
+    tmp_path: Path, emulator: Access, faults: Callable[..., None]
+) -> None:
+    folder = uuid.uuid4().hex
+    uri = f"oci://{emulator.bucket}@{emulator.namespace}/{folder}"
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    faults(method="PUT", path=f"/n/.*/u/{folder}.*", latency_s=8)
+    output = Output(path="model.bin", uri=uri)
+    with Gang(tmp_path, LARGE, outputs=(output,), oci_endpoint=emulator.url) as gang:
+        (agent,) = gang.start(OCI_CONFIG_FILE=emulator.config_file, OCI_CLI_PROFILE=emulator.profile)
+        agent.shows(lambda: (gang.run_dir / "nodes" / "0.json").exists() and agent.report.sending)
+        agent.signal(signal.SIGKILL)
+        agent.wait()
+        sending = agent.report.sending
+    (left,) = open_store(uri, access).open_uploads()
+    assert [each.upload_id for each in sending] == [left.id]
+    assert abort_reported(sending, access) == 1
+    assert open_store(uri, access).open_uploads() == []

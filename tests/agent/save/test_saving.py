@@ -1,0 +1,89 @@
+"""How long a node goes on trying to save what a training has left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.save import saving
+from airflow_provider_ocidist.agent.save.outputs import OutputCopy, copy_outputs
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+PASSING, REFUSED = StorageError("503", retryable=True), StorageError("404")
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(saving, "LONGEST_PAUSE", 0.05)
+
+
+def tries(deadline: SaveDeadline, error: Exception) -> int:
+    count = 1
+    while deadline.again("it", error):
+        count += 1
+    return count
+
+
+def test_passing_trouble_is_tried_again_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "REFUSED_LIMIT", 0.0)
+    assert tries(SaveDeadline(0.5), PASSING) > 5
+    assert tries(SaveDeadline(0.5), REFUSED) == 1
+    assert cause_of_failed_save(PASSING) is Cause.SERVICE
+    assert cause_of_failed_save(REFUSED) is Cause.DATA
+
+
+def test_one_refusal_among_answers_that_pass_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "REFUSED_LIMIT", 0.2)
+    deadline = SaveDeadline(60)
+    for _ in range(10):
+        assert deadline.again("it", REFUSED)
+        assert deadline.again("it", PASSING)
+
+
+def test_an_upload_under_way_outlives_the_limit_unless_this_node_is_asked_to_stop() -> None:
+    switch = StopSwitch()
+    deadline = SaveDeadline(0.0, switch, grace=0.1)
+    assert deadline.left <= 0
+    assert not deadline.is_over
+    switch.signalled.set()
+    switch.ask(Stop(message="told to stop"))
+    assert deadline.is_over
+    assert SaveDeadline(0.0).is_over
+
+
+@pytest.mark.parametrize("cause", [Cause.NODE, Cause.HANG])
+def test_a_watch_that_finds_this_node_cut_off_ends_no_saving(cause: Cause) -> None:
+    switch = StopSwitch()
+    deadline = SaveDeadline(60, switch, grace=0.0)
+    switch.ask(Stop(message="cut off", cause=cause))
+    assert deadline.left > 30
+
+
+def test_a_signal_shortens_what_a_request_of_another_node_has_left() -> None:
+    switch = StopSwitch()
+    deadline = SaveDeadline(3600, switch, grace=5.0)
+    switch.ask(Stop(message="node 1 ended the run"))
+    assert 200 < deadline.left <= saving.SAVE_LIMIT
+    switch.signalled.set()
+    assert deadline.left <= 5.0
+
+
+def test_an_output_that_cannot_be_sent_is_sent_once_it_can(tmp_path: Path) -> None:
+    (tmp_path / "model.txt").write_text("weights")
+    target = tmp_path / "safe"
+    target.write_text("in the way")
+    output = OutputCopy(path="model.txt", source=tmp_path / "model.txt", uri=str(target), required=True)
+    with pytest.raises(AgentError, match=r"the output model\.txt cannot be copied"):
+        copy_outputs([output], OciAccess())
+    threading.Timer(0.5, target.unlink).start()
+    began = time.monotonic()
+    assert copy_outputs([output], OciAccess(), deadline=SaveDeadline(60)) == (str(target / "model.txt"),)
+    assert time.monotonic() - began < 60
+    assert (target / "model.txt").read_text() == "weights"

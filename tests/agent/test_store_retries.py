@@ -1,0 +1,211 @@
+"""Passing faults of the store before the training: waited out for a limit, and then no reason to give up for good."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent import store_retries
+from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
+from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    BackendError,
+    Cause,
+    CheckpointError,
+    StorageError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from airflow_provider_ocidist.job import Checkpoints, Input
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.testing import OciEmulator
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_retries, "FIRST_PAUSE", 0.05)
+
+
+@pytest.fixture
+def access(oci_emulator: OciEmulator) -> OciAccess:
+    return OciAccess(config_file=oci_emulator.access.config_file, endpoint=oci_emulator.url, max_attempts=1)
+
+
+def place(emulator: OciEmulator, prefix: str) -> str:
+    return f"oci://{emulator.access.bucket}@{emulator.access.namespace}/{prefix}"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_work_is_tried_until_it_is_done_or_the_time_is_over(seed: int) -> None:
+    print("seed", seed)
+    random_ = random.Random(seed)
+    failures = random_.randint(0, 4)
+    other = random_.random() < 0.3
+    tried: list[int] = []
+
+    def work() -> str:
+        tried.append(1)
+        if len(tried) <= failures:
+            raise StoreUnavailable("down")
+        if other:
+            raise AgentError("gone", cause=Cause.DATA)
+        return "done"
+
+    if other:
+        with pytest.raises(AgentError, match="gone"):
+            with_retries(work, 60.0, threading.Event())
+    else:
+        assert with_retries(work, 60.0, threading.Event()) == "done"
+    assert len(tried) == failures + 1
+
+
+def test_a_store_that_stays_away_is_given_up_with_a_cause_that_a_retry_may_mend() -> None:
+    def work() -> None:
+        raise StoreUnavailable("the input x cannot be fetched: 503")
+
+    with pytest.raises(
+        StoreUnavailable, match=r"503; tried for \d+ s \(limits.join_timeout is 0 s\)"
+    ) as caught:
+        with_retries(work, 0.3, threading.Event())
+    assert caught.value.cause is Cause.SERVICE
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_that_is_back_before_the_limit_is_asked_again(seed: int) -> None:
+    print("seed", seed)
+    limit = random.Random(seed).uniform(0.4, 1.2)
+    since: list[float] = []
+
+    def work() -> str:
+        since.append(time.monotonic())
+        if time.monotonic() - since[0] < 0.95 * limit:
+            raise StoreUnavailable("down")
+        return "done"
+
+    assert with_retries(work, limit, threading.Event()) == "done"
+
+
+def _down() -> None:
+    raise StoreUnavailable("down")
+
+
+def test_a_node_that_is_asked_to_stop_asks_no_more() -> None:
+    ended = threading.Event()
+    ended.set()
+    with pytest.raises(StoreUnavailable):
+        with_retries(_down, 1e9, ended)
+
+
+@pytest.mark.parametrize(
+    "error, cause",
+    [
+        (StorageError("unreachable", retryable=True), Cause.SERVICE),
+        (BackendError("503", retryable=True), Cause.SERVICE),
+        (StorageError("no such bucket"), Cause.DATA),
+        (BackendError("404"), Cause.DATA),
+        (CheckpointError("damaged"), Cause.DATA),
+        (OSError("read-only"), Cause.DATA),
+    ],
+)
+def test_only_faults_that_pass_are_the_services(error: Exception, cause: Cause) -> None:
+    assert cannot_be_fetched("x", error, str(error)).cause is cause
+
+
+FAULTS = [{"status": 503}, {"status": 429}, {"status": 500}, {"drop": "before"}]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_an_input_is_waited_for_through_an_outage(
+    oci_emulator: OciEmulator, access: OciAccess, tmp_path: Path, fault: dict[str, object]
+) -> None:
+    names = (oci_emulator.access.namespace, oci_emulator.access.bucket)
+    oci_emulator.client("object_storage").put_object(*names, "patient/1.bin", b"data")
+    oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=5, **fault)
+    item = Input(source=place(oci_emulator, "patient/"), target="data")
+    fetch_inputs([item], tmp_path, access, StopSwitch(), patience=60.0)
+    assert (tmp_path / "data/1.bin").read_bytes() == b"data"
+
+
+REFUSED = [{"status": 401}, {"status": 403}, {"status": 404, "code": "BucketNotFound"}]
+
+
+@pytest.mark.parametrize("fault", REFUSED, ids=str)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_refusal_may_be_wrong_and_is_asked_again(
+    oci_emulator: OciEmulator, access: OciAccess, tmp_path: Path, fault: dict[str, object], times: int
+) -> None:
+    """Also while a checkpoint, the code and what earlier attempts used are read: `NodeContext.with_retries`."""
+    names = (oci_emulator.access.namespace, oci_emulator.access.bucket)
+    oci_emulator.client("object_storage").put_object(*names, "refused/1.bin", b"data")
+    oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)
+    item = Input(source=place(oci_emulator, "refused/"), target="data")
+    fetch_inputs([item], tmp_path, access, StopSwitch(), patience=60.0)
+    assert (tmp_path / "data/1.bin").read_bytes() == b"data"
+    oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)
+    checkpoints = Checkpoints(uri=place(oci_emulator, "none"))
+    assert (
+        with_retries(lambda: resume(tmp_path, checkpoints, access, StopSwitch()), 60.0, threading.Event())
+        is None
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_refusal_is_believed_after_a_minute_and_several_answers_whatever_else_comes_between(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(store_retries, "REFUSED_FOR", 0.4)
+    refused: list[float] = []
+
+    def work() -> None:
+        if dice.random() < 0.3:
+            raise StoreUnavailable("down")
+        refused.append(time.monotonic())
+        raise cannot_be_fetched("x", BackendError("no", status_code=dice.choice([401, 403, 404])), "no")
+
+    with pytest.raises(
+        StoreRefused, match=r"x cannot be fetched: no; tried for .*a refusal is retried"
+    ) as caught:
+        with_retries(work, 60.0, threading.Event())
+    assert caught.value.cause is Cause.DATA
+    assert len(refused) >= 2
+    assert refused[-1] - refused[0] >= 0.4
+
+
+def _input(uri: str, folder: Path, access: OciAccess) -> None:
+    fetch_inputs([Input(source=uri, target="data")], folder, access, StopSwitch(), patience=0.2)
+
+
+def _resume(uri: str, folder: Path, access: OciAccess) -> None:
+    resume(folder, Checkpoints(uri=uri.rstrip("/")), access, StopSwitch())
+
+
+def _start(uri: str, folder: Path, access: OciAccess) -> None:
+    start_from(folder, Checkpoints(start_from=uri.rstrip("/")), access, StopSwitch())
+
+
+@pytest.mark.parametrize("stage", [_input, _resume, _start])
+@pytest.mark.parametrize("fault", [*FAULTS, {"unreachable": True}], ids=str)
+def test_an_outage_that_lasts_fails_with_a_cause_that_is_retried(
+    oci_emulator: OciEmulator,
+    access: OciAccess,
+    tmp_path: Path,
+    stage: Callable[[str, Path, OciAccess], None],
+    fault: dict[str, object],
+) -> None:
+    if "unreachable" in fault:
+        access = replace(access, endpoint="http://127.0.0.1:1")
+    else:
+        oci_emulator.fault(path="/n/.*/b/.*/o.*", times=1000, **fault)
+    with pytest.raises(StoreUnavailable) as caught:
+        stage(place(oci_emulator, "x/"), tmp_path, access)
+    assert caught.value.cause is Cause.SERVICE

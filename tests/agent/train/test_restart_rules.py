@@ -1,0 +1,210 @@
+"""When a failed training is launched again: the rule of budgets and crash loops, the switch, the stop request."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.agent.train.restarts import why_no_launch
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.model.causes import MEANINGS
+from airflow_provider_ocidist.model.report import Restart, StopRequest
+
+SEED = int(os.environ.get("RESTARTS_SEED", "20261123"))
+
+
+# The rule
+
+
+def drawn(draw: random.Random) -> Restart:
+    cause = draw.choice(list(Cause))
+    step, checkpoint = draw.choice([None, 1, 2, 3]), draw.choice([None, "a", "b"])
+    return Restart(cause=cause, message="m", rank=draw.randint(0, 3), step=step, checkpoint=checkpoint)
+
+
+def place_of(failure: Restart) -> tuple[object, ...]:
+    """Return how far the training had come, as far as anybody knows."""
+    return failure.cause, failure.step, failure.checkpoint if failure.step is None else None
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_one_step(number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    budgets = Restarts(program=draw.randint(0, 4), hang=draw.randint(0, 2), node=draw.randint(0, 2))
+    history: list[Restart] = []
+    for _ in range(20):
+        failure = drawn(draw)
+        why_not = why_no_launch(budgets, history, failure)
+        kind = MEANINGS[failure.cause].restart
+        spent = sum(MEANINGS[each.cause].restart == kind for each in history)
+        again = any(place_of(each) == place_of(failure) for each in history)
+        is_free = failure.cause is Cause.PREEMPTED and budgets != Restarts()
+        is_paid_for = kind is not None and spent < getattr(budgets, kind)
+        assert (why_not is None) == ((is_free or is_paid_for) and not again)
+        if why_not is None:
+            history.append(failure)
+
+
+def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
+    failure = Restart(cause=Cause.USER, message="m", step=40)
+    assert why_no_launch(Restarts(program=9), [failure], failure) == (
+        "crash loop: USER at step 40 for the second time"
+    )
+
+
+def test_where_no_step_is_known_a_checkpoint_between_two_failures_shows_progress() -> None:
+    first = Restart(cause=Cause.OOM, message="m")
+    saved = Restart(cause=Cause.OOM, message="m", checkpoint="a")
+    known = Restart(cause=Cause.OOM, message="m", step=4, checkpoint="b")
+    allowed = Restarts(program=9)
+    assert why_no_launch(allowed, [first], first) == (
+        "crash loop: OOM for the second time, with no step and no newer checkpoint since the first"
+    )
+    assert why_no_launch(allowed, [first], saved) is None
+    assert why_no_launch(allowed, [first, saved], saved) is not None
+    assert why_no_launch(allowed, [first, saved], known) is None
+    assert "at step 4" in (
+        why_no_launch(allowed, [known], Restart(cause=Cause.OOM, message="m", step=4)) or ""
+    )
+
+
+@pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.ABANDONED, Cause.CANCELED, Cause.SERVICE])
+def test_what_another_launch_cannot_mend_is_never_launched_again(cause: Cause) -> None:
+    assert why_no_launch(Restarts(program=9, hang=9, node=9), [], Restart(cause=cause, message="m"))
+
+
+@pytest.mark.parametrize(
+    "cause, allowed",
+    [
+        (Cause.USER, Restarts(program=1)),
+        (Cause.DATA, Restarts(program=1)),
+        (Cause.OOM, Restarts(program=1)),
+        (Cause.HANG, Restarts(hang=1)),
+        (Cause.NODE, Restarts(node=1)),
+    ],
+)
+def test_each_cause_has_the_budget_that_the_documents_name(cause: Cause, allowed: Restarts) -> None:
+    failure = Restart(cause=cause, message="m", step=1)
+    assert why_no_launch(allowed, [], failure) is None
+    rest = Restarts(program=1 - allowed.program, hang=1 - allowed.hang, node=1 - allowed.node)
+    assert why_no_launch(rest, [], failure) is not None
+
+
+# The switch
+
+
+def test_a_reason_of_an_earlier_launch_ends_no_later_one() -> None:
+    past = Stop(message="past", restarts=(Restart(cause=Cause.USER, message="m"),))
+    switch = StopSwitch()
+    switch.ask(past)
+    switch.rearm(1)
+    switch.ask(past)
+    switch.check()
+    switch.ask(Stop(message="now", restarts=past.restarts * 2))
+    with pytest.raises(Stopped, match="now"):
+        switch.check()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["signal", "restart"])))
+def test_a_signal_is_never_forgotten_for_another_launch(order: tuple[str, ...]) -> None:
+    switch = StopSwitch()
+    for what in order:
+        if what == "signal":
+            switch.signalled.set()
+            switch.ask(Stop(message="this node was stopped by SIGTERM"))
+        else:
+            switch.ask(Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),)))
+    with pytest.raises(Stopped, match="stopped by"):
+        switch.rearm(1)
+
+
+@pytest.mark.parametrize("launch", range(3))
+@pytest.mark.parametrize("restarts", range(3))
+def test_a_request_concerns_the_launches_before_the_one_that_it_asks_for(launch: int, restarts: int) -> None:
+    failures = (Restart(cause=Cause.USER, message="m"),) * restarts
+    request = StopRequest(cause=Cause.USER, message="m", restarts=failures)
+    assert request.concerns(launch) == (restarts == 0 or launch < restarts)
+
+
+def test_the_first_reason_counts_and_each_listener_hears_of_it_once_whenever_it_came() -> None:
+    switch, heard = StopSwitch(), []
+    switch.listen(lambda: heard.append("before"))
+    switch.check()
+    assert not switch.event.is_set()
+    switch.ask(Stop(message="first"))
+    switch.ask(Stop(message="second"))
+    switch.listen(lambda: heard.append("after"))
+    assert heard == ["before", "after"]
+    assert switch.event.is_set()
+    assert not switch.signalled.is_set()
+    with pytest.raises(Stopped, match="first"):
+        switch.check()
+
+
+def test_a_pause_lasts_until_its_end_or_until_there_is_a_reason() -> None:
+    switch = StopSwitch()
+    began = time.monotonic()
+    switch.pause(0.05)
+    assert time.monotonic() - began >= 0.05
+    threading.Timer(0.1, switch.ask, [Stop(message="enough")]).start()
+    with pytest.raises(Stopped, match="enough"):
+        switch.pause(600.0)
+
+
+def test_a_launch_forgets_the_reason_and_the_listeners_of_the_one_before() -> None:
+    switch, heard = StopSwitch(), []
+    switch.listen(lambda: heard.append("of the launch before"))
+    switch.ask(Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),)))
+    assert heard == ["of the launch before"]
+    switch.rearm(1)
+    assert not switch.event.is_set()
+    switch.listen(lambda: heard.append("of this one"))
+    switch.ask(Stop(message="the run ends"))
+    assert heard == ["of the launch before", "of this one"]
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_any_other_reason_outlives_a_launch(*, last: bool) -> None:
+    switch = StopSwitch()
+    if last:
+        switch.ask(Stop(message="the run ends"))
+    else:
+        switch.signalled.set()
+    with pytest.raises(Stopped):
+        switch.rearm(1)
+    with pytest.raises(Stopped):
+        switch.check()
+
+
+SIGNALLED = """
+import os, signal, sys
+from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
+# The process that starts this may have blocked them.
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+switch = StopSwitch()
+switch.ask_on_signals()
+for _ in range(2):
+    os.kill(os.getpid(), int(sys.argv[1]))
+try:
+    switch.pause(600.0)
+except Stopped as stopped:
+    print(stopped, switch.signalled.is_set(), stopped.stop.restarts)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_is_a_reason_and_names_itself(name: str) -> None:
+    command = [sys.executable, "-c", SIGNALLED, str(int(signal.Signals[name]))]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
+    assert printed.strip() == f"this node was stopped by {name} True ()"

@@ -1,0 +1,148 @@
+"""A gang that has lost a machine is made anew in the same try of its task, as often as the job allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow.sdk import DAG
+
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.errors import Cause, TrainingFailed
+from airflow_provider_ocidist.gangs import another_gang
+from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, RunStatus
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from scripts.emulator_process import Access
+from tests.training_jobs import BACKEND, PROGRAMS
+
+BUDGETS = Restarts(node=2)
+
+
+@pytest.fixture(autouse=True)
+def _connection(emulator: Access, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    del emulator
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": fields}))
+
+
+@pytest.fixture
+def ti(backend: OciDataScience) -> Iterator[Ti]:
+    ti = Ti()
+    yield ti
+    if "run" in ti.xcoms:
+        backend.cancel(RunRef.from_json(ti.xcoms["run"]))
+
+
+def a_task(
+    restarts: dict[str, int], *, topology: str = "job_runs", deferrable: bool = False, step: int = 2
+) -> DistributedTrainingOperator:
+    job = {
+        "name": "steps",
+        "nodes": 2,
+        "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "6"]},
+        "launcher": {"kind": "python"},
+        "env": {DRILL_VARIABLE: f"kill-node@training:node=1,step={step}"},
+        "checkpoints": {},
+        "restarts": restarts,
+        "limits": {"stop_grace": 1},
+        "backend": {**BACKEND, "topology": topology},
+    }
+    with DAG("dag", schedule=None):
+        return DistributedTrainingOperator(task_id="train", job=job, deferrable=deferrable, poll_interval=0.2)
+
+
+def test_the_same_try_trains_on_with_another_gang(ti: Ti) -> None:
+    result = a_task({"node": 1}, topology="multi_node").execute(context(ti))
+    assert result["checkpoint_uri"]
+    assert "failure" not in ti.xcoms
+    ref = RunRef.from_json(ti.xcoms["run"])
+    assert (ref.key.attempt, ref.key.generation) == (2, 0)
+
+
+def test_where_no_machine_takes_the_place_of_a_lost_one_the_gang_is_made_anew(
+    ti: Ti, emulator: Access, backend: OciDataScience
+) -> None:
+    rule = {"display_name": r".*-1\.1", "failure": NO_CAPACITY}
+    httpx.post(f"{emulator.url}/_emulator/nodes", json=rule).raise_for_status()
+    try:
+        # After the other node has reported a step, which it does every two seconds.
+        assert a_task({"node": 1}, step=8).execute(context(ti))["checkpoint_uri"]
+    finally:
+        httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+    ref = RunRef.from_json(ti.xcoms["run"])
+    assert ref.key.attempt == 2
+    runs = pages(backend._client.list_job_runs, ref.compartment_id)
+    made = [run.lifecycle_state for run in runs if run.display_name == f"{ref.key.task_name}-a1-1.1"]
+    assert made == ["FAILED"], "it was tried"
+
+
+@defers
+def test_a_deferred_task_makes_it_anew_when_it_resumes(ti: Ti) -> None:
+    with pytest.raises(TaskDeferred) as first:
+        a_task({"node": 1}, topology="multi_node", deferrable=True).execute(context(ti))
+    deferred = first.value
+    while RunRef.from_json(ti.xcoms["run"]).key.attempt == 1:
+        task = a_task({"node": 1}, topology="multi_node", deferrable=True)
+        with pytest.raises(TaskDeferred) as again:
+            task.resume(context(ti), deferred.trigger.record, **(deferred.kwargs or {}))
+        deferred = again.value
+    assert deferred.trigger.record["ref"]["key"]["attempt"] == 2
+
+
+def test_without_a_budget_for_it_the_try_fails_as_ever(ti: Ti) -> None:
+    with pytest.raises(TrainingFailed) as failed:
+        a_task({"program": 2}).execute(context(ti))
+    assert failed.value.cause is Cause.NODE
+    assert "no other gang in this try: restarts.node is 0" in str(failed.value)
+    assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 1
+
+
+# The rule
+
+LOST = Restart(cause=Cause.NODE, message="m", step=10)
+PREEMPTED = replace(LOST, cause=Cause.PREEMPTED)
+
+
+@pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.NODE, Cause.PREEMPTED}))
+def test_only_the_loss_of_a_machine_is_made_up_for(cause: Cause) -> None:
+    assert (
+        another_gang.why_no_gang(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause))
+        is not None
+    )
+
+
+def test_each_lost_machine_costs_one_of_the_budget() -> None:
+    before = [replace(LOST, step=step) for step in (1, 2)]
+    assert another_gang.why_no_gang(BUDGETS, before[:1], LOST) is None
+    assert another_gang.why_no_gang(BUDGETS, before, LOST) == "all 2 of restarts.node are used"
+
+
+def test_a_preemption_costs_nothing() -> None:
+    before = [replace(PREEMPTED, step=step) for step in range(9)]
+    assert another_gang.why_no_gang(BUDGETS, before, PREEMPTED) is None
+    assert another_gang.why_no_gang(BUDGETS, [*before, replace(LOST, step=9)], LOST) is None
+    assert another_gang.why_no_gang(Restarts(program=1), before, PREEMPTED) is None
+    assert another_gang.why_no_gang(Restarts(), [], PREEMPTED) is not None
+
+
+@pytest.mark.parametrize("failure", [LOST, PREEMPTED])
+def test_a_gang_that_came_no_further_than_one_before_is_left_to_airflow(failure: Restart) -> None:
+    assert "for the second time" in (another_gang.why_no_gang(Restarts(node=9), [failure], failure) or "")
+
+
+def test_a_gang_that_waits_for_a_further_launch_has_trained() -> None:
+    report = NodeReport(rank=0, phase=Phase.FETCHING, address="a", started_at=0.0, heartbeat_at=1.0)
+    for restarts, has_trained in (((), False), ((LOST,), True)):
+        node = NodeStatus(
+            rank=0, run_id="run", state=NodeState.FAILED, report=replace(report, restarts=restarts)
+        )
+        failure = another_gang.lost_gang(Cause.NODE, "m", RunStatus(nodes=(node,)))
+        assert (failure is not None) is has_trained

@@ -1,0 +1,262 @@
+"""Ending gangs: cancelled again until every node has ended, and left alone where a later try waits."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
+from airflow_provider_ocidist.gangs import canceller as module
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
+from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
+from tests.gangs.test_submission_rules import without_waiting
+from tests.service_in_memory import DONE, LIVE, Model
+from tests.training_jobs import a_key
+
+LOG = logging.getLogger("test")
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Canceller, "_pause", without_waiting(Canceller._pause))
+
+
+class Clock:
+    """A clock that goes a second further with every look at it."""
+
+    def __init__(self, step: float = 1.0) -> None:
+        self.now = 1000.0
+        self.step = step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+    def time(self) -> float:
+        return time.time()
+
+
+def canceller(model: Model, stop: threading.Event | None = None) -> Canceller:
+    return Canceller(model, LOG, stop or threading.Event())
+
+
+def after_looks(model: Model, ref: RunRef, looks: int) -> None:
+    """Let a gang end only after it was looked at so many times."""
+    model.ends_at_once = False
+    status = model.status
+
+    def counted(refs: Sequence[RunRef]) -> list[RunStatus]:
+        if len(model.done("status")) >= looks:
+            model.end(ref)
+        return status(refs)
+
+    model.status = counted
+
+
+def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = model.has(a_key(), [LIVE])
+    clock = Clock(1.5)
+    monkeypatch.setattr(module, "time", clock)
+    after_looks(model, ref, 40)
+    canceller(model).end([ref], "it is old")
+    # A look takes a second and a half of this clock.
+    assert 3 <= len(model.done("cancel")) <= 5
+    assert model.done("close") == [ref.job_id]
+
+
+def test_a_cancel_that_was_not_taken_is_sent_again_at_the_next_look(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = model.has(a_key(), [LIVE])
+    model.refusals["cancel"] = [CancelFailed(refused(409), stop_requested=True) for _ in range(3)]
+    canceller(model).end([ref], "it is old")
+    assert len(model.done("cancel")) == 4
+    assert caplog.text.count("reaches the nodes all the same; will cancel again") == 3
+
+
+def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "time", Clock(60))
+    ref, ended = model.has(a_key(), [LIVE, DONE, NodeState.PENDING]), model.has(a_key(), [DONE])
+    model.ends_at_once = False
+    with pytest.raises(BackendError) as caught:
+        canceller(model).end([ended, ref], "it is old")
+    runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
+    said = str(caught.value)
+    assert f"cancelled nodes have not ended within 1800 s: {runs}; end them" in said
+    assert f"ocidist cancel {ref.job_id}, or delete the run" in said
+    assert ended.job_id not in said
+    assert caught.value.retryable
+    assert len(model.done("status")) > 20
+    with pytest.raises(BackendError, match="within 7 s"):
+        canceller(model).end([ref], "it is old", within=7)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
+    model: Model, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = random.Random(seed)
+    clock = Clock(20)
+    monkeypatch.setattr(module, "time", clock)
+    ref = model.has(a_key(), [LIVE])
+    model.ends_at_once = False
+    status = model.status
+
+    def now_and_then(refs: Sequence[RunRef]) -> list[RunStatus]:
+        if dice.random() < 0.2:
+            raise BackendError("503", status_code=503, retryable=True)
+        return status(refs)
+
+    model.status = now_and_then
+    ends, began = canceller(model), clock.now
+    while True:
+        assert clock.now - began < 4000, "without end"
+        try:
+            ends.end([ref], "it is old")
+        except StillAlive:
+            return
+        except BackendError:
+            # As `TrainingTry._brought_about` does.
+            continue
+
+
+def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:
+    stop = threading.Event()
+    stop.set()
+    ref = model.has(a_key(), [LIVE])
+    model.ends_at_once = False
+    with pytest.raises(BackendError, match=r"^stopped while an earlier gang was ending$") as caught:
+        canceller(model, stop).end([ref], "it is old")
+    assert caught.value.cause is Cause.CANCELED
+    assert model.done("cancel") == [ref.job_id], "it is cancelled all the same"
+
+
+def test_nothing_left_over_costs_nothing(model: Model) -> None:
+    canceller(model).end([], "it is old")
+    assert model.calls == []
+
+
+def refused(status: int) -> BackendError:
+    return BackendError(f"refused with {status}", status_code=status)
+
+
+def test_a_job_that_was_never_complete_is_removed_however_often_it_is_refused(model: Model) -> None:
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(409), refused(409)]
+    canceller(model).end([ref], "it is old")
+    assert model.done("delete") == [ref.job_id] * 3
+    assert model.done("cancel") == [ref.job_id] * 2, "it has got a node since it was looked at"
+    assert ref.job_id not in model.existing
+
+
+def test_a_job_that_is_gone_already_is_removed(model: Model) -> None:
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(404)]
+    canceller(model).end([ref], "it is old")
+    assert model.done("close") == [ref.job_id]
+
+
+def test_another_refusal_is_an_error(model: Model) -> None:
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(500)]
+    with pytest.raises(BackendError, match="refused with 500"):
+        canceller(model).end([ref], "it is old")
+
+
+def test_a_job_that_cannot_be_removed_is_named_at_the_end(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "time", Clock(1))
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(409) for _ in range(200)]
+    with pytest.raises(BackendError) as caught:
+        canceller(model).end([ref], "it is old", within=60)
+    said = str(caught.value)
+    assert (
+        f"{ref.key.name} was never complete, and its run {ref.job_id} could not be deleted within 60 s"
+        in said
+    )
+    assert caught.value.retryable
+    assert 50 < len(model.done("delete")) < 70
+
+
+def test_a_whole_job_stays_in_the_books(model: Model) -> None:
+    ref = model.has(a_key(), [LIVE, LIVE])
+    canceller(model).end([ref], "it is old")
+    assert model.done("delete") == []
+
+
+@pytest.mark.parametrize(
+    "claimed,number,ends", [(0, 1, True), (1, 1, True), (2, 2, True), (2, 1, False), (3, 2, False)]
+)
+def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
+    model: Model, claimed: int, number: int, ends: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = model.has(a_key(), [LIVE])
+    if claimed:
+        model.claims[ref.key.name] = claimed
+    with caplog.at_level(logging.INFO):
+        end_unless_claimed(model, ref, number, LOG)
+    assert model.done("cancel") == ([ref.job_id] if ends else [])
+    expected = (
+        "cancelled because its task was killed"
+        if ends
+        else f"is left running: try {claimed} of its task owns it"
+    )
+    assert expected in caplog.text
+    assert caplog.messages[-1].startswith(ref.key.name)
+
+
+@pytest.mark.parametrize("how", ["slow", "error"])
+def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
+    model: Model, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.1)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    ref, answer = model.has(a_key(), [LIVE]), threading.Event()
+
+    def unreadable(_: RunRef) -> int:
+        if how == "error":
+            raise BackendError("the store is down")
+        answer.wait(60)
+        return 9
+
+    model.claimed_by = unreadable
+    began = time.monotonic()
+    end_unless_claimed(model, ref, 1, LOG)
+    assert time.monotonic() - began < 30
+    assert model.done("cancel") == [ref.job_id]
+    answer.set()
+
+
+def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.05)
+    ref, answer = model.has(a_key(), [LIVE]), threading.Event()
+    asking: list[threading.Thread] = []
+
+    def slow(_: RunRef) -> int:
+        asking.append(threading.current_thread())
+        answer.wait(60)
+        return 9
+
+    model.claimed_by = slow
+    end_unless_claimed(model, ref, 0, LOG)
+    assert model.done("cancel") == [ref.job_id]
+    assert [thread.daemon for thread in asking] == [True], "a process that is killed does not wait for it"
+    answer.set()

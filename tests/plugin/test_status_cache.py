@@ -1,0 +1,225 @@
+"""States of gangs: one serves everybody, none takes the API server down."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from airflow_provider_ocidist.backends.base import LogLine, LogPart
+from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensById
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunStatus
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.plugin import status_cache as module
+from airflow_provider_ocidist.plugin.log_tail import LINES, MOST_LINES, log_tail_of
+from airflow_provider_ocidist.plugin.status_cache import StatusCache
+from tests.plugin.gangs import START, node, ref
+
+GANG = ref(checkpoints_uri=None)
+
+
+class Service(OpensById, NamesSecrets):
+    """A hook and its backend: tells a status after a while, counts how often it was asked."""
+
+    def __init__(self, *, takes: float = 0.0, error: Exception | None = None) -> None:
+        self.takes = takes
+        self.error = error
+        self.asked = 0
+        self.log: list[LogLine] = []
+        self.searches: list[tuple[float, ...]] = []
+        self.opened: list[str] = []
+        self.gang = GANG
+        self.access = OciAccess(region="us-ashburn-1")
+        self.go_on = threading.Event()
+
+    def __call__(self, conn_id):
+        return self
+
+    def backend(self, kind):
+        return self
+
+    def status(self, refs):
+        self.asked += 1
+        self.go_on.wait(self.takes)
+        if self.error:
+            raise self.error
+        return [RunStatus(nodes=(node(0), node(1)))]
+
+    def open(self, job_id):
+        self.opened.append(job_id)
+        return RunRecord(ref=self.gang)
+
+    def secrets_of(self, gang):
+        return {"hf_abcdef"}
+
+    def logs_of(self, wanted, most):
+        ((gang, since),) = wanted
+        self.searches.append(since)
+        # Nodes that share a run are read together.
+        begins = {
+            run: min(at for at, of in zip(since, gang.run_ids, strict=True) if of == run)
+            for run in gang.run_ids
+        }
+        lines = [line for line in self.log if line.time >= begins[gang.run_ids[line.rank]]]
+        left = dict.fromkeys(range(gang.nodes), lines[most - 1].time) if len(lines) > most else {}
+        return [LogPart(lines[:most], left)]
+
+
+async def test_many_browsers_cost_one_look():
+    service = Service(takes=0.3)
+    cache = StatusCache(service)
+    found = await asyncio.gather(*(cache.at("oci_default", GANG) for _ in range(20)))
+    found.append(await cache.at("oci_default", GANG))
+    assert service.asked == 1
+    assert all(look.status is not None and look.problem is None for look in found)
+
+
+async def test_what_is_read_is_what_the_service_says_and_not_the_xcom():
+    service = Service()
+    forged = ref(run_dir="oci://others@ns/x", log_group_id="ocid1.loggroup.oc1.iad.others")
+    cache = StatusCache(service)
+    look = await cache.at("oci_default", forged)
+    assert look.record.ref == service.gang
+    assert look.console_url.startswith("https://cloud.oracle.com/data-science/job-runs/ocid1.")
+    await cache.tail("oci_default", forged, 0, START + 10)
+    assert service.opened == [forged.job_id], "asked for once"
+
+
+async def test_the_job_of_another_task_is_not_looked_at():
+    service = Service()
+    service.gang = ref(key=RunKey(dag_id="others", run_id="r", task_id="t"))
+    cache = StatusCache(service)
+    look = await cache.at("oci_default", GANG)
+    tail = await cache.tail("oci_default", GANG, 0, START + 10)
+    assert (look.status, tail.lines, service.asked, service.searches) == (None, (), 0, [])
+    assert "is no job of this task" in look.problem
+    assert "is no job of this task" in tail.problem
+
+
+async def test_what_nodes_print_of_their_secrets_is_masked():
+    service = Service()
+    service.log = [LogLine(id="1", time=START, rank=0, text="token=hf_abcdef.")]
+    cache = StatusCache(service)
+    tail = await cache.tail("oci_default", GANG, 0, START + 10)
+    assert [line.text for line in tail.lines] == ["token=***."]
+    assert "hf_abcdef" in (await cache.at("oci_default", GANG)).secrets
+
+
+async def test_a_look_is_done_again_when_it_has_become_old(monkeypatch):
+    monkeypatch.setattr(module, "FRESH", 0.0)
+    service = Service()
+    cache = StatusCache(service)
+    await cache.at("oci_default", GANG)
+    await cache.at("oci_default", GANG)
+    assert service.asked == 2
+
+
+async def test_a_service_that_fails_leaves_what_was_seen_before_and_says_why(monkeypatch):
+    monkeypatch.setattr(module, "FRESH", 0.0)
+    service = Service()
+    cache = StatusCache(service)
+    before = await cache.at("oci_default", GANG)
+    service.error = BackendError("the endpoint cannot be reached")
+    look = await cache.at("oci_default", GANG)
+    assert (look.status, look.at, look.problem) == (
+        before.status,
+        before.at,
+        "the endpoint cannot be reached",
+    )
+
+
+async def test_of_an_error_that_is_not_ours_only_the_kind_is_reported():
+    look = await StatusCache(Service(error=RuntimeError("password=hunter2"))).at("oci_default", GANG)
+    assert look.problem == "RuntimeError; see the API server's log"
+
+
+async def test_a_service_that_does_not_answer_holds_no_browser_for_long(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    service = Service(takes=30.0)
+    cache = StatusCache(service)
+    began = time.monotonic()
+    problems = {(await cache.at("oci_default", GANG)).problem for _ in range(3)}
+    assert time.monotonic() - began < 10
+    assert problems == {"the service has not answered for 0 s"}
+    assert service.asked == 1
+    service.go_on.set()
+
+
+async def test_an_answer_that_came_too_late_serves_who_asks_next(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    service = Service(takes=30.0)
+    cache = StatusCache(service)
+    assert (await cache.at("oci_default", GANG)).status is None
+    monkeypatch.setattr(module, "FRESH", 60.0)
+    service.go_on.set()
+    deadline = time.monotonic() + 20
+    while (await cache.at("oci_default", GANG)).status is None:
+        assert time.monotonic() < deadline
+    assert service.asked == 1
+
+
+async def test_many_browsers_cost_one_search_of_the_log():
+    service = Service()
+    cache = StatusCache(service)
+    await asyncio.gather(*(cache.tail("oci_default", GANG, 0, START + 10) for _ in range(20)))
+    assert len(service.searches) == 1
+
+
+async def test_only_so_many_gangs_are_remembered(monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERED", 3)
+    service = Service()
+    cache = StatusCache(service)
+    for number in range(8):
+        service.gang = ref(key=RunKey(dag_id=f"d{number}", run_id="r", task_id="t"), checkpoints_uri=None)
+        await cache.at("oci_default", service.gang)
+    assert (len(cache._watched), len(cache._gangs)) == (3, 3)
+
+
+# the last lines of a node
+
+
+def line(rank: int, at: float, number: int = 0) -> LogLine:
+    return LogLine(id=f"{rank}-{at}-{number}", time=at, rank=rank, text=f"line at {at}")
+
+
+def test_the_last_lines_are_searched_for_in_ever_wider_windows():
+    service = Service()
+    service.log = [line(1, START + second) for second in range(0, 3600, 10)]
+    tail = log_tail_of(service, ref(), 1, START + 3600)
+    assert [each.rank for each in tail.lines] == [1] * LINES
+    assert tail.lines[-1].time == START + 3590
+    assert len(service.searches) > 1
+    assert all(since[0] == float("inf") for since in service.searches), "of no other node"
+
+
+def test_a_silent_node_is_searched_for_once_from_the_beginning():
+    service = Service()
+    assert log_tail_of(service, ref(), 0, START + 100_000).lines == ()
+    assert service.searches[-1][0] < START
+    assert len(service.searches) < 10
+
+
+def test_of_nodes_that_share_a_run_only_the_wanted_ones_lines_are_shown():
+    service = Service()
+    service.log = [line(rank, START + second) for second in range(5) for rank in range(2)]
+    tail = log_tail_of(service, ref(run_ids=("one", "one")), 1, START + 10)
+    assert {each.rank for each in tail.lines} == {1}
+    assert len(tail.lines) == 5
+
+
+def test_beside_nodes_that_write_very_much_only_the_last_seconds_are_read():
+    shared, end = ref(run_ids=("one", "one")), START + 100_000
+    service = Service()
+    service.log = [line(0, end - 1000 + number / 100, number) for number in range(100_000)]
+    tail = log_tail_of(service, shared, 0, end)
+    assert [each.id for each in tail.lines] == [each.id for each in service.log[-LINES:]]
+    assert "printed nothing in the last 20 s" in log_tail_of(service, shared, 1, end).problem
+    service.log = [line(0, end - 19 + number / MOST_LINES, number) for number in range(19 * MOST_LINES)]
+    tail = log_tail_of(service, shared, 0, end)
+    assert [each.id for each in tail.lines] == [each.id for each in service.log[-LINES:]]
+    assert len(service.searches) < 10
+
+
+def test_a_gang_without_a_log_group_says_so():
+    assert "log_group_id" in log_tail_of(Service(), ref(log_group_id=None), 0, START).problem
