@@ -125,17 +125,18 @@ def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, recor
     while True:
         try:
             return _wait_for_one(
-                options, backend, record, partial(_refuse_or_make_anew, backend, job, before)
+                options, backend, record, partial(_raise_for_another_gang, backend, job, before)
             )
         except GangToReplace as lost:
             say(f"{lost}; asking for another gang, which goes on from there", "yellow", stderr=True)
         record = _submit(options, backend, job, record.ref.key)
 
 
-def _refuse_or_make_anew(
+def _raise_for_another_gang(
     backend: Backend, job: TrainingJob, before: list[Restart], followed: Watch, cause: Cause, message: str
 ) -> None:
-    """Raise GangToReplace where the job allows another gang after the loss of a machine. `before`: the earlier losses."""
+    """Raise GangToReplace if the job allows another gang after the loss of a machine. `before`: earlier losses."""
+    from airflow_provider_ocidist.gangs import another_gang
     from airflow_provider_ocidist.model.attempts import End
 
     status = followed.status
