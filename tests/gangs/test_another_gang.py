@@ -23,6 +23,7 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, Ru
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS
+from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
 
 BUDGETS = Restarts(node=2)
 
