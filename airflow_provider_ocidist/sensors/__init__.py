@@ -46,7 +46,7 @@ class Waiting(BaseSensorOperator):
     def poke(self, context: Context) -> bool:
         keeps = self.reschedule and not self.deferrable
         notes = context.get("task_state_store") if keeps else None
-        self._result = self._wait.poke(notes, getattr(context["ti"], "try_number", 1))
+        self._result = self._wait.poke(notes, getattr(context.get("ti"), "try_number", 1))
         return self._result is not None
 
     def execute(self, context: Context) -> Any:
