@@ -396,9 +396,7 @@ class Rules:
         began = min((run.created for run in runs), default=now)
         if scenario.max_runtime is not None and now - began > scenario.max_runtime - 5:
             return "its time was over"
-        all_runs = list(self.service.runs.values())
-        budget, early = scenario.node_seconds, BEFORE_AGENT * len(all_runs)
-        if budget is not None and self._used(all_runs) > budget - early:
+        if self._budget_is_used():
             return "its budget was used up"
         if any(run.state == "ACCEPTED" and now - run.created > scenario.start_timeout - 5 for run in runs):
             return "a node did not start in time"
@@ -407,6 +405,11 @@ class Rules:
         if started and last - min(started) > scenario.join_timeout - 10:
             return "a node did not come in time"
         return None
+
+    def _budget_is_used(self) -> bool:
+        runs = list(self.service.runs.values())
+        budget, early = self.scenario.node_seconds, BEFORE_AGENT * len(runs)
+        return budget is not None and self._used(runs) > budget - early
 
     def _silence(self, gang: Gang) -> str | None:
         now, scenario = self.world.now, self.scenario
@@ -531,7 +534,7 @@ class Rules:
             return
         self._check_budget(gang)
         now, scenario = self.world.now, self.scenario
-        windows = [(gang.hung_at, scenario.hang_timeout, "it hangs")] if running else []
+        windows = [(self._hung_since(gang), scenario.hang_timeout, "it hangs")] if running else []
         if scenario.max_runtime is not None:
             windows.append((min(run.created for run in runs), scenario.max_runtime, "its deadline is over"))
         renewed = self.leases.get(gang.run_prefix)
@@ -546,6 +549,15 @@ class Rules:
             if since is not None and now - since > limit + self._slack(since):
                 self.unguarded.add(gang.number)
                 self.violate("guard", f"gang {gang.number} runs on, {now - since:.0f} s after: {why}")
+
+    def _hung_since(self, gang: Gang) -> float | None:
+        """Return when the last progress of a gang that hangs was; None if it does not hang."""
+        # While rank 1 hangs, rank 0 may save in the background what it has trained before. A published checkpoint is
+        # progress (docs/failures.md), so hang_timeout counts from the last one (s8.413).
+        if gang.hung_at is None:
+            return None
+        published = [at for save, at in self.manifests.values() if save and save.gang == gang.number]
+        return max([gang.hung_at, *published])
 
     def _slack(self, since: float) -> float:
         """Return how many seconds later than its limit a guard may act, for what befell those who look meanwhile."""
@@ -815,6 +827,9 @@ class Rules:
                 f"node {machine.rank} of gang {gang.number} ended itself with {code}, and nothing was wrong",
             )
         if code == 0 or gang.number in self.given_up or not self._is_undisturbed(gang):
+            return
+        # A node whose node-hours are used up launches nothing more, whatever has ended the launch (s8.41).
+        if self._budget_is_used():
             return
         self.given_up.add(gang.number)
         known = self._faults_before(gang, gang.launch + 1)
