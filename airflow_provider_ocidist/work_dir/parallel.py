@@ -17,13 +17,18 @@ class _Call(Generic[Result]):
     def __init__(self, work: Callable[..., Result], *given: Any) -> None:
         self._work, self._given = work, given
         self._result: Result | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def make(self) -> None:
         try:
             self._result = self._work(*self._given)
-        except Exception as error:  # noqa: BLE001 - it is raised again where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is asked for
             self._error = error
+
+    def raise_interrupt(self) -> None:
+        """Raise what asked this thread to end, such as KeyboardInterrupt: it makes no further call."""
+        if not isinstance(self._error, Exception | None):
+            raise self._error
 
     def result(self) -> Result:
         try:
@@ -51,7 +56,9 @@ def in_parallel(
 
     others = _begun(make_some for _ in range(min(at_a_time, len(calls)) - 1))
     try:
-        make_some()
+        for call in left:
+            call.make()
+            call.raise_interrupt()
     finally:
         for thread in others:
             thread.join()

@@ -82,3 +82,30 @@ def test_what_is_no_error_ends_the_caller_once_the_other_threads_are_over() -> N
     with pytest.raises(KeyboardInterrupt):
         in_parallel(work, range(9), 2)
     assert len(over) == 8
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_what_ends_a_thread_ends_the_caller_and_is_no_result(which: int) -> None:
+    barrier = threading.Barrier(2, timeout=60)
+
+    def work(item: int) -> int:
+        if item < 2:  # one is made by the caller's thread, the other by another
+            barrier.wait()
+        if item == which:
+            raise SystemExit(item)
+        return item
+
+    with pytest.raises(SystemExit):
+        in_parallel(work, range(4), 2)
+
+
+def test_an_interrupted_caller_makes_no_further_call() -> None:
+    made: list[int] = []
+
+    def work(item: int) -> None:
+        made.append(item)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_parallel(work, range(5), 1)
+    assert made == [0]
