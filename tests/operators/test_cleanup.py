@@ -176,7 +176,7 @@ def test_nodes_that_are_created_meanwhile_are_ended_too(
 
     monkeypatch.setattr(made._stop, "wait", wait)
     monkeypatch.setattr(
-        "airflow_provider_ocidist.gangs.canceller.Canceller._pause", lambda _: time.sleep(0.3)
+        "airflow_provider_ocidist.gangs.canceller.Canceller._pause", lambda *_: time.sleep(0.3)
     )
     assert made.execute(context(run_id, train="failed")) == [late[0].key.name]
     assert all(state.terminal for state in states(backend, *late))
