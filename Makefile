@@ -69,7 +69,7 @@ down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
 test: $(READY) ## run the test suite; TESTS=path runs a part
-	@$(if $(TESTS),,$(NEEDS) chromium iproute2 $(LOGINS))
+	@$(if $(TESTS),,$(NEEDS) chromium iproute2 procps mount $(LOGINS))
 	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" \
 	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older programs) $(addprefix --ignore ,$(HOMES)))
 
