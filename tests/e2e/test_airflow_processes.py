@@ -396,7 +396,7 @@ def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) 
         for process in frozen:
             process.resume()
     # The first one now learns that its trigger is no longer its own, and Airflow calls on_kill.
-    _wait_for_text(first, f"{ref.key.name} continues")
+    _wait_for_text(first, f"{ref.key.name} is left running")
     stage.wait_for_task("triggerer freezes", "success", timeout=150)
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer freezes")) == 2
