@@ -81,7 +81,8 @@ def test_the_schema_of_this_airflow_accepts_it():
 @pytest.mark.parametrize("name", OUR_NAMES)
 def test_every_name_in_it_can_be_imported(name):
     module, _, attribute = name.rpartition(".")
-    if (FOLDER.parent / f"{name.replace('.', '/')}.py").exists():
+    place = FOLDER.parent / name.replace(".", "/")
+    if place.is_dir() or place.with_suffix(".py").exists():
         importlib.import_module(name)
     else:
         assert hasattr(importlib.import_module(module), attribute)
