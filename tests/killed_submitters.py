@@ -15,8 +15,12 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 NEEDED = (
@@ -26,6 +30,27 @@ NEEDED = (
     "airflow_provider_ocidist.gangs.submission",
     "tests.training_jobs",
 )
+
+
+@contextmanager
+def killed_submitter() -> Iterator[Callable[[dict[str, Any]], int]]:
+    """Yield a function that sends one case to such a process, and returns how that ended."""
+    command = [sys.executable, "-m", "tests.killed_submitters"]
+    root = Path(__file__).parents[1]
+    with subprocess.Popen(
+        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        requests, answers = process.stdin, process.stdout
+
+        def send(case: dict[str, Any]) -> int:
+            requests.write(json.dumps(case) + "\n")
+            requests.flush()
+            return int(answers.readline())
+
+        yield send
+        requests.close()
 
 
 def main() -> None:

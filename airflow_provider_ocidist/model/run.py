@@ -22,7 +22,7 @@ from airflow_provider_ocidist.model.report import Progress, Restart
 from airflow_provider_ocidist.model.run_key import RunKey, Tries
 from airflow_provider_ocidist.model.run_status import NodeState, NodeStatus, RunStatus
 
-# What tells of a run is imported from here, whichever module defines it.
+# Every class that describes a run is imported from here; modules beside this one define some of them.
 __all__ = [
     "Ending",
     "Expectations",

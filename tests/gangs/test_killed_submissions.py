@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -21,6 +18,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import RunKey
 from scripts.emulator_process import Access
+from tests.killed_submitters import killed_submitter
 from tests.training_jobs import a_job, a_key
 
 pytestmark = pytest.mark.usefixtures("no_node_starts")
@@ -35,22 +33,8 @@ LIVE = {"ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION"}
 @pytest.fixture(scope="module")
 def submitter() -> Iterator[Callable[[dict[str, Any]], int]]:
     """Submits in a process that is killed; returns how that ended."""
-    command = [sys.executable, "-m", "tests.killed_submitters"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin
-        assert process.stdout
-
-        def submit(case: dict[str, Any]) -> int:
-            assert process.stdin
-            assert process.stdout
-            process.stdin.write(json.dumps(case) + "\n")
-            process.stdin.flush()
-            return int(process.stdout.readline())
-
-        yield submit
-        process.stdin.close()
+    with killed_submitter() as send:
+        yield send
 
 
 def live_runs(backend: OciDataScience, key: RunKey, compartment_id: str) -> set[str]:

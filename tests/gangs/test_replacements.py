@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +32,8 @@ from airflow_provider_ocidist.model.work_dir import LOCAL, lost_report_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
-from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key
+from tests.killed_submitters import killed_submitter
+from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 from tests.walks.test_capacity import Ti, context, defers
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +189,7 @@ def test_a_lost_process_of_this_machine_is_replaced_and_the_other_lives_on(tmp_p
     other = str(1 - rank)
     assert json.loads((folders / other / node.STARTED).read_text())["pid"] == pids[1 - rank]
     assert backend.current(record.ref).run_ids == ref.run_ids
-    # Whoever holds the gang as it was, as a task that is killed, ends the new node too.
+    # A killed task, which knows only the gang as it was, ends the new node too.
     (status,) = backend.status([ref])
     assert status.ended
     lines = backend.logs(ref, [0.0, 0.0])
@@ -203,22 +202,8 @@ def test_a_lost_process_of_this_machine_is_replaced_and_the_other_lives_on(tmp_p
 @pytest.fixture(scope="module")
 def killed() -> Iterator[Callable[[dict[str, Any]], int]]:
     """Replaces a node in a process that is killed; returns how that ended."""
-    command = [sys.executable, "-m", "tests.killed_submitters"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin
-        assert process.stdout
-
-        def replace_node(case: dict[str, Any]) -> int:
-            assert process.stdin
-            assert process.stdout
-            process.stdin.write(json.dumps(case) + "\n")
-            process.stdin.flush()
-            return int(process.stdout.readline())
-
-        yield replace_node
-        process.stdin.close()
+    with killed_submitter() as send:
+        yield send
 
 
 def submitted(backend: OciDataScience, key: RunKey, number: int = 1) -> RunRecord:
@@ -269,5 +254,7 @@ def test_a_kill_ends_also_the_node_that_was_just_made(
     ends(record.ref)
     made = backend.replace_nodes(record.ref, [LOST])
     backend.cancel(record.ref)
+    # The service ends runs after it has answered.
+    wait_until(backend, made, lambda status: status.ended)
     (status,) = backend.status([made])
-    assert all(each.state in (NodeState.ENDING, NodeState.CANCELED) for each in status.nodes)
+    assert all(each.state is NodeState.CANCELED for each in status.nodes)

@@ -25,7 +25,7 @@ Gauges = list[tuple[str, float, Any]]
 
 @pytest.fixture
 def gauges(monkeypatch: pytest.MonkeyPatch) -> Gauges:
-    """Note the gauges that are set: Airflow sends them nowhere unless it is told to."""
+    """Record the gauges that are set: without a metrics backend Airflow sends them nowhere."""
     noted: Gauges = []
 
     def gauge(stat: str, value: float, *_: Any, tags: Any = None, **__: Any) -> None:

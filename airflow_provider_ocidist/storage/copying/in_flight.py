@@ -1,4 +1,4 @@
-"""InFlight: what a copy is sending in parts, for whoever has to abort it after this process was killed."""
+"""InFlight: what a copy is sending in parts, so that another process can abort it after this one was killed."""
 
 from __future__ import annotations
 
