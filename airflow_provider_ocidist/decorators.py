@@ -98,7 +98,8 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
             call = json.dumps({"args": list(self.op_args), "kwargs": dict(self.op_kwargs)})
         except TypeError as error:
             raise AirflowFailException(
-                f"{name} cannot be called on the nodes: {error}; hand over what JSON can hold, as the URI of the rest"
+                f"{name} cannot be called on the nodes: {error}; pass only values that JSON can represent, and "
+                "the URI of anything else"
             ) from error
         return PROGRAM.format(source=source_of(self.python_callable), call=call, name=name)
 

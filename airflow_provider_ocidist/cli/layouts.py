@@ -102,7 +102,7 @@ def _weight_files(fetched: Path, file: str | None) -> list[Path]:
     if len(torches) != 1:
         names = ", ".join(str(path.relative_to(fetched)) for path in torches) or "none"
         raise Unusable(
-            f"{fetched.name}: which file holds the model's weights? --file NAME; there are: {names}"
+            f"{fetched.name}: which file contains the model's weights? --file NAME; there are: {names}"
         )
     return torches
 
@@ -140,7 +140,7 @@ def _tensors(content: Any, name: str, key: str | None) -> Mapping[str, Any]:
     }
     if len(models) != 1:
         raise Unusable(
-            f"{name}: which entry holds the model's weights? --key NAME; it has: {', '.join(states) or 'none'}"
+            f"{name}: which entry contains the model's weights? --key NAME; it has: {', '.join(states) or 'none'}"
         )
     return next(iter(models.values()))
 

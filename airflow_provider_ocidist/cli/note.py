@@ -151,13 +151,13 @@ def read(path: Path) -> dict[str, Any]:
     info = _load(path)
     if isinstance(info, dict) and "begun" in info:
         raise Unusable(
-            f"{path}: its run is not complete: the same `ocidist run` again goes on where it was; "
-            f"if it created nothing (`ocidist list`), remove {path}"
+            f"{path}: its run was created only in part: repeat the same `ocidist run` to complete it; "
+            f"if `ocidist list` shows nothing of it, remove {path}"
         )
     try:
         RunRecord.from_json(info["record"])
     except (LookupError, TypeError, ValueError) as error:
-        raise Unusable(f"{path}: is no note of `ocidist run`") from error
+        raise Unusable(f"{path}: was not written by `ocidist run`") from error
     return dict(info)
 
 
@@ -176,4 +176,4 @@ def _load(path: Path) -> Any:
         remedy = "name the file that `ocidist run` has written, or an id that `ocidist list` prints, with its --backend"
         raise Unusable(f"{path}: {error.strerror}; {remedy}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise Unusable(f"{path}: is no note of `ocidist run`") from error
+        raise Unusable(f"{path}: was not written by `ocidist run`") from error

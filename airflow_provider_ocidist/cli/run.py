@@ -128,7 +128,7 @@ def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, recor
                 options, backend, record, partial(_raise_for_another_gang, backend, job, before)
             )
         except GangToReplace as lost:
-            say(f"{lost}; asking for another gang, which goes on from there", "yellow", stderr=True)
+            say(f"{lost}; creating another gang, which resumes the training", "yellow", stderr=True)
         record = _submit(options, backend, job, record.ref.key)
 
 

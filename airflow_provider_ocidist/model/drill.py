@@ -157,5 +157,5 @@ def _one_of(kind: type[Member], value: str, text: str) -> Member:
 
 def _number(value: str, text: str) -> int:
     if not value.isdecimal():
-        raise ValueError(f"{text!r}: {value!r} is no whole number")
+        raise ValueError(f"{text!r}: {value!r} is not a whole number")
     return int(value)

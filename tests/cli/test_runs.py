@@ -130,7 +130,7 @@ def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
     "target, complaint",
     [
         ("ocid1.datasciencejobrun.oc1.iad.absent", "not found, or these credentials may not see it"),
-        ("ocid1.bucket.oc1.iad.a", "is no OCID of a job or of a job run"),
+        ("ocid1.bucket.oc1.iad.a", "is not the OCID of a job or of a job run"),
     ],
 )
 def test_an_id_of_nothing_that_runs_is_one_line(ocidist: Terminal, target: str, complaint: str) -> None:
@@ -298,7 +298,7 @@ def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
         process.send_signal(how)
         process.communicate(timeout=60)
         assert process.returncode == (130 if how is signal.SIGINT else -how)
-        assert "goes on where it was" in ocidist("status", code=2)
+        assert "to complete it" in ocidist("status", code=2)
     ocidist("run", "job.yaml")
     info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
     jobs = [job for job in jobs_of(backend) if job.display_name.startswith(name)]
@@ -367,7 +367,7 @@ def test_copy_brings_a_tree_to_a_bucket_and_back(ocidist: Terminal, emulator: Ac
 @pytest.mark.parametrize(
     "connection, complaint",
     [
-        ("{", "AIRFLOW_CONN_OCI_DEFAULT holds no connection: it is no JSON"),
+        ("{", "AIRFLOW_CONN_OCI_DEFAULT does not contain a connection: it is not JSON"),
         ('{"extra": {"auth": "nonsense"}}', "auth is 'nonsense'"),
     ],
 )

@@ -31,7 +31,7 @@ class MultiNode(Topology):
         network = (
             "through the given subnet" if blueprint.subnet_id else "through a network that the service makes"
         )
-        return f"one job and one job run that holds {blueprint.nodes} nodes, which talk {network}"
+        return f"one job and one job run with {blueprint.nodes} nodes, which talk {network}"
 
     def job(self, blueprint: Blueprint) -> dict[str, Any]:
         details: dict[str, Any] = {

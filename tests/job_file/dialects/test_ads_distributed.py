@@ -359,7 +359,7 @@ def test_variables_that_follow_from_the_file_are_refused():
     variables = [{"name": "OCI__WORKER_COUNT", "value": 9}, {"name": "1A", "value": 1}, {"nme": "x"}]
     assert problems_of({f"{RUNTIME}.env": variables}) == [
         f"{RUNTIME}.env.0.value: OCI__WORKER_COUNT is set on the nodes from other keys of the file: remove it",
-        f"{RUNTIME}.env.1.value: is no name for an environment variable: letters, digits and _ only",
+        f"{RUNTIME}.env.1.value: is not a valid name for an environment variable: letters, digits and _ only",
         f"{RUNTIME}.env.2: must be a section with name and value",
     ]
 

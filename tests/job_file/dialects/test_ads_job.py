@@ -146,7 +146,7 @@ def test_the_maximum_runtime_is_in_minutes():
         (
             {"command": "torchrun a.py | tee log"},
             (),
-            "command: holds '|', but no shell reads it: put a script into the code, or call bash",
+            "command: contains '|', but no shell reads it: put a script into the code, or call bash",
         ),
         (
             {"command": "torchrun --node-rank $NODE_RANK a.py"},

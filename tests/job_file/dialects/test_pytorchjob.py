@@ -161,7 +161,7 @@ WRONG_COMMANDS = {
     ("python", "-m"): "names no module after -m",
     ("python", "-m", "torch.distributed.launch", "a.py"): "write torchrun",
     ("A=1", "python", "a.py"): "put A into the environment",
-    ("python", "a.py", "&&", "echo"): "holds '&&', but no shell reads it",
+    ("python", "a.py", "&&", "echo"): "contains '&&', but no shell reads it",
 }
 
 

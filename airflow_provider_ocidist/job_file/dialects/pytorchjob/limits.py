@@ -74,7 +74,7 @@ def _gang(draft: Draft, policy: Section, nodes: int, *, at_home: bool) -> None:
     if least != nodes:
         draft.complain(scheduling.at("minAvailable"), f"must be {nodes}: a gang starts whole or not at all")
     for key in [key for key in ("queue", "priorityClass") if key in scheduling.value and not at_home]:
-        draft.complain(scheduling.at(key), "is not to be had here: Airflow's pools and priorities do that")
+        draft.complain(scheduling.at(key), "is not supported here: Airflow's pools and priorities do that")
     if "scheduleTimeoutSeconds" in scheduling.value:
         seconds = draft.whole_number(scheduling, "scheduleTimeoutSeconds", 1, default=1800)
         draft.put("limits.start_timeout", scheduling.at("scheduleTimeoutSeconds"), seconds)
