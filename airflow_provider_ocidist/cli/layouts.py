@@ -32,7 +32,7 @@ WEIGHTS = "model.safetensors"
 def staging(target: Path) -> Iterator[Path]:
     """Yield a new folder beside a target, which is removed at the end. Raises Unusable when the target is there."""
     if target.exists():
-        raise Unusable(f"{target}: is there already; name a new path")
+        raise Unusable(f"{target}: exists already; name a new path")
     target.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as folder:
         yield Path(folder)
@@ -44,7 +44,7 @@ def write(fetched: Path, target: Path, *, layout: str, file: str | None, key: st
         return Path(shutil.move(fetched, target))
     if layout == "huggingface" and not (fetched.is_dir() and (fetched / "config.json").exists()):
         raise Unusable(
-            f"{fetched.name}: has no config.json, which only its program can write; "
+            f"{fetched.name}: has no config.json, and only the training program can write one; "
             "--to safetensors writes the weights alone"
         )
     weights = _weights(fetched, file, key)

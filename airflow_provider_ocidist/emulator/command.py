@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXIT_UNUSABLE = 2
 DESCRIPTION = """Run an emulator of OCI on this machine, for the real SDK, CLI and ocifs. It has Data Science jobs,
 whose nodes run as processes of this machine, Object Storage, Logging, Vault, Identity and Monitoring. It serves
-plain HTTP, HTTPS through its own proxy, and this machine only."""
+plain HTTP, and HTTPS through its own proxy, to this machine only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -63,7 +63,7 @@ MEANINGS: Mapping[Cause, Meaning] = {
     ),
     Cause.DATA: Meaning(
         retry=Retry.NEVER,
-        remedy="check that it exists, that there is room, and that this node may read and write it",
+        remedy="check that the data exist, that there is room for them, and that this node may read and write them",
         restart="program",
         exit_code=74,
     ),

@@ -199,7 +199,7 @@ def test_on_a_terminal_a_watch_keeps_its_summary_below_the_lines(ocidist: Termin
 
 def test_a_second_run_does_not_overwrite_the_note_of_the_first(ocidist: Terminal) -> None:
     (ocidist.folder / "info.yaml").write_text("precious")
-    assert "is of an earlier run" in ocidist("run", "job.yaml", code=2)
+    assert "belongs to an earlier run" in ocidist("run", "job.yaml", code=2)
     assert (ocidist.folder / "info.yaml").read_text() == "precious"
 
 
@@ -333,7 +333,7 @@ def runs_named(backend: OciDataScience, name: str) -> list[Any]:
 def test_where_no_note_can_be_written_nothing_is_created(ocidist: Terminal, backend: OciDataScience) -> None:
     ocidist.write_job(name=(name := f"nowhere-{uuid.uuid4().hex[:6]}"))
     text = ocidist("run", "job.yaml", "--info", "missing/info.yaml", code=2)
-    assert text == "ocidist: missing/info.yaml: No such file or directory; name another place with --info\n"
+    assert text == "ocidist: missing/info.yaml: No such file or directory; name another file with --info\n"
     assert not any(job.display_name.startswith(name) for job in jobs_of(backend))
 
 
@@ -386,4 +386,4 @@ def test_copy_can_leave_alone_what_is_there_already(ocidist: Terminal, emulator:
     (ocidist.folder / "file.txt").write_text("hello")
     target = f"oci://{emulator.bucket}@{emulator.namespace}/cli-changed/"
     ocidist("copy", "file.txt", target)
-    assert "1 file there already" in ocidist("copy", "file.txt", target, "--mode", "changed")
+    assert "1 file unchanged at the target" in ocidist("copy", "file.txt", target, "--mode", "changed")
