@@ -32,7 +32,7 @@ def report(**values: Any) -> None:
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the data of one step on one process; it depends on step and rank only, so a resumed training repeats it."""
+    """Return the data of one step on one process; it depends on step and rank only, a resumed training repeats it."""
     chance = torch.Generator().manual_seed(step * 10_000 + rank)
     x = torch.rand(32, 1, generator=chance) * 6
     return x, torch.sin(x)
