@@ -1,4 +1,4 @@
-"""Topology `multi_node`: one job run that holds all nodes, as the service's Distributed Jobs. Pure.
+"""Topology `multi_node`: one job run with all nodes, as the service's Distributed Jobs. Pure.
 
 The service reports the state of the run, not of single nodes; the nodes report their own states.
 """
