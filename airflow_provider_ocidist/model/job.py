@@ -290,8 +290,8 @@ class Restarts:
     hang: Annotated[int, AtLeast(0)] = 0
     """Launches after `limits.hang_timeout`."""
     node: Annotated[int, AtLeast(0)] = 0
-    """Launches after an error of a GPU or of the network by which no node died. It also limits how many lost machines of
-    a gang are replaced, and how often a try of the task creates a new gang instead. A preempted machine does not
+    """Launches after an error of a GPU or of the network by which no node died. It also limits how many lost machines
+    of a gang are replaced, and how often a try of the task creates a new gang instead. A preempted machine does not
     count."""
 
 
