@@ -75,7 +75,7 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
     ) -> None:
         if inspect.iscoroutinefunction(python_callable) or inspect.isgeneratorfunction(python_callable):
             raise TypeError(
-                f"{python_callable.__name__} must be a plain function: nobody would await or iterate it"
+                f"{python_callable.__name__} must be a plain function: the nodes neither await nor iterate it"
             )
         super().__init__(
             job=job, python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs

@@ -252,7 +252,7 @@ WRONG = {
     "env:": ["line 3: env: is empty, and must be a section of names and values"],
     "image: my image": ["line 3: image: is not the name of an image, such as region.ocir.io/namespace/image:tag"],
     "work_dir: runs": [f"line 3: work_dir: {PLACE}, not 'runs'"],
-    "work_dir: oic://b@n/x": ["line 3: work_dir: nothing reads oic://; did you mean oci://?"],
+    "work_dir: oic://b@n/x": ["line 3: work_dir: no library reads oic://; did you mean oci://?"],
     "work_dir: oci:///x": ["line 3: work_dir: oci:///x names no bucket: write oci://bucket@namespace/path"],
     "checkpoints: {path: /}": [
         "line 3: checkpoints.path: must name a folder, not the root of the node's file system"
@@ -288,11 +288,11 @@ WRONG = {
     ],
     "outputs: [{path: /tmp/../x, uri: 'oci://b@n/x'}, 3]": [
         "line 3: outputs.1: must be a section with path, uri, required, nodes, when, not 3",
-        "line 3: outputs.0.path: must say where it leads, without '..', not '/tmp/../x'",
+        "line 3: outputs.0.path: must be a path without '..', not '/tmp/../x'",
     ],
     "tags: {a.b: c}": ["line 3: tags.a.b: a key has 1 to 100 characters, no blanks and no dots"],
     "tags: {ocidist-task: c}": ["line 3: tags.ocidist-task: keys that begin with ocidist- are reserved"],
-    "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": ["line 3: tags: there are 7; 6 fit beside our own"],
+    "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": ["line 3: tags: there are 7; 6 are allowed besides those of ocidist"],
     "nodes: 1\nnodes: 2": ["line 4: nodes: is there twice, first on line 3"],
     "env: {A: 1, A: 2}": ["line 3: env.A: is there twice, first on line 3"],
 }
@@ -314,9 +314,9 @@ PROGRAMS = {
     "{script: ../gpt.py, source: train}": "program.script: must not leave its folder, as '../gpt.py' does",
     "{script: /gpt.py, source: train}": "program.script: must be a relative path, not '/gpt.py'",
     "{script: '', source: train}": "program.script: is needed",
-    '{script: gpt.py, source: train, args: ["a\\0b"]}': "program.args.0: no program can be given 'a\\x00b'",
+    '{script: gpt.py, source: train, args: ["a\\0b"]}': "program.args.0: cannot be an argument of a program: 'a\\x00b'",
     "{script: gpt.py}": "program.source: is needed: there is no image that could contain the code",
-    "{script: gpt.py, source: 'htp://x/y'}": "program.source: nothing reads htp://; did you mean http://?",
+    "{script: gpt.py, source: 'htp://x/y'}": "program.source: no library reads htp://; did you mean http://?",
     "{script: gpt.py, source: train, working_dir: /tmp}": (
         "program.working_dir: must be a relative path, not '/tmp'"
     ),
@@ -526,8 +526,8 @@ def test_a_wrong_override_is_reported_as_such_and_not_with_a_line_of_the_file(pr
         FULL, overrides={"nodes": "many", "limits.max_runtim": 3, "inputs.7.target": "x", "name.x": 1}
     )
     assert found == [
-        "inputs.7.target: there is no such place in the job to put this value",
-        "name.x: there is no such place in the job to put this value",
+        "inputs.7.target: there is no such key in the job",
+        "name.x: there is no such key in the job",
         "nodes: must be a whole number of at least 1, not 'many' (set by an override)",
         "limits.max_runtim: unknown key 'max_runtim'; did you mean 'max_runtime'? (set by an override)",
     ]

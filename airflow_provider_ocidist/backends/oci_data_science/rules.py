@@ -153,7 +153,7 @@ def _artifact(job: TrainingJob) -> Iterator[Problem]:
 
 def _tags(job: TrainingJob) -> Iterator[Problem]:
     if len(job.tags) > MAX_TAGS:
-        yield Problem("tags", f"there are {len(job.tags)}; {MAX_TAGS} fit beside our own")
+        yield Problem("tags", f"there are {len(job.tags)}; {MAX_TAGS} are allowed besides those of ocidist")
     for key, value in job.tags.items():
         if not 0 < len(key) <= MAX_TAG_KEY or "." in key or " " in key:
             yield Problem(f"tags.{key}", f"a key has 1 to {MAX_TAG_KEY} characters, no blanks and no dots")

@@ -61,7 +61,7 @@ def _restarts(draft: Draft, roles: list[Role]) -> None:
     for role in roles[1:]:
         if role.section.value.get("restartPolicy") != roles[0].section.value.get("restartPolicy"):
             draft.complain(
-                role.section.at("restartPolicy"), f"is not that of {roles[0].section.path}: make them equal"
+                role.section.at("restartPolicy"), f"differs from that of {roles[0].section.path}: make them equal"
             )
     # The operator's own default.
     policy = roles[0].section.value.get("restartPolicy", "OnFailure")
@@ -87,7 +87,7 @@ def elastic(draft: Draft, spec: Section, workers: int) -> Section:
     for key, wrong in (("minReplicas", workers.__lt__), ("maxReplicas", workers.__gt__)):
         count = draft.whole_number(policy, key, 1, default=workers)
         if wrong(count):
-            draft.complain(policy.at(key), f"{count} leaves out the {workers} replicas that the gang has")
+            draft.complain(policy.at(key), f"{count} excludes the {workers} replicas of the gang")
     if "nProcPerNode" in policy.value:
         count = draft.whole_number(policy, "nProcPerNode", 1, default=1)
         draft.put("launcher.processes_per_node", policy.at("nProcPerNode"), count)
