@@ -278,7 +278,7 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
             "name the program",
         ),
         ({"backend": {"restart_policy": "OnFailure"}}, "backend.restart_policy", "Airflow retries"),
-        ({"backend": {"elastic_policy": {"minReplicas": 5}}}, "backend.elastic_policy.minReplicas", "leaves out"),
+        ({"backend": {"elastic_policy": {"minReplicas": 5}}}, "backend.elastic_policy.minReplicas", "excludes"),
         ({"backend": {"secrets": {"A": {"name": "s", "kei": "k"}}}}, "backend.secrets.A.kei", "'key'"),
         (
             {"backend": {"elastic_policy": {"maxRestarts": 1}, "main_template": {"spec": {}}}},
