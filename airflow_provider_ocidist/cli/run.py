@@ -80,7 +80,11 @@ def _run(options: argparse.Namespace) -> int:
     try:
         record = _submit(options, backend, job, key)
     except BaseException:
-        say(f"not complete; to complete it, repeat the same command (with {options.info})", "yellow", stderr=True)
+        say(
+            f"not complete; to complete it, repeat the same command (with {options.info})",
+            "yellow",
+            stderr=True,
+        )
         raise
     if options.wait:
         return _wait(options, backend, job, record)

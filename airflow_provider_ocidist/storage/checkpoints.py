@@ -261,7 +261,9 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
     except FileNotFoundError:
         entries = []
     if not entries:
-        raise CheckpointError(f"{path} is not a checkpoint: it does not exist, or contains no file", uri=str(path))
+        raise CheckpointError(
+            f"{path} is not a checkpoint: it does not exist, or contains no file", uri=str(path)
+        )
     links = [name for name in source.skipped if (path / name).is_symlink() or (path / name).is_dir()]
     if links:
         raise Unpublishable(f"{path} has links that lead out of it: {', '.join(links[:3])}", uri=str(path))

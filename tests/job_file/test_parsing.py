@@ -246,11 +246,15 @@ WRONG = {
     "nodes: 1000000": ["line 3: nodes: must be at most 1000"],
     "env: {A: {b: c}}": ["line 3: env.A: must be text, not a section"],
     "env: {on: x}": [f"line 3: env: a name must be text, not {TRUE}: put it in quotes"],
-    "env: {1A: x}": ["line 3: env.1A: is not a valid name for an environment variable: letters, digits and _ only"],
+    "env: {1A: x}": [
+        "line 3: env.1A: is not a valid name for an environment variable: letters, digits and _ only"
+    ],
     "env: {OCIDIST_CONFIG: x}": ["line 3: env.OCIDIST_CONFIG: names that begin with OCIDIST_ are reserved"],
     "env: [A=1]": ["line 3: env: must be a section of names and values, not a list"],
     "env:": ["line 3: env: is empty, and must be a section of names and values"],
-    "image: my image": ["line 3: image: is not the name of an image, such as region.ocir.io/namespace/image:tag"],
+    "image: my image": [
+        "line 3: image: is not the name of an image, such as region.ocir.io/namespace/image:tag"
+    ],
     "work_dir: runs": [f"line 3: work_dir: {PLACE}, not 'runs'"],
     "work_dir: oic://b@n/x": ["line 3: work_dir: no library reads oic://; did you mean oci://?"],
     "work_dir: oci:///x": ["line 3: work_dir: oci:///x names no bucket: write oci://bucket@namespace/path"],
@@ -292,7 +296,9 @@ WRONG = {
     ],
     "tags: {a.b: c}": ["line 3: tags.a.b: a key has 1 to 100 characters, no blanks and no dots"],
     "tags: {ocidist-task: c}": ["line 3: tags.ocidist-task: keys that begin with ocidist- are reserved"],
-    "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": ["line 3: tags: there are 7; 6 are allowed besides those of ocidist"],
+    "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": [
+        "line 3: tags: there are 7; 6 are allowed besides those of ocidist"
+    ],
     "nodes: 1\nnodes: 2": ["line 4: nodes: is there twice, first on line 3"],
     "env: {A: 1, A: 2}": ["line 3: env.A: is there twice, first on line 3"],
 }

@@ -83,7 +83,9 @@ def test_what_cannot_be_published_is_named_with_the_reason(tmp_path: Path) -> No
     outside, target = save(tmp_path / "outside.pt"), str(tmp_path / "target")
     for name in ("step-5", "step-6"):
         (tmp_path / name).mkdir()
-    with pytest.raises(CheckpointError, match="step-5 is not a checkpoint: it does not exist, or contains no file"):
+    with pytest.raises(
+        CheckpointError, match="step-5 is not a checkpoint: it does not exist, or contains no file"
+    ):
         publish(tmp_path / "step-5", target, step=5)
     with pytest.raises(CheckpointError, match="step-9 is not a checkpoint"):
         publish(tmp_path / "step-9", target, step=9)

@@ -169,7 +169,9 @@ def _python_path(text: str) -> tuple[str, ...]:
         try:
             return tuple(map(str, ast.literal_eval(text)))
         except (ValueError, SyntaxError) as error:
-            raise AgentError(f"the Python path {text!r} is not a list: {error}", cause=Cause.CONFIG) from error
+            raise AgentError(
+                f"the Python path {text!r} is not a list: {error}", cause=Cause.CONFIG
+            ) from error
     return tuple(part for part in text.split(":") if part)
 
 

@@ -146,7 +146,9 @@ def _entry(path: str, name: str, value: str, *, is_label: bool) -> Iterator[Prob
         yield Problem(path, f"keys that begin with {RESERVED} are reserved")
     if is_label and not is_placeholder(value) and not is_label_value(value):
         allowed = f"at most {LABEL_LIMIT} letters, digits, '-', '_' and '.'"
-        yield Problem(path, f"{value!r} is not a valid value of a label: {allowed}; `annotations` take any text")
+        yield Problem(
+            path, f"{value!r} is not a valid value of a label: {allowed}; `annotations` take any text"
+        )
 
 
 def is_label_value(value: str) -> bool:

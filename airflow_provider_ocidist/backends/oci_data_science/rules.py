@@ -66,7 +66,9 @@ def _shape(job: TrainingJob) -> Iterator[Problem]:
         if flexible and value is None:
             yield Problem(f"backend.{name}", f"is needed: {options.shape} is a flexible shape")
         elif not flexible and value is not None:
-            yield Problem(f"backend.{name}", f"is for flexible shapes only, and {options.shape} is not flexible")
+            yield Problem(
+                f"backend.{name}", f"is for flexible shapes only, and {options.shape} is not flexible"
+            )
 
 
 def _place(job: TrainingJob) -> Iterator[Problem]:

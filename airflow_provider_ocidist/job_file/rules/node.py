@@ -34,7 +34,9 @@ def environment(job: TrainingJob) -> Iterator[Problem]:
         for name, value in variables.items():
             path = f"{section}.{name}"
             if not (ENVIRONMENT_NAME.fullmatch(name) or is_placeholder(name)):
-                yield Problem(path, "is not a valid name for an environment variable: letters, digits and _ only")
+                yield Problem(
+                    path, "is not a valid name for an environment variable: letters, digits and _ only"
+                )
             elif name == DRILL_VARIABLE:
                 yield from _drill(path, value, job)
             elif name.startswith(OURS):

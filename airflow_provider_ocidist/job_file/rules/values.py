@@ -59,7 +59,9 @@ def location(path: str, uri: str) -> Iterator[Problem]:
         return
     if scheme not in COMMON_SCHEMES and scheme not in (known := _schemes()):
         near = difflib.get_close_matches(scheme, known, n=1)
-        yield Problem(path, f"no library reads {scheme}://" + (f"; did you mean {near[0]}://?" if near else ""))
+        yield Problem(
+            path, f"no library reads {scheme}://" + (f"; did you mean {near[0]}://?" if near else "")
+        )
         return
     try:
         locations.parse(uri)

@@ -380,7 +380,9 @@ def test_the_words_of_the_older_endpoint_are_understood_too(plain: Plain) -> Non
     assert plain.asked("/x")[0].headers["authorization"] == "Bearer old"
     plain.token = {}
     plain.clock.now = 1000.0
-    with pytest.raises(BackendError, match=r"^asking Run:ai for a token: the answer contains no token$") as caught:
+    with pytest.raises(
+        BackendError, match=r"^asking Run:ai for a token: the answer contains no token$"
+    ) as caught:
         plain.client.get("/x", "looking")
     assert caught.value.retryable
 

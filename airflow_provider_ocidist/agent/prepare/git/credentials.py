@@ -70,7 +70,9 @@ def _for_web(repository: Repository, secret: str | None) -> Credentials:
         )
     variables = {"OCIDIST_GIT_USER": user or TOKEN_USER, "OCIDIST_GIT_TOKEN": password or ""}
     if not all(value.isprintable() for value in variables.values()):
-        raise AgentError("the token for the code contains line breaks or control characters", cause=Cause.CONFIG)
+        raise AgentError(
+            "the token for the code contains line breaks or control characters", cause=Cause.CONFIG
+        )
     # An empty helper resets the node's own.
     settings = {"credential.helper": "", f"credential.{repository.origin}.helper": HELPER}
     return Credentials(variables=variables, settings=settings)

@@ -61,7 +61,8 @@ def _restarts(draft: Draft, roles: list[Role]) -> None:
     for role in roles[1:]:
         if role.section.value.get("restartPolicy") != roles[0].section.value.get("restartPolicy"):
             draft.complain(
-                role.section.at("restartPolicy"), f"differs from that of {roles[0].section.path}: make them equal"
+                role.section.at("restartPolicy"),
+                f"differs from that of {roles[0].section.path}: make them equal",
             )
     # The operator's own default.
     policy = roles[0].section.value.get("restartPolicy", "OnFailure")
