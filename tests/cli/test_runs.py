@@ -115,7 +115,7 @@ def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
     )
     assert gang["state"] in ("PENDING", "RUNNING")
     assert key.name in ocidist("list", "--limit", "1")
-    assert "no gang" in ocidist("list", "no-such-name")
+    assert "no run of ocidist" in ocidist("list", "no-such-name")
     watching = ocidist.start("watch", ref.main_run_id, "--interval", "0.3")
     assert watching.stdout is not None
     assert watching.stdout.readline().startswith("[node ")

@@ -94,7 +94,7 @@ def test_what_cannot_be_published_is_named_with_the_reason(tmp_path: Path) -> No
     with pytest.raises(Unpublishable, match=r"step-5 has links that lead out of it: model\.pt"):
         publish(tmp_path / "step-5", target, step=5)
     save(tmp_path / "step-6" / "manifest.json")
-    with pytest.raises(Unpublishable, match=r"step-6 holds a manifest\.json of its own: rename it"):
+    with pytest.raises(Unpublishable, match=r"step-6 contains a manifest\.json of its own: rename it"):
         publish(tmp_path / "step-6", target, step=6)
     assert published(target) == complete(target) == []
 
