@@ -315,10 +315,10 @@ def test_an_unreachable_endpoint_is_reported_within_seconds(access, bucket, tmp_
 @contextlib.contextmanager
 def tiny_disk(path, size):
     path.mkdir()
-    done = subprocess.run(
+    mounted = os.geteuid() == 0 and subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, check=False
     )
-    if done.returncode:
+    if not mounted or mounted.returncode:
         pytest.skip("mounting a small file system is not allowed here")
     try:
         yield
