@@ -21,7 +21,6 @@ import yaml
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.preflight.machine import SERVICE_CONDA
-from airflow_provider_ocidist.emulator.nodes.processes import can_mount
 from airflow_provider_ocidist.hooks import oci
 from airflow_provider_ocidist.hooks.oci import unknown_fields
 from airflow_provider_ocidist.job_file import parsing
@@ -30,6 +29,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.documents import ROOT, Block, blocks, blocks_in
 from tests.training_jobs import a_job, a_key, wait_until
+from tests.views import need_views
 
 PROGRAM = """
 import os, pathlib
@@ -316,8 +316,7 @@ def test_clients_find_the_emulator_as_its_page_says(tmp_path: Path) -> None:
 
 
 def test_kubectl_finds_the_emulators_cluster_as_its_page_says(tmp_path: Path) -> None:
-    if not can_mount():
-        pytest.skip("this machine gives processes no view of the file system of their own")
+    need_views()
     (block,) = those_of("test_kubectl_finds_the_emulators_cluster_as_its_page_says")
     text = (ROOT / EMULATOR).read_text()
     (start,) = re.findall(r"`(ocidist emulator --kubernetes)`", text)

@@ -20,6 +20,7 @@ from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from tests.training_jobs import PROGRAMS
+from tests.views import need_views
 
 FAST = {"backoff_s": 0.2, "backoff_max_s": 0.4, "mount_retry_s": 0.05, "bookmark_s": 0.2, "eviction_s": 0.3}
 ROLE = Path(__file__).parents[2] / "container/kubernetes/role.yaml"
@@ -129,5 +130,6 @@ class Home:
 @contextmanager
 def cluster(kind: str, **settings: Any) -> Iterator[Home]:
     """Start both, and end them with all their pods."""
+    need_views()
     with Emulator(options=Options(kubernetes=ClusterSettings(**{**FAST, **settings}))) as emulator:
         yield Home(emulator, kind)

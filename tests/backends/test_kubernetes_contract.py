@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.backends import clusters
 from tests.backends.contract import Contract, Home
+from tests.views import need_views
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,7 @@ def emulator() -> Iterator[Emulator]:
         kubernetes=ClusterSettings(**clusters.FAST, status_delay_s=0.5),
         runai=RunaiOptions(lag_s=0.0),
     )
+    need_views()
     with Emulator(options=options) as running:
         yield running
 

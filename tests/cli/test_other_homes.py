@@ -16,7 +16,6 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.cli import main
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
-from airflow_provider_ocidist.emulator.nodes.processes import can_mount
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.job_file import parsing
@@ -24,14 +23,14 @@ from airflow_provider_ocidist.model.run import RunRef
 from tests.backends.clusters import FAST, IMAGE
 from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_key
+from tests.views import need_views
 
 KINDS = ("pytorchjob", "trainjob", "runai")
 
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
-    if not can_mount():
-        pytest.skip("this machine gives processes no view of the file system of their own")
+    need_views()
     options = Options(grace_s=1.0, kubernetes=ClusterSettings(**FAST), runai=RunaiOptions(lag_s=0.0))
     with Emulator(options=options) as running:
         yield running

@@ -13,6 +13,7 @@ import pytest
 
 from scripts.emulator_process import Access, EmulatorProcess
 from tests.emulator.kubernetes.waiting import until
+from tests.views import need_views
 
 POD = """
 apiVersion: v1
@@ -67,6 +68,7 @@ class Kubectl:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+    need_views()
     with EmulatorProcess(tmp_path_factory.mktemp("cluster"), options=("--kubernetes",)) as access:
         yield access
 

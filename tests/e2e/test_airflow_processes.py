@@ -35,6 +35,7 @@ from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access, EmulatorProcess
 from scripts.local_airflow import LocalAirflow
 from tests.homes.places import HOMES
+from tests.views import need_views
 
 PATIENCE = 360.0
 """Seconds for what takes a few on a quiet machine: what is asserted here is that it happens, not how soon."""
@@ -166,6 +167,7 @@ class Stage:
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """A cluster, and a control plane of Run:ai above it."""
     options = ("--kubernetes", "--runai")
+    need_views()
     with EmulatorProcess(tmp_path_factory.mktemp("clusters"), options=options) as access:
         yield access
 

@@ -11,6 +11,7 @@ import pytest
 
 from scripts.emulator_process import EmulatorProcess
 from scripts.local_airflow import LocalAirflow
+from tests.views import need_views
 
 DAG = """
 import json
@@ -57,6 +58,7 @@ def test_pods_and_jobs_run_to_their_end_and_a_failure_fails_the_task(tmp_path: P
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "official.py").write_text(DAG)
+    need_views()
     with EmulatorProcess(tmp_path / "emulator", options=("--kubernetes",)) as access:
         env = access.kubernetes_env()
         airflow = LocalAirflow(tmp_path / "airflow", dags=dags, env=env, database=database)

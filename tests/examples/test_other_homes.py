@@ -16,6 +16,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access, EmulatorProcess
 from tests.dag_runs import DagRuns
 from tests.launchers.nodes import PYTHON
+from tests.views import need_views
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(540)]
 
@@ -29,6 +30,7 @@ STEPS = 200
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     # What compare_nodes needs is in this environment: pip finds it there, and asks no index.
     options = ("--kubernetes", "--conda", f"your_pytorch_p311_env={LAUNCHERS}")
+    need_views()
     with EmulatorProcess(tmp_path_factory.mktemp("emulator"), options=options) as access:
         secret = {"metadata": {"name": "oci-config"}, "stringData": {"OCI_CONFIG_FILE": access.config_file}}
         core(access).create_namespaced_secret(access.kubernetes_namespace, secret)

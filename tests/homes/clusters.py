@@ -19,6 +19,7 @@ from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import EmulatorProcess
+from tests.views import need_views
 
 ASKED = "OCIDIST_TEST_K8S"
 """Set by `make test-k8s`: a KUBECONFIG alone, which many people have, must not make tests run on their cluster."""
@@ -134,5 +135,6 @@ def any_cluster(folder: Path) -> Iterator[Cluster]:
     if (found := asked()) is not None:
         yield found
         return
+    need_views()
     with EmulatorProcess(folder / "emulator", options=("--kubernetes",)) as access:
         yield Cluster(access.kubeconfig, access.kubernetes_namespace, str(folder / "work"))

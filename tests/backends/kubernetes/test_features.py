@@ -31,6 +31,7 @@ from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from tests.backends.clusters import FAST, Home
 from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
+from tests.views import need_views
 
 ROOT = Path(__file__).parents[3]
 STAND_INS = ROOT / "tests/emulator/kubernetes"
@@ -48,6 +49,7 @@ def emulator() -> Iterator[Emulator]:
             **{**FAST, "node_capacity": {**ClusterSettings().node_capacity, GPU: "8"}}
         ),
     )
+    need_views()
     with Emulator(options=options) as running:
         yield running
 

@@ -8,9 +8,11 @@ from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
 from airflow_provider_ocidist.model.run import NodeState
 from scripts.emulator_process import EmulatorProcess
 from scripts.idle_pods import idle_pods
+from tests.views import need_views
 
 
 def test_idle_pods_are_gangs_that_train_without_a_process(tmp_path: Path) -> None:
+    need_views()
     with (
         EmulatorProcess(tmp_path, options=("--no-signatures", "--kubernetes")) as emulator,
         idle_pods(emulator, 3, 2) as gangs,

@@ -21,6 +21,7 @@ from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
 from tests.training_jobs import PROGRAMS, a_key, wait_until
+from tests.views import need_views
 
 OPTIONS = Options(
     grace_s=1.0,
@@ -31,6 +32,7 @@ OPTIONS = Options(
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
+    need_views()
     with Emulator(options=OPTIONS) as running:
         yield running
 

@@ -10,6 +10,7 @@ from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.kubernetes.waiting import until
+from tests.views import need_views
 
 SETTINGS = ClusterSettings(
     backoff_s=0.2, backoff_max_s=0.4, mount_retry_s=0.05, bookmark_s=0.2, eviction_s=0.3
@@ -109,6 +110,7 @@ def kubernetes_user(name, groups):
 
 @pytest.fixture(scope="session")
 def kube_emulator():
+    need_views()
     with Emulator(options=Options(kubernetes=SETTINGS)) as running:
         yield running
 

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.kubernetes.conftest import Kube
 from tests.emulator.kubernetes.gangs import Gangs
 from tests.emulator.kubernetes.waiting import until
+from tests.views import need_views
 
 HERE = Path(__file__).parent
 MANIFESTS = HERE.parent.parent / "job_file" / "dialects"
@@ -29,6 +30,7 @@ def emulator() -> Iterator[Emulator]:
     options = Options(
         images={CPU_IMAGE: program}, kubernetes=ClusterSettings(backoff_s=0.2, backoff_max_s=0.4)
     )
+    need_views()
     with Emulator(options=options) as running:
         yield running
 

@@ -14,11 +14,13 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.kubernetes.conftest import Kube
 from tests.emulator.kubernetes.gangs import Gangs, refused, wait
+from tests.views import need_views
 
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
     settings = ClusterSettings(training_operator="1.3", trainer=None)
+    need_views()
     with Emulator(options=Options(kubernetes=settings)) as running:
         yield running
 

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator.kubernetes import watching
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.kubernetes.conftest import SETTINGS, Kube
 from tests.emulator.kubernetes.waiting import until
+from tests.views import need_views
 
 
 def test_a_pod_runs_its_command_and_ends_as_it_did(kube):
@@ -249,6 +250,7 @@ def test_a_pod_that_is_ended_before_its_containers_exist_starts_none(tmp_path):
         assert go_on.wait(60)
         return {}
 
+    need_views()
     with Emulator(options=Options(kubernetes=SETTINGS)) as emulator:
         kubelet = emulator.kubernetes.kubelet
         kubelet._machines = replace(kubelet._machines, credentials=credentials)
@@ -297,6 +299,7 @@ def test_a_cancel_that_comes_when_a_wait_for_changes_is_over_is_not_lost():
 
 
 def test_a_watch_that_begins_while_the_server_ends_does_not_hold_it_up():
+    need_views()
     query = [("watch", "true"), ("timeoutSeconds", "600")]
     asked = {"query_params": query, "auth_settings": ["BearerToken"], "_request_timeout": 60}
     raw = {"_preload_content": False, "_return_http_data_only": True}

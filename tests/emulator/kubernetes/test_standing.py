@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from scripts.emulator_process import Access, EmulatorProcess
 from tests.emulator.kubernetes.waiting import until
+from tests.views import need_views
 
 pytest_plugins = ["pytester"]
 
@@ -30,6 +31,7 @@ def processes_with(mark):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_pod_outlives_the_emulator(tmp_path, number):
+    need_views()
     ready, mark = tmp_path / "ready.json", f"MARK={tmp_path}"
     command = [sys.executable, "-m", "airflow_provider_ocidist.emulator", "--kubernetes", "--quiet"]
     with subprocess.Popen([*command, "--ready", str(ready)]) as emulator:
@@ -51,6 +53,7 @@ def test_no_pod_outlives_the_emulator(tmp_path, number):
 
 
 def test_gpus_are_there_for_those_who_ask(tmp_path):
+    need_views()
     with EmulatorProcess(tmp_path / "gpus", options=("--kubernetes", "--kubernetes-gpus", "8")) as access:
         client = kubernetes.config.new_client_from_config(access.kubeconfig)
         nodes = kubernetes.client.CoreV1Api(client).list_node().items
@@ -59,6 +62,7 @@ def test_gpus_are_there_for_those_who_ask(tmp_path):
 
 
 def test_the_fixture_has_a_cluster_where_its_options_say_so(pytester):
+    need_views()
     pytester.makepyfile("""
         import json, kubernetes, pytest
         from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings

@@ -19,6 +19,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import EmulatorProcess
 from tests.job_file.dialects.test_pytorchjob import ELSEWHERE, GPU, manifest
 from tests.training_jobs import a_key
+from tests.views import need_views
 
 STAND_IN = """\
 import os, pathlib, sys
@@ -58,6 +59,7 @@ def run(place, job, caplog):
 
 @pytest.mark.slow
 def test_the_seeds_manifest_runs_unchanged(place, caplog):
+    need_views()  # which the claim at a path of its own takes
     action, output = run(place, parsing.load(GPU, overrides=ELSEWHERE), caplog)
     assert isinstance(action, Succeed), action
     assert output.count("SEEN 2 ['--backend', 'nccl']") == 2
