@@ -24,6 +24,8 @@ MOTO = "moto: "
 """How the peer's requests begin in the details of P19."""
 
 NOT_VALID = "not measured validly"
+NO_INTERVAL = "-"
+NONE = "No result that counts has these values.\n"
 
 Results = Mapping[str, Row]
 
@@ -62,8 +64,10 @@ def ratio_words(row: Row) -> str:
     return f"{amount(row['ratio'])} ({amount(low)} to {amount(high)}, {sure})"
 
 
-def between(values: Mapping[str, Any], unit: str = "") -> str:
-    """Return a median with its interval."""
+def between(values: Mapping[str, Any] | None, unit: str = "") -> str:
+    """Return a median with its interval; a dash for what has none."""
+    if values is None:
+        return NO_INTERVAL
     low, high = values["interval"]
     return f"{amount(values['median'])}{unit} ({amount(low)} to {amount(high)})"
 
@@ -132,7 +136,7 @@ def creation(results: Results) -> str:
         [
             name,
             kind,
-            *(between(results[name]["intervals"][case], " s") for case in cases),
+            *(between(results[name]["intervals"].get(case), " s") for case in cases),
             str(results[name]["orphans"]),
         ]
         for name, kind in kinds
@@ -143,17 +147,16 @@ def creation(results: Results) -> str:
 
 
 def copies(results: Results) -> str:
-    titles = (
-        "row",
-        "what",
-        "condition",
-        "ours",
-        "floor",
-        "floor/ours",
-        "`ocifs`/ours",
-        "CLI/ours",
-        "most memory of ours",
-    )
+    cells = {
+        "ours": ("ours", " s"),
+        "floor": ("floor", " s"),
+        "ours, process": ("ours, process", " s"),
+        "CLI, process": ("cli, process", " s"),
+        "floor/ours": ("floor/ours", ""),
+        "`ocifs`/ours": ("ocifs/ours", ""),
+        "CLI/ours": ("cli/ours", ""),
+    }
+    titles = ("row", "what", "condition", *cells, "most memory of ours")
     lines = []
     for name, what in (
         ("P8", "512 MiB down"),
@@ -163,16 +166,14 @@ def copies(results: Results) -> str:
     ):
         for condition, found in results.get(name, {}).get("conditions", {}).items():
             if known := found.get("intervals"):
-                seconds = [between(known[client], " s") for client in ("ours", "floor")]
-                ratios = [between(known[ratio]) for ratio in ("floor/ours", "ocifs/ours", "cli/ours")]
-                peak = f"{results[name]['peak_mb']} MB"
-                lines.append([name, what, condition, *seconds, *ratios, peak])
+                values = [between(known.get(each), unit) for each, unit in cells.values()]
+                lines.append([name, what, condition, *values, f"{results[name]['peak_mb']} MB"])
     return _table_of_some(titles, lines)
 
 
 def _table_of_some(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table; a word instead where no result has kept the intervals that it shows."""
-    return table(titles, lines) if lines else f"{NOT_VALID.capitalize()}.\n"
+    """Return a table; a sentence instead where no result that counts has the values of it."""
+    return table(titles, lines) if lines else NONE
 
 
 def components(results: Results) -> str:

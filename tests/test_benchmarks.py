@@ -143,12 +143,17 @@ def test_what_was_not_measured_validly_is_shown_as_that_and_in_no_table(
 
 def test_a_table_shows_each_value_with_its_interval_and_none_without() -> None:
     some = Interval.of([1.0, 2.0, 3.0]).to_json()
-    names = ("ours", "floor", "floor/ours", "ocifs/ours", "cli/ours")
+    names = ["ours", "floor", "ours, process", "cli, process", "floor/ours", "ocifs/ours", "cli/ours"]
     row = {"peak_mb": 9, "conditions": {"0 ms": {"intervals": dict.fromkeys(names, some)}}}
-    assert pages.copies({"P8": row}).count("2 s (1 to 3)") == 2
+    assert pages.copies({"P8": row}).count("2 s (1 to 3)") == 4
     assert pages.copies({"P8": row}).count("2 (1 to 3)") == 3
+    # Measured once, or without its pairs.
+    del row["conditions"]["0 ms"]["intervals"]["ocifs/ours"]
+    (line,) = [line for line in pages.copies({"P8": row}).splitlines() if line.startswith("| P8 ")]
+    assert line.count("2 (1 to 3)") == 2
+    assert line.count("| - |") == 1
     row["conditions"]["0 ms"] = {"seconds": {"ours": 2.0}, "ocifs/ours": 65.5}
-    assert pages.copies({"P8": row}) == "Not measured validly.\n"
+    assert pages.copies({"P8": row}) == pages.NONE
 
 
 def test_the_page_is_what_the_results_say() -> None:
