@@ -82,11 +82,11 @@ def with_lease(job: TrainingJob, lease: float | None) -> TrainingJob:
 
 def _secrets_given(text: str, options: argparse.Namespace) -> set[str]:
     """Return the secrets in a file and in replacements of its values: error messages may quote them."""
-    import yaml
+    from airflow_provider_ocidist.job_file import yaml_document
 
     given: list[object] = list(getattr(options, "set", ()))
-    with suppress(yaml.YAMLError, ValueError):
-        given.append(yaml.safe_load(text))
+    with suppress(JobFileError):
+        given.append(yaml_document.read(text).value)
     return secrets_in(given)
 
 
@@ -130,6 +130,8 @@ def _value(path: str, text: str) -> object:
         return json.loads(text)
     except ValueError as error:
         raise Unusable(f"--set {path}: is not valid JSON: {error}") from error
+    except RecursionError:
+        raise Unusable(f"--set {path}: is nested too deeply") from None
 
 
 @contextmanager

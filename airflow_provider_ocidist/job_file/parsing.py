@@ -18,7 +18,7 @@ from airflow_provider_ocidist.job_file import candidates, schema, yaml_document
 from airflow_provider_ocidist.job_file.dialects.base import Translation
 from airflow_provider_ocidist.job_file.rules import rules
 from airflow_provider_ocidist.job_file.text import base_of, is_uri, place_shown, read
-from airflow_provider_ocidist.job_file.yaml_document import Document, FilledText
+from airflow_provider_ocidist.job_file.yaml_document import Document, FilledText, is_index
 from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob, is_placeholder
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def parse(
     place of a number too, and counts as the least one.
     """
     document = yaml_document.fill_in(text, render, source) if render else yaml_document.read(text, source)
-    return _checked(document, source, base_dir, overrides or {}, texts=FilledText, templates=templates)
+    return _shallow(document, source, base_dir, overrides or {}, texts=FilledText, templates=templates)
 
 
 def build(
@@ -94,7 +94,7 @@ def build(
     Text that is a number counts as one, since Jinja in a mapping renders text only.
     """
     value = job.to_mapping() if isinstance(job, TrainingJob) else job
-    return _checked(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
+    return _shallow(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
 
 
 def dump(job: TrainingJob) -> str:
@@ -111,6 +111,14 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _shallow(document: Document, source: str | None, *args: Any, **kwargs: Any) -> TrainingJob:
+    """As `_checked`. Raises JobFileError, too, where values or overrides are nested too deeply."""
+    try:
+        return _checked(document, source, *args, **kwargs)
+    except RecursionError:
+        raise JobFileError([Problem("", "is nested too deeply")], source) from None
 
 
 def _checked(
@@ -221,7 +229,7 @@ def _override(
             holder = _entered(holder, part)
         if isinstance(holder, dict):
             holder[last] = _merged(holder.get(last), value)
-        elif isinstance(holder, list) and last.isdecimal() and int(last) < len(holder):
+        elif isinstance(holder, list) and is_index(last, holder):
             holder[int(last)] = _merged(holder[int(last)], value)
         else:
             misplaced.append(Problem(path, "there is no such key in the job"))
@@ -245,11 +253,7 @@ def _entered(holder: Any, part: str) -> Any:
         if holder.get(part) is None:
             holder[part] = {}
         return holder[part]
-    return (
-        holder[int(part)]
-        if isinstance(holder, list) and part.isdecimal() and int(part) < len(holder)
-        else None
-    )
+    return holder[int(part)] if isinstance(holder, list) and is_index(part, holder) else None
 
 
 def _merged(old: Any, new: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,6 +133,11 @@ def read(text: str, source: str | None = None) -> Document:
         raise JobFileError([Problem("", "is nested too deeply")], source) from None
     except yaml.YAMLError as error:
         raise JobFileError([_syntax_problem(error, text)], source) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # As PyYAML raises for a value that is none of its tag, such as `!!bool maybe`.
+        raise JobFileError(
+            [Problem("", "is not valid YAML: a value is not of its tag (!!...)")], source
+        ) from None
     finally:
         loader.dispose()
 
@@ -237,10 +242,15 @@ def _number(text: str) -> Any:
     return text
 
 
+def is_index(text: str, items: Sequence[object]) -> bool:
+    """Return whether a part of a path names one of the items."""
+    return text.isdecimal() and len(text) < _LONGEST_NUMBER and int(text) < len(items)
+
+
 def _child(node: yaml.Node, path: str) -> tuple[yaml.Mark, yaml.Node, str] | None:
     if isinstance(node, yaml.SequenceNode):
         index, _, rest = path.partition(".")
-        if index.isdecimal() and int(index) < len(node.value):
+        if is_index(index, node.value):
             item = node.value[int(index)]
             return item.start_mark, item, rest
     if isinstance(node, yaml.MappingNode):

@@ -105,6 +105,24 @@ def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(folder, capsys, 
     assert (captured.out, captured.err) == ("", f"ocidist: {file}: {message}\n")
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("name: &a [*a]", "an alias that contains itself"),
+        (BOMB, "more than 100000 values"),
+        ("a: !!bool maybe", "is not of its tag"),
+    ],
+    ids=["circle", "bomb", "tag"],
+)
+def test_a_file_that_is_an_attack_is_wrong_in_a_line(folder, capsys, text, message):
+    (folder / "attack.yaml").write_text(text)
+    assert main(["check", "attack.yaml"]) == 1
+    assert message in "".join(capsys.readouterr())
+
+
 # plan
 
 
@@ -194,6 +212,21 @@ def test_a_section_can_be_replaced_by_json_and_what_is_none_is_reported(folder, 
     assert {"A": "1", "B": "x=y", "C": "{{ params.c }}"}.items() <= env.items()
     assert main(["plan", "good.yaml", "--set", 'program.args=["200"']) == 2
     assert "--set program.args: is not valid JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("program.args=" + "[" * 20_000, "is nested too deeply"),
+        ("program.args=" + "[" * 900 + "]" * 900, "is nested too deeply"),
+        ("program.args=[" + "9" * 5000 + "]", "is not valid JSON"),
+        (f"program.args.{'9' * 5000}=1", "there is no such place"),
+    ],
+    ids=["open", "nested", "digits", "index"],
+)
+def test_a_replacement_that_nobody_could_mean_is_refused_in_a_line(folder, capsys, given, message):
+    assert main(["plan", "good.yaml", "--set", given]) in (1, 2)
+    assert message in capsys.readouterr().err
 
 
 def test_plan_shows_the_environment_of_each_role(folder, capsys):

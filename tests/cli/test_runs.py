@@ -211,7 +211,9 @@ def test_cancel_ends_all_nodes(ocidist: Terminal) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda how: how.name)
-def test_a_signal_ends_a_run_that_is_waited_for(ocidist: Terminal, how: signal.Signals) -> None:
+def test_a_signal_ends_a_run_that_is_waited_for(
+    ocidist: Terminal, backend: OciDataScience, how: signal.Signals
+) -> None:
     ocidist.write_job(seconds=60)
     # A suite that runs under `nohup` ignores SIGHUP, and what it starts inherits that.
     before = signal.signal(how, signal.SIG_DFL)
@@ -224,8 +226,11 @@ def test_a_signal_ends_a_run_that_is_waited_for(ocidist: Terminal, how: signal.S
     process.send_signal(how)
     process.communicate(timeout=60)
     assert process.returncode == 128 + how
-    assert "nodes: 2 " in ocidist("status")
     record = RunRecord.from_json(yaml.safe_load(note.read_text())["record"])
+    runs = backend._runs(record.ref.job_id, record.ref.compartment_id)
+    assert len(runs) == 2
+    assert {run.lifecycle_state for run in runs} <= {"CANCELING", "CANCELED"}
+    assert "nodes: 2 " in ocidist("status")
     assert record.lease, "killed harder, it would leave nodes without an end"
     assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
 

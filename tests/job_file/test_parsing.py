@@ -366,6 +366,8 @@ NOT_YAML = {
     ),
     "a: 1\nb: \x00": f"line 2: {NO_YAML} cannot contain the character #x0000",
     "a: !!int two": f"line 1: {NO_YAML} 'two' is not a whole number (column 4)",
+    "a: !!bool maybe": f"{NO_YAML} a value is not of its tag (!!...)",
+    "a: !!timestamp x": f"{NO_YAML} a value is not of its tag (!!...)",
     "nodes: {{ params.nodes }}": (
         f"line 1: {NO_YAML} a Jinja placeholder without quotes; "
         "Airflow fills it in, a check without Airflow cannot (column 9)"
