@@ -19,6 +19,8 @@ from airflow_provider_ocidist.emulator import private_files
 
 AUTHORITY_DAYS = 3650
 HOST_DAYS = 365
+MAX_HOSTS = 100
+"""Most hosts whose certificates are kept; a client of OCI asks for a dozen."""
 KEY_USES = ("digital_signature", "key_cert_sign", "crl_sign")
 OTHER_KEY_USES = (
     "content_commitment",
@@ -72,6 +74,9 @@ class Authority:
         """Return the server side of TLS for a host; its certificate is made when it is first asked for."""
         context = self._contexts.get(host)
         if context is None:
+            # Anybody on this machine may name hosts without end.
+            if len(self._contexts) >= MAX_HOSTS:
+                del self._contexts[next(iter(self._contexts))]
             context = self._contexts[host] = self._new_context(host)
         return context
 

@@ -7,7 +7,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 import socket
 import tempfile
 import uuid
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from airflow_provider_ocidist.emulator import private_files
+from airflow_provider_ocidist.emulator import private_files, trees
 from airflow_provider_ocidist.emulator.access import Access
 from airflow_provider_ocidist.emulator.app import App, Services
 from airflow_provider_ocidist.emulator.certificates import Authority
@@ -157,7 +156,7 @@ class Emulator:
             os.close(self._lock)
             self._lock = None
         if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            trees.remove(self.folder)
 
     async def _serve(
         self,

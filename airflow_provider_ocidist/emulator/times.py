@@ -10,6 +10,8 @@ from typing import Any
 from airflow_provider_ocidist.emulator.errors import invalid
 
 _FRACTION = re.compile(r"\.(\d+)")
+LAST_MS = 253402300799_999
+"""The last millisecond of the year 9999, which can be written."""
 
 
 def parsed(text: str) -> datetime:
@@ -23,9 +25,11 @@ def read_time(text: Any, name: str) -> int:
     """Return a time in milliseconds; one without an offset is UTC. Raises 400 that names the field."""
     try:
         moment = parsed(text)
-    except (TypeError, ValueError) as error:
+        # In UTC too it must be in a year that can be written.
+        moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
+    except (TypeError, ValueError, OverflowError) as error:
         raise invalid(f"{name} {text!r} is not an RFC 3339 time.") from error
-    return round(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() * 1000)
+    return min(round(moment.timestamp() * 1000), LAST_MS)
 
 
 def rfc3339(time_ms: int) -> str:

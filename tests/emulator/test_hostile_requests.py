@@ -13,6 +13,9 @@ from oci.exceptions import ServiceError
 from oci.object_storage.models import CreateMultipartUploadDetails
 
 from airflow_provider_ocidist.emulator import connections
+from airflow_provider_ocidist.emulator.errors import ApiError
+from airflow_provider_ocidist.emulator.status_page.log_tail import read_window
+from airflow_provider_ocidist.emulator.wire import page_token
 from tests.emulator.conftest import HTTP
 
 PROJECTS = "/20190101/projects"
@@ -137,3 +140,63 @@ def test_a_failure_is_logged_without_the_secret_of_a_url(emulator, monkeypatch, 
     assert HTTP.get(f"{emulator.url}/p/the-secret/n/x/b/ocidist/o/y").status_code == 500
     assert "/p/(hidden)/n/x" in caplog.text
     assert "the-secret" not in caplog.text
+
+
+EDGES = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59.9999999Z")
+
+
+@pytest.mark.parametrize("moment", EDGES)
+def test_a_time_at_the_edge_of_all_times_breaks_nothing(cloud, moment):
+    namespace, bucket = cloud.place
+    compartment = cloud.access.compartment_id
+    grants = f"/n/{namespace}/b/{bucket}/p"
+    point = {"timestamp": moment, "value": 1}
+    metric = {"namespace": "a", "compartmentId": compartment, "name": "b", "dimensions": {"c": "d"}}
+    entry = {"data": "x", "id": "1", "time": moment}
+    bodies = {
+        grants: {"name": "p", "accessType": "AnyObjectRead", "timeExpires": moment},
+        "/20190909/search": {
+            "searchQuery": f'search "{compartment}"',
+            "timeStart": moment,
+            "timeEnd": moment,
+        },
+        "/20180401/metrics": {"metricData": [{**metric, "datapoints": [point]}]},
+        f"/20180401/metrics/actions/summarizeMetricsData?compartmentId={compartment}": {
+            "namespace": "a",
+            "query": "b[1m].mean()",
+            "startTime": moment,
+            "endTime": moment,
+        },
+        f"/20200831/logs/{cloud.access.log_id}/actions/push": {
+            "specversion": "1.0",
+            "logEntryBatches": [
+                {"entries": [entry], "source": "s", "type": "t", "defaultlogentrytime": moment}
+            ],
+        },
+        f"/20180608/secrets/{cloud.access.secret_id}/actions/scheduleDeletion": {"timeOfDeletion": moment},
+    }
+    for path, body in bodies.items():
+        answer = requests.post(
+            f"{cloud.access.url}{path}", data=json.dumps(body), auth=cloud.jobs.base_client.signer
+        )
+        assert answer.status_code < 500, (path, answer.text)
+    for grant in cloud.objects.list_preauthenticated_requests(*cloud.place).data:
+        assert grant.time_expires.year == 9999
+
+
+@pytest.mark.parametrize("place", [[1, -5], [0, 10**30], [-1, 0], [True, 1], [1]])
+def test_a_place_in_a_search_that_was_not_given_out_is_refused(cloud, place):
+    body = {
+        "searchQuery": f'search "{cloud.access.compartment_id}"',
+        "timeStart": "2026-01-01T00:00:00Z",
+        "timeEnd": "2026-01-02T00:00:00Z",
+    }
+    path = f"/20190909/search?page={page_token(place)}"
+    assert refused(cloud, path, json.dumps(body).encode()) == (400, "InvalidParameter")
+
+
+@pytest.mark.parametrize("window", [[10**17, 10**17 + 9, None], [-1, 5, None], [0, 10**30, None]])
+def test_a_stretch_of_a_log_that_was_not_given_out_is_refused(window):
+    with pytest.raises(ApiError) as caught:
+        read_window(page_token(window))
+    assert caught.value.status == 400

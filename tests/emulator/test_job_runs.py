@@ -416,3 +416,20 @@ def test_a_nodes_folder_is_gone_after_it(cloud, emulator):
     while list((emulator.folder / "runs").iterdir()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+DEEP = """
+import os
+for _ in range(1200):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+
+def test_folders_nested_deeper_than_a_stack_are_gone_with_their_node(cloud, emulator):
+    run = cloud.run(DEEP)
+    assert run.lifecycle_state == "SUCCEEDED", run.lifecycle_details
+    deadline = time.monotonic() + 30
+    while list((emulator.folder / "runs").iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -7,6 +7,7 @@ import io
 import json
 import sqlite3
 from pathlib import Path
+from urllib.parse import quote
 
 import oci
 import pytest
@@ -14,6 +15,7 @@ from oci.data_science import models
 from oci.exceptions import ServiceError
 
 from airflow_provider_ocidist.emulator.context import Options
+from airflow_provider_ocidist.emulator.data_science.artifacts import artifact_name
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import HTTP, OPTIONS, Cloud
 
@@ -162,6 +164,25 @@ def test_an_artifact_comes_back_as_it_went(cloud):
     assert part.headers["content-range"] == f"bytes 1-3/{len(content)}"
     assert cloud.jobs.get_job_artifact_content(job_id, range="bytes=-2").data.content == content[-2:]
     assert refusal(cloud.jobs.get_job_artifact_content, job_id, range=f"bytes={len(content)}-")[0] == 416
+
+
+@pytest.mark.parametrize("name", ["é.py", "\N{SNOWMAN} \N{ROCKET}.py", "a'b%.py"])
+def test_an_artifact_of_any_name_comes_back_with_it(cloud, name):
+    job_id = cloud.jobs.create_job(cloud.job_details()).data.id
+    given = f"attachment; filename*=UTF-8''{quote(name)}"
+    cloud.jobs.create_job_artifact(job_id, b"pass", content_disposition=given)
+    answer = cloud.jobs.get_job_artifact_content(job_id)
+    assert answer.data.content == b"pass"
+    assert artifact_name(answer.headers["content-disposition"]) == name
+
+
+@pytest.mark.parametrize("name", ["a\r\nset-cookie: b=c.py", "a\0.py", "a\x7f.py", "\N{SNOWMAN}" * 85 + "!"])
+def test_an_artifact_with_a_name_that_no_file_or_header_has_is_refused(cloud, name):
+    job_id = cloud.jobs.create_job(cloud.job_details()).data.id
+    given = f"attachment; filename*=UTF-8''{quote(name)}"
+    refused = refusal(cloud.jobs.create_job_artifact, job_id, b"pass", content_disposition=given)
+    assert refused == (400, "InvalidParameter")
+    assert refusal(cloud.jobs.head_job_artifact, job_id)[0] == 404
 
 
 def test_an_artifact_cannot_be_changed(cloud):

@@ -98,20 +98,19 @@ def test_a_request_id_is_echoed_and_one_that_is_too_long_is_replaced(
     assert all(len(call["request_id"]) <= 255 for call in calls)
 
 
-def search(cloud: Cloud, query: str) -> tuple[int, float]:
-    """Return the status of a log search, and how many seconds it took."""
+def search(cloud: Cloud, query: str) -> int:
+    """Return the status of a log search."""
     body = {
         "searchQuery": query,
         "timeStart": "2026-01-01T00:00:00Z",
         "timeEnd": "2026-01-02T00:00:00Z",
     }
-    began = time.monotonic()
     answer = requests.post(
         f"{cloud.access.url}/20190909/search",
         data=json.dumps(body).encode(),
         auth=cloud.jobs.base_client.signer,
     )
-    return answer.status_code, time.monotonic() - began
+    return int(answer.status_code)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +127,18 @@ def search(cloud: Cloud, query: str) -> tuple[int, float]:
 def test_a_search_that_is_too_large_is_refused_and_others_are_answered_meanwhile(
     cloud: Cloud, condition: str
 ) -> None:
-    status, _ = search(cloud, f'search "{cloud.access.compartment_id}" | where {condition}')
-    assert status == 400
-    assert search(cloud, f'search "{cloud.access.compartment_id}" | where source = "a"')[0] == 200
+    began = time.process_time()
+    assert search(cloud, f'search "{cloud.access.compartment_id}" | where {condition}') == 400
+    # The emulator is in this process: it costs it no more than to read the request.
+    assert time.process_time() - began < 2
+    assert search(cloud, f'search "{cloud.access.compartment_id}" | where source = "a"') == 200
 
 
 def test_a_search_for_the_runs_of_many_gangs_is_not_too_large(cloud: Cloud) -> None:
     condition = " or ".join(
         f"source = '*ocid1.datasciencejobrun.oc1.iad.{'a' * 60}{number}'" for number in range(300)
     )
-    assert search(cloud, f'search "{cloud.access.compartment_id}" | where {condition}')[0] == 200
+    assert search(cloud, f'search "{cloud.access.compartment_id}" | where {condition}') == 200
 
 
 @only_as_root
@@ -224,4 +225,4 @@ def test_a_number_of_thousands_of_digits_in_a_path_names_nothing(cloud: Cloud) -
 
 @pytest.mark.parametrize("moment", ["9" * 5000, "\u00b2"])
 def test_a_search_by_a_time_that_is_none_is_refused(cloud: Cloud, moment: str) -> None:
-    assert search(cloud, f'search "{cloud.access.compartment_id}" | where datetime > {moment}')[0] == 400
+    assert search(cloud, f'search "{cloud.access.compartment_id}" | where datetime > {moment}') == 400

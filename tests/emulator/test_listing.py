@@ -11,7 +11,9 @@ import pytest
 from airflow_provider_ocidist.emulator.object_storage.index import Listing, NameIndex
 from tests.emulator.test_object_storage import refusal
 
-NAMES = sorted({"".join(random.Random(seed).choices("ab/é", k=seed % 6 + 1)) for seed in range(400)})
+LETTERS = "ab/é\U0010ffff"
+"""With the last that there is."""
+NAMES = sorted({"".join(random.Random(seed).choices(LETTERS, k=seed % 6 + 1)) for seed in range(400)})
 
 
 def expected(wanted: Listing) -> tuple[list[str], list[str]]:
@@ -31,7 +33,7 @@ def expected(wanted: Listing) -> tuple[list[str], list[str]]:
     return [name for name in fitting if name not in deeper], sorted(set(cuts))
 
 
-@pytest.mark.parametrize("prefix", ["", "a", "b/", "é", "zz"])
+@pytest.mark.parametrize("prefix", ["", "a", "b/", "é", "zz", "\U0010ffff", "a\U0010ffff", "\U0010ffff/"])
 @pytest.mark.parametrize("delimiter", [None, "/"])
 @pytest.mark.parametrize(
     "more", [{}, {"start": "ab"}, {"end": "b/a"}, {"start_after": "b"}, {"start": "a/", "end": "é"}]
@@ -46,6 +48,7 @@ def test_pages_together_are_what_was_asked_for(prefix, delimiter, more):
         assert len(page.names) + len(page.prefixes) <= 7
         found_names += page.names
         found_prefixes += page.prefixes
+        assert page.next_start is None or page.next_start > start
         start = page.next_start
     assert (found_names, found_prefixes) == (names, prefixes)
 

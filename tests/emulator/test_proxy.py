@@ -15,6 +15,7 @@ import httpx
 import oci
 import pytest
 
+from airflow_provider_ocidist.emulator import certificates
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.proxy import Refused, is_oci, target_of
 from airflow_provider_ocidist.emulator.server import Emulator
@@ -148,6 +149,15 @@ def test_each_installation_has_an_authority_of_its_own(folder, emulator):
     assert authority() == first
     with open(emulator.access.ca_file, "rb") as other:
         assert other.read() != first
+
+
+def test_of_the_hosts_that_anybody_names_only_some_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(certificates, "MAX_HOSTS", 3)
+    authority = certificates.Authority.open(tmp_path / "proxy")
+    for number in range(10):
+        newest = authority.context(f"h{number}.oraclecloud.com")
+    assert len(authority._contexts) == 3
+    assert authority.context("h9.oraclecloud.com") is newest
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import oci
 import pytest
 from oci.data_science import models
 
-from airflow_provider_ocidist.emulator.nodes import processes
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import Cloud
+from tests.views import need_views
 
 PROGRAM = """
 import os, pathlib, time
@@ -66,8 +66,8 @@ def content(cloud: Cloud, name: str) -> str:
 def test_a_bucket_and_a_file_system_are_where_the_program_looks(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, private: bool
 ) -> None:
-    if private and not processes.can_mount():
-        pytest.skip("this machine gives processes no view of the file system of their own")
+    if private:
+        need_views()
     monkeypatch.setattr("airflow_provider_ocidist.emulator.data_science.job_runs.can_mount", lambda: private)
     for name in ("corpus/a/x.txt", "corpus/gone.txt", "other.txt"):
         cloud.objects.put_object(*cloud.place, name, b"as it was")
@@ -203,3 +203,57 @@ def test_a_mount_outside_of_its_place_is_refused(cloud: Cloud) -> None:
         cloud.jobs.create_job(details)
     assert refused.value.status == 400
     assert "destinationPath" in refused.value.message
+
+
+DEEP = """
+import os
+os.chdir(os.environ.get("OCIDIST_MOUNT_ROOT", "") + "/mnt/in/data")
+open("beside.txt", "w").write("kept")
+for _ in range(1200):
+    os.mkdir("d")
+    os.chdir("d")
+open("lost.txt", "w").write("lost")
+"""
+
+
+def test_a_file_that_lies_deeper_than_a_name_is_long_fails_the_run_and_leaves_nothing(
+    cloud: Cloud, emulator: Emulator
+) -> None:
+    run = cloud.wait(cloud.start(with_mounts(cloud, DEEP)))
+    assert run.lifecycle_state == "FAILED"
+    assert "corpus/d/d/d" in run.lifecycle_details
+    assert "is invalid" in run.lifecycle_details
+    assert content(cloud, "corpus/beside.txt") == "kept"
+    assert not list((emulator.folder / "mounts").glob("*/beside.txt"))
+
+
+WRITES_LATE = """
+import os, pathlib, time
+root, go_on = pathlib.Path(os.environ.get("OCIDIST_MOUNT_ROOT", "/")), pathlib.Path({go_on!r})
+print("ready")
+while not go_on.exists():
+    time.sleep(0.05)
+(root / "mnt/in/data/late.txt").write_text("lost")
+"""
+
+
+def test_a_bucket_that_is_deleted_under_its_mount_fails_the_run_and_is_named(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    details = oci.object_storage.models.CreateBucketDetails(
+        name="own", compartment_id=cloud.access.compartment_id
+    )
+    cloud.objects.create_bucket(cloud.access.namespace, details)
+    mount = mounts(cloud)[0]
+    mount.bucket = "own"
+    job_id = with_mounts(cloud, WRITES_LATE.format(go_on=str(tmp_path / "go on")))
+    run_id = cloud.start(job_id, job_storage_mount_configuration_override_details_list=[mount])
+    deadline = time.monotonic() + 30
+    while "ready" not in cloud.messages(run_id):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    cloud.objects.delete_bucket(cloud.access.namespace, "own")
+    (tmp_path / "go on").touch()
+    run = cloud.wait(run_id)
+    assert run.lifecycle_state == "FAILED"
+    assert "the bucket own is not in step with its mount: the bucket was deleted" in run.lifecycle_details

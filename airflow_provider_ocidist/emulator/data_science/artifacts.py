@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.bodies import FileAnswer, Segment, read_range, receive_file
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.jobs import Job, Jobs
+from airflow_provider_ocidist.emulator.data_science.mount_folder import MAX_COMPONENT_BYTES
 from airflow_provider_ocidist.emulator.data_science.resources import BASE
 from airflow_provider_ocidist.emulator.data_science.rules import MAX_ARTIFACT_BYTES
-from airflow_provider_ocidist.emulator.errors import ApiError, conflict, not_found
+from airflow_provider_ocidist.emulator.errors import ApiError, conflict, invalid, not_found
 from airflow_provider_ocidist.emulator.nodes.machine import Artifact
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, new_etag
@@ -86,7 +87,7 @@ class Artifacts:
         if job.artifact_name is None:
             raise not_found()
         headers = {
-            "content-disposition": f"attachment; filename={job.artifact_name}",
+            "content-disposition": disposition_of(job.artifact_name),
             "content-type": "application/octet-stream",
         }
         part = read_range(call.headers.get("range"), job.artifact_size)
@@ -100,7 +101,18 @@ def check_absent(job: Job) -> None:
 
 
 def artifact_name(disposition: str) -> str:
-    """Return the file name of a Content-Disposition header, without any folder."""
+    """Return the file name of a Content-Disposition header, without any folder. Raises 400 for one that no file has."""
     match = re.search(r"filename\*?=(?:UTF-8'')?\"?([^\";]+)", disposition, re.IGNORECASE)
     name = PurePosixPath(unquote(match[1]).replace("\\", "/")).name.strip() if match else ""
+    if not name.isprintable() or len(name.encode()) > MAX_COMPONENT_BYTES:
+        raise invalid(
+            f"The file name in Content-Disposition must be printable, with at most {MAX_COMPONENT_BYTES} bytes."
+        )
     return name if name not in ("", ".", "..") else "artifact"
+
+
+def disposition_of(name: str) -> str:
+    """Return the Content-Disposition header of a download, in which a name beyond ASCII is encoded (RFC 6266)."""
+    if name.isascii() and name.isprintable():
+        return f"attachment; filename={name}"
+    return f"attachment; filename*=UTF-8''{quote(name, safe='')}"

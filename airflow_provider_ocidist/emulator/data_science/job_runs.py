@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
+from airflow_provider_ocidist.emulator import trees
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science import lifecycle
 from airflow_provider_ocidist.emulator.data_science.artifacts import Artifacts
@@ -112,7 +112,7 @@ class JobRuns:
             if not run.is_over:
                 self._end(run.id, lifecycle.after_restart(State(run.state)))
         for folder in self._folder.iterdir():
-            shutil.rmtree(folder, ignore_errors=True)
+            trees.remove(folder)
 
     def routes(self) -> list[Route]:
         one = f"{BASE}/jobRuns/{{id}}"
@@ -181,7 +181,7 @@ class JobRuns:
             ending = lifecycle.not_started(f"Internal error: {error}")
         finally:
             if not self._context.options.keep_node_files:
-                shutil.rmtree(self._folder / run_id.rpartition(".")[2], ignore_errors=True)
+                trees.remove(self._folder / run_id.rpartition(".")[2])
             del self._live[run_id]
             del self._tasks[run_id]
         if not execution.abandoned:

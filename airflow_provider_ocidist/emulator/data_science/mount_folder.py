@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from airflow_provider_ocidist.emulator.object_storage.headers import MAX_NAME_BYTES
+
 FRESH = ".ocidist-mounting-"
 """Prefix of the names of files that are being written."""
 MAX_COMPONENT_BYTES = 255
@@ -38,10 +40,16 @@ class MountFolder:
         self.path = path
 
     def files(self) -> dict[str, FileState]:
-        """Return the regular files by name; those whose names are not UTF-8 have surrogates in them."""
+        """Return the regular files by name; those whose names are not UTF-8 have surrogates in them.
+
+        A folder whose own name is longer than any object may have stands for all that is in it.
+        """
         found = {}
-        for folder, _, names, fd in os.fwalk(self.path, onerror=_unless_gone, follow_symlinks=False):
+        for folder, folders, names, fd in os.fwalk(self.path, onerror=_unless_gone, follow_symlinks=False):
             parent = Path(folder).relative_to(self.path)
+            for name in [each for each in folders if len(os.fsencode(parent / each)) > MAX_NAME_BYTES]:
+                folders.remove(name)
+                found[(parent / name).as_posix()] = FileState(0, 0)
             for name in names:
                 # A program may remove the file meanwhile.
                 with suppress(FileNotFoundError):

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import hashlib
 import logging
-import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from airflow_provider_ocidist.emulator import trees
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.mount_folder import FileState, MountFolder, unheld
 from airflow_provider_ocidist.emulator.data_science.rules import mount_place
@@ -122,11 +122,11 @@ class StorageMounts:
         if self._users[folder] == 0 and folder in self._mirrors:
             del self._mirrors[folder]
             self._tasks.pop(folder).cancel()
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(trees.remove, folder)
         return unsent
 
     def reset(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        trees.remove(self._folder)
 
 
 def _prefix(mount: Details) -> str:
@@ -155,6 +155,9 @@ class Mirror:
                 files = await asyncio.to_thread(self._folder.files)
             except OSError as error:
                 self._note({WHOLE: f"it cannot be read: {_reason(error)}"})
+                return
+            if not self._catalog.has(self._bucket):
+                self._note({WHOLE: "the bucket was deleted"})
                 return
             objects = self._objects()
             problems = unheld(objects)

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.logs.catalog import Catalog, Log
 from airflow_provider_ocidist.emulator.logs.entries import Entries, field_of_all
 from airflow_provider_ocidist.emulator.logs.query import LogQuery, Scope, parse
 from airflow_provider_ocidist.emulator.logs.streams import Streams
-from airflow_provider_ocidist.emulator.times import read_time
+from airflow_provider_ocidist.emulator.times import LAST_MS, read_time
 from airflow_provider_ocidist.emulator.wire import Call, Route, page_token, read_page_token
 
 DAY_MS = 24 * 3600 * 1000
@@ -145,7 +145,8 @@ def _place(token: str | None) -> Place:
     if token is None:
         return Place(None, 0)
     found = read_page_token(token)
-    if not isinstance(found, list) or [type(each) for each in found] != [int, int]:
+    whole = isinstance(found, list) and [type(each) for each in found] == [int, int]
+    if not whole or not all(0 <= each <= LAST_MS for each in found):
         raise invalid("page is not a token of this service.")
     return Place(*found)
 

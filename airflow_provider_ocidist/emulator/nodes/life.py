@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from airflow_provider_ocidist.emulator import trees
 from airflow_provider_ocidist.emulator.nodes import machine, processes
 from airflow_provider_ocidist.emulator.nodes.capacity import Capacity, happens
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError, NodeSpec
@@ -113,7 +113,7 @@ class NodeLife:
         finally:
             self._capacity.give_back(address)
             if not self._plan.keep_files:
-                await asyncio.to_thread(shutil.rmtree, self._spec.folder, ignore_errors=True)
+                await asyncio.to_thread(trees.remove, self._spec.folder)
 
     async def _provisioned(self, spec: NodeSpec, address: str) -> NodeEnd:
         command = await asyncio.to_thread(machine.prepare, spec)

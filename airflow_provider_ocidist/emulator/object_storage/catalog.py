@@ -151,6 +151,10 @@ class Catalog:
             f" '{self._context.ids.namespace}' or you are not authorized to access it",
         )
 
+    def has(self, bucket: Bucket) -> bool:
+        """Return whether a bucket is still there, under whatever name."""
+        return bucket.id in self._indexes
+
     def index(self, bucket: Bucket) -> NameIndex:
         return self._indexes[bucket.id]
 

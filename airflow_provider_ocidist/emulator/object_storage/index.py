@@ -67,7 +67,7 @@ class NameIndex:
                 place += 1
             else:
                 prefixes.append(name[: cut + len(wanted.delimiter)])
-                place = bisect_left(self._names, prefixes[-1] + LAST, place, end)
+                place = min(self._past(prefixes[-1]), end)
         return Page(names, prefixes, self._at(place, end))
 
     def _first(self, wanted: Listing) -> int:
@@ -77,8 +77,15 @@ class NameIndex:
         return place
 
     def _past_last(self, wanted: Listing) -> int:
-        place = bisect_left(self._names, wanted.prefix + LAST) if wanted.prefix else len(self._names)
+        place = self._past(wanted.prefix)
         return place if wanted.end is None else min(place, bisect_left(self._names, wanted.end))
+
+    def _past(self, prefix: str) -> int:
+        """Return the place after all names that begin so."""
+        kept = prefix.rstrip(LAST)  # nothing comes after the last character: the one before it decides
+        if not kept:
+            return len(self._names)
+        return bisect_left(self._names, kept[:-1] + chr(ord(kept[-1]) + 1))
 
     def _at(self, place: int, end: int) -> str | None:
         return self._names[place] if place < end else None

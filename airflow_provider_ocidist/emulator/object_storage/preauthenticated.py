@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from airflow_provider_ocidist.emulator.object_storage.listing import Lists, read
 from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart, Upload, part_number
 from airflow_provider_ocidist.emulator.object_storage.objects import OBJECT, Objects
 from airflow_provider_ocidist.emulator.store import Table
-from airflow_provider_ocidist.emulator.times import parsed
+from airflow_provider_ocidist.emulator.times import read_time, rfc3339
 from airflow_provider_ocidist.emulator.wire import Call, Principal, Route, answer, now, page
 
 REQUESTS = f"{BUCKET}/p"
@@ -217,14 +217,10 @@ def check_grant(grant: Grant, listing: str | None) -> None:
 
 
 def _in_future(text: str) -> str:
-    try:
-        moment = parsed(text)
-    except ValueError as error:
-        raise invalid("timeExpires must be a time as in 2030-01-31T12:00:00Z.") from error
-    moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
-    if moment <= datetime.now(timezone.utc):
+    time_ms = read_time(text, "timeExpires")
+    if time_ms <= time.time() * 1000:
         raise invalid("timeExpires must be in the future.")
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339(time_ms)
 
 
 def _body(grant: Grant) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.emulator.data_science.job_runs import JobRun
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid
 from airflow_provider_ocidist.emulator.logs.search import MAX_RANGE_MS
 from airflow_provider_ocidist.emulator.status_page.inside import Inside
-from airflow_provider_ocidist.emulator.times import read_time, rfc3339
+from airflow_provider_ocidist.emulator.times import LAST_MS, read_time, rfc3339
 from airflow_provider_ocidist.emulator.wire import page_token, read_page_token
 
 LINES = 500
@@ -36,7 +36,8 @@ class Window:
 def read_window(token: str) -> Window:
     """Return the window of a `Window.token`. Raises 400."""
     found = read_page_token(token)
-    if not isinstance(found, list) or [type(each) for each in found[:2]] != [int, int] or len(found) != 3:
+    whole = isinstance(found, list) and [type(each) for each in found[:2]] == [int, int] and len(found) == 3
+    if not whole or not all(0 <= each <= LAST_MS for each in found[:2]):
         raise invalid("The place in the log is not one that was given here.")
     return Window(found[0], found[1], None if found[2] is None else str(found[2]))
 

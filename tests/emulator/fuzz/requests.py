@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.emulator import body_models
+from airflow_provider_ocidist.emulator.wire import page_token
 from tests.emulator.fuzz import rule_bodies, values
 from tests.emulator.fuzz.api import Door, Request, request
 
@@ -109,6 +110,8 @@ HEADER_NAMES = (
         "upgrade",
     ),
 )
+PLACES = ([1, -5], [0, 10**30], [10**17, 10**17 + 9, None], ["a", "b"], [[], {}], "\U0010ffff")
+"""In lists, as their tokens hold them."""
 VERBS = ("GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS", "TRACE", "PROPFIND")
 TEXT_MODEL = {
     "POST /20190909/search": "searchQuery",
@@ -196,7 +199,10 @@ def _query(known: Known, dice: random.Random) -> str:
         value = dice.choice(known.ids) if dice.random() < 0.2 else values.text(dice)
         if dice.random() < 0.05:
             value = base64.urlsafe_b64encode(values.text(dice).encode("utf-8", "surrogatepass")).decode()
-        chosen.append((dice.choice(QUERY_NAMES), value.encode("utf-8", "surrogatepass")))
+        name = dice.choice(QUERY_NAMES)
+        if name in ("page", "after", "before") and dice.random() < 0.5:
+            value = page_token(dice.choice(PLACES))
+        chosen.append((name, value.encode("utf-8", "surrogatepass")))
     if dice.random() < 0.01:
         chosen *= 500
     return urlencode(chosen)
@@ -298,7 +304,15 @@ def _no_signature(known: Known, dice: random.Random) -> str:
 
 def _to_the_proxy(dice: random.Random) -> Request:
     host = dice.choice(
-        ("example.com:443", "a.oraclecloud.com:443", f"{values.text(dice)}:1", "[::1]:80", "x:99999", "x")
+        (
+            "example.com:443",
+            "a.oraclecloud.com:443",
+            f"{dice.getrandbits(32):x}.oraclecloud.com:443",
+            f"{values.text(dice)}:1",
+            "[::1]:80",
+            "x:99999",
+            "x",
+        )
     )
     raw = f"{dice.choice(('CONNECT', 'GET'))} {host} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode(
         "utf-8", "surrogatepass"

@@ -27,6 +27,10 @@ WRONG: tuple[Any, ...] = (
     {"a": {"b": []}},
     10**400,
 )
+MOMENTS = (
+    *("2026-01-01T00:00:00Z", "soon", "", "9999-12-31T23:59:59-14:00"),
+    *("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.9999999Z"),
+)
 TEXTS = (
     *(
         "",
@@ -75,6 +79,7 @@ TEXTS = (
         "\u202e",
         "e\u0301",
         "\ufeff",
+        "\U0010ffff/a",
         "\ud800",
         "a" * 300,
         "a" * 5000,
@@ -85,6 +90,8 @@ TEXTS = (
     *(
         "ocid1.x",
         "ocid1.datasciencejob.oc1.iad.aaaa",
+        "attachment; filename*=UTF-8''%0D%0Ax%3A%20y.py",
+        "attachment; filename*=UTF-8''%E2%98%83%00.py",
         "bytes=0-",
         "bytes=-1",
         "bytes=9-1",
@@ -141,7 +148,7 @@ def of_type(wanted: str, dice: random.Random, depth: int) -> Any:
         return {str(number): of_type(mapped[1], dice, depth + 1) for number in range(dice.randrange(3))}
     plain = {
         "str": lambda: dice.choice(("text", "", "ocid1.x", "\N{ROCKET}", "a" * 300)),
-        "datetime": lambda: dice.choice(("2026-01-01T00:00:00Z", "soon", "")),
+        "datetime": lambda: dice.choice(MOMENTS),
         "bool": lambda: dice.random() < 0.5,
         "int": lambda: dice.choice((0, 1, -1, 2**40)),
         "float": lambda: dice.choice((0.0, 1.5, -1, 1e300)),

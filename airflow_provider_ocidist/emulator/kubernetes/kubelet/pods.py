@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_ocidist.emulator import trees
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.kubernetes import events
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
@@ -89,7 +89,7 @@ class PodLife:
             self._machines.hosts.remove(self.pod)
             self._machines.pool.give_back(self._address)
             self._report(is_over=True)
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await asyncio.to_thread(trees.remove, self._folder)
 
     def end(self, grace_s: float) -> None:
         """Stop all containers within so many seconds; a later call may shorten the time."""
