@@ -539,3 +539,66 @@ def test_only_a_failure_that_nothing_explains_has_vanished() -> None:
     assert not states.has_vanished(failed(), pod())
     assert states.has_vanished(failed(a_report(lost=True)), pod())
     assert not states.has_vanished(NodeStatus(rank=0, run_id="p", state=NodeState.MISSING), None)
+
+
+# what is kept between looks
+
+
+def test_of_a_pod_what_is_read_is_kept_and_nothing_else() -> None:
+    container = {"name": "pytorch", "state": ended(3), "lastState": ended(4), "restartCount": 2}
+    conditions = [*unscheduled(NO_GPU), *DISRUPTED]
+    kept: dict[str, Any] = {
+        "metadata": {"name": "p", "uid": "u", "creationTimestamp": START, "deletionTimestamp": START},
+        "spec": {"restartPolicy": "Never", "volumes": [{"name": "ocidist-agent"}]},
+        "status": {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "low",
+            "startTime": START,
+            "conditions": conditions,
+            "initContainerStatuses": [{**container, "name": "fetch"}],
+            "containerStatuses": [container],
+        },
+    }
+    whole = {
+        "metadata": {**kept["metadata"], "managedFields": ["x"], "labels": {"a": "b"}},
+        "spec": {
+            **kept["spec"],
+            "nodeName": "n",
+            "volumes": [{"name": "data"}, {"name": "ocidist-agent", "x": 1}],
+        },
+        "status": {
+            **kept["status"],
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": "True"}, *conditions],
+            "initContainerStatuses": [{**container, "name": "fetch", "image": "i"}],
+            "containerStatuses": [{**container, "imageID": "i"}],
+        },
+    }
+    assert states.essence(whole) == kept
+    assert states.essence(kept) == kept
+    nothing: dict[str, Any] = {"metadata": {}, "spec": {}, "status": {}}
+    assert states.essence({}) == states.essence(nothing) == nothing
+    empty = {"conditions": [], "initContainerStatuses": [], "containerStatuses": None, "reason": ""}
+    of_a_stranger = {"spec": {"volumes": [{"name": "data"}]}, "status": empty}
+    assert states.essence(of_a_stranger) == nothing
+    assert states.essence({"status": {"conditions": [{"type": "Ready"}]}}) == nothing
+
+
+def test_of_an_event_what_is_read_is_kept_and_nothing_else() -> None:
+    kept = {
+        "type": "Warning",
+        "reason": "Failed",
+        "message": "m",
+        "lastTimestamp": START,
+        "eventTime": START,
+        "firstTimestamp": START,
+        "involvedObject": {"kind": "Pod", "name": "p"},
+    }
+    whole = {
+        **kept,
+        "source": {"component": "kubelet"},
+        "involvedObject": {"kind": "Pod", "name": "p", "uid": "u"},
+    }
+    assert states.words_of(whole) == kept
+    assert states.words_of({"reason": "Failed", "count": 3}) == {"reason": "Failed", "involvedObject": {}}
