@@ -75,7 +75,7 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
     ) -> None:
         if inspect.iscoroutinefunction(python_callable) or inspect.isgeneratorfunction(python_callable):
             raise TypeError(
-                f"{python_callable.__name__} must be a plain function: nobody would await or iterate it"
+                f"{python_callable.__name__} must be a plain function: the nodes neither await nor iterate it"
             )
         super().__init__(
             job=job, python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
@@ -98,7 +98,8 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
             call = json.dumps({"args": list(self.op_args), "kwargs": dict(self.op_kwargs)})
         except TypeError as error:
             raise AirflowFailException(
-                f"{name} cannot be called on the nodes: {error}; hand over what JSON can hold, as the URI of the rest"
+                f"{name} cannot be called on the nodes: {error}; pass only values that JSON can represent, and "
+                "the URI of anything else"
             ) from error
         return PROGRAM.format(source=source_of(self.python_callable), call=call, name=name)
 

@@ -83,7 +83,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def all_rows(results: Results) -> str:
-    titles = ("row", "measure", "ours", "peer", "less is", "peer / ours", "target", "measured")
+    titles = ("row", "measure", "ours", "peer", "winner", "peer / ours", "target", "measured")
     return table(
         titles,
         [

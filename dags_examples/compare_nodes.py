@@ -87,7 +87,7 @@ with DAG(
         task_id="train",
         job="jobs/compare.yaml",
         deferrable=True,
-        max_active_tis_per_dagrun=1,  # one after the other: side by side they would share what they are measured on
+        max_active_tis_per_dagrun=1,  # one after the other: at the same time they would share processors
         map_index_template="{{ task.overrides['nodes'] }} nodes",
     ).expand(overrides=tried)
     compare(train.output, tried)

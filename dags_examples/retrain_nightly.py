@@ -24,7 +24,7 @@ with DAG(
     schedule=CronDataIntervalTimetable("0 3 * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
-    max_active_runs=1,  # each run goes on from the one before
+    max_active_runs=1,  # each run starts from the model of the one before
     params={"epochs": Param(100, type="integer", minimum=1, title="Epochs on each day")},
     tags=["example", "ocidist"],
 ) as dag:
@@ -46,7 +46,7 @@ with DAG(
     @task(inlets=[nightly_demand])
     def last_model(*, inlet_events) -> dict[str, object]:
         """Return the newest model and its epoch, as the last success recorded them; before the first there is none."""
-        # An event that was made by hand names no model.
+        # An event that a user created names no model.
         saved = [event.extra for event in inlet_events[nightly_demand] if event.extra.get("checkpoint_uri")]
         if not saved:
             return {"checkpoint_uri": "", "epoch": 0}
@@ -55,7 +55,7 @@ with DAG(
     DistributedTrainingOperator(
         task_id="train",
         job="jobs/demand.yaml",
-        # How far to go, not how many more: a retry that resumes shall end where the first try would have.
+        # The epoch to reach, not a number of further epochs: so a retry ends at the same epoch as the first try.
         env={"EPOCHS": "{{ ti.xcom_pull('last_model')['epoch'] + params.epochs }}"},
         overrides={
             "inputs.0.source": extract(),

@@ -49,6 +49,6 @@ with DAG(
         overrides={"inputs.0.source": scratch},
         deferrable=True,
     )
-    # When a person marks the training as failed, teardowns begin while its nodes still read the folder.
+    # When a user marks the training as failed, teardowns begin while its nodes still read the folder.
     end = EndTrainingOperator(task_id="end", training=train).as_teardown()
     train >> end >> remove_scratch(scratch)

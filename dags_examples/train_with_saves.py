@@ -1,8 +1,8 @@
-"""Train with checkpoints that cost little, and hand on the newest.
+"""Train with checkpoints that hardly stop the training, and return the newest.
 
-Use it where saving stops a training for too long: the program calls `airflow_provider_ocidist.saves`, which copies the
-state in memory and writes it beside the training. Here the nodes are processes of the machine that runs the task;
-with another section `backend` in `jobs/saved.yaml` they are anywhere else.
+Use it if saving stops a training for too long: the program calls `airflow_provider_ocidist.saves`, which copies the
+state in memory and writes it while the training continues. Here the nodes are processes of the machine that runs the
+task; another section `backend` in `jobs/saved.yaml` names another home.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ HOMES = {
     "`ocidist suspend`, `ocidist resume`": Suspends,
     "`ocidist diff` with a run": ShowsWhatItCreated,
     "`ocidist preflight`": ChecksBeforehand,
-    "secrets of a run that another started are masked by asking the platform": NamesSecrets,
+    "asks the platform for the secrets of a run that another process started, to mask them": NamesSecrets,
 }
 
 

@@ -118,12 +118,12 @@ class Node:
         return workspace
 
     def _restore(self, workspace: Workspace) -> None:
-        """Fetch the checkpoint to go on from; in the place of a lost node not before the others have sent theirs."""
+        """Fetch the checkpoint to resume from; in the place of a lost node not before the others have sent theirs."""
         if self.heartbeat.launch:
             try:
                 self._await_others_saved()
             except SucceededBefore as error:
-                raise AgentError(f"nothing is left to take part in: {error}", cause=Cause.NODE) from error
+                raise AgentError(f"this node came too late to train: {error}", cause=Cause.NODE) from error
         self.checkpoints.restore(workspace)
 
     def _one_launch(self, launcher: Launcher, workspace: Workspace) -> Outcome:

@@ -71,7 +71,7 @@ try:
 except (RequestError, ImportError, ValueError, OSError, zipfile.BadZipFile) as error:
     sys.exit(
         f"ocidist: the agent cannot be fetched from {place}: {error}. Remedy: see that this node may read work_dir, "
-        "and write to HOME or TMPDIR; or choose an image that holds airflow-provider-ocidist VERSION"
+        "and write to HOME or TMPDIR; or choose an image that contains airflow-provider-ocidist VERSION"
     )
 os.execv(sys.executable, [sys.executable, folder + "/ocidist/node.py"])
 """)

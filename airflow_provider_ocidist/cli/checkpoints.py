@@ -153,7 +153,7 @@ def _found(options: argparse.Namespace) -> Iterator[tuple[Store, Sequence[Item]]
         there = _opened(f"{uri.rstrip('/')}/{place}", access) if place else store
         items = catalog.items(there)
         if not items:
-            raise Unusable(f"{uri}: there is no checkpoint, nor anything else")
+            raise Unusable(f"{uri}: is empty, or does not exist")
         yield there, items
 
 
@@ -162,10 +162,11 @@ def _uri(options: argparse.Namespace) -> str:
     if "://" in options.place or Path(options.place).expanduser().is_dir():
         return str(options.place)
     if not Path(options.place).expanduser().exists():
-        raise Unusable(f"{options.place}: is not there; name a folder of checkpoints, a URI, or a run's note")
+        what = "name a folder of checkpoints, a URI, or the info.yaml of a run"
+        raise Unusable(f"{options.place}: does not exist; {what}")
     uri = note.read(Path(options.place))["record"]["ref"].get("checkpoints_uri")
     if not uri:
-        raise Unusable(f"{options.place}: its run keeps no checkpoints (the job has no section checkpoints)")
+        raise Unusable(f"{options.place}: its run saves no checkpoints (the job has no section checkpoints)")
     return str(uri)
 
 
@@ -353,6 +354,6 @@ def _one(options: argparse.Namespace) -> str:
         raise Unusable(f"{uri}: no whole checkpoint{_of_step(options)} found")
     if len({each["uri"].rpartition("/")[0] for each in wanted}) > 1:
         raise Unusable(
-            f"{uri}: several trainings have saved below it; name one of `ocidist checkpoints list`"
+            f"{uri}: several trainings have saved below it; name a checkpoint that `ocidist checkpoints list` prints"
         )
     return str(wanted[0]["uri"])

@@ -47,7 +47,7 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
         given = _given(text) if text else {}
     except ValueError as error:
         # Without the text itself: it may hold a key.
-        raise Unusable(f"{variable} holds no connection: {error}") from error
+        raise Unusable(f"{variable} does not contain a connection: {error}") from error
     return given | credentials.oci_fields(dict(map(_field, options.field)))
 
 
@@ -99,9 +99,9 @@ def _mapping(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - the text is wrong, not a type of ours
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - the text is wrong, not a type of ours
     return value
 
 

@@ -71,13 +71,13 @@ def run(options: argparse.Namespace) -> int:
         return FINE
     say(f"{counted(report.files, 'file')}, {counted(report.bytes, 'byte')} in {report.seconds:.1f} s")
     if report.unchanged:
-        say(f"{counted(len(report.unchanged), 'file')} there already")
+        say(f"{counted(len(report.unchanged), 'file')} unchanged at the target")
     if report.deleted:
         say(f"{counted(len(report.deleted), 'file')} deleted that only the target had")
     if report.unverified:
         say(f"{counted(len(report.unverified), 'file')} compared by size only")
     if report.resumed_bytes:
-        say(f"{counted(report.resumed_bytes, 'byte')} there from a copy that was cut off")
+        say(f"{counted(report.resumed_bytes, 'byte')} resumed from an interrupted copy")
     for name in report.skipped:
         say(f"skipped: {name}", "yellow", stderr=True)
     return FINE

@@ -91,7 +91,7 @@ def _values(options: argparse.Namespace) -> dict[str, str]:
     if options.nodes < 1:
         raise Unusable(f"--nodes {options.nodes}: there must be at least one")
     if options.launcher not in (known := kinds.names("launchers")):
-        raise Unusable(f"--launcher {options.launcher}: there are {', '.join(known)}")
+        raise Unusable(f"--launcher {options.launcher}: must be one of {', '.join(known)}")
     name = options.name or options.folder.resolve().name
     return {
         "NAME": re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-") or "training",

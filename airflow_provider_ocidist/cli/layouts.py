@@ -32,7 +32,7 @@ WEIGHTS = "model.safetensors"
 def staging(target: Path) -> Iterator[Path]:
     """Yield a new folder beside a target, which is removed at the end. Raises Unusable when the target is there."""
     if target.exists():
-        raise Unusable(f"{target}: is there already; name a new path")
+        raise Unusable(f"{target}: exists already; name a new path")
     target.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as folder:
         yield Path(folder)
@@ -44,7 +44,7 @@ def write(fetched: Path, target: Path, *, layout: str, file: str | None, key: st
         return Path(shutil.move(fetched, target))
     if layout == "huggingface" and not (fetched.is_dir() and (fetched / "config.json").exists()):
         raise Unusable(
-            f"{fetched.name}: has no config.json, which only its program can write; "
+            f"{fetched.name}: has no config.json, and only the training program can write one; "
             "--to safetensors writes the weights alone"
         )
     weights = _weights(fetched, file, key)
@@ -102,7 +102,7 @@ def _weight_files(fetched: Path, file: str | None) -> list[Path]:
     if len(torches) != 1:
         names = ", ".join(str(path.relative_to(fetched)) for path in torches) or "none"
         raise Unusable(
-            f"{fetched.name}: which file holds the model's weights? --file NAME; there are: {names}"
+            f"{fetched.name}: which file contains the model's weights? --file NAME; there are: {names}"
         )
     return torches
 
@@ -140,7 +140,7 @@ def _tensors(content: Any, name: str, key: str | None) -> Mapping[str, Any]:
     }
     if len(models) != 1:
         raise Unusable(
-            f"{name}: which entry holds the model's weights? --key NAME; it has: {', '.join(states) or 'none'}"
+            f"{name}: which entry contains the model's weights? --key NAME; it has: {', '.join(states) or 'none'}"
         )
     return next(iter(models.values()))
 

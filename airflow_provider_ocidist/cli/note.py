@@ -92,7 +92,8 @@ def hide_secrets_of(backend: Backend, ref: RunRef) -> None:
     try:
         hide(secrets_of_gang(backend, ref))
     except OcidistError as error:
-        say(f"its secrets are not known, and so masked by their form alone: {error}", "yellow", stderr=True)
+        text = f"the run's secrets cannot be read, so only texts in the form of a secret are masked: {error}"
+        say(text, "yellow", stderr=True)
 
 
 def info_of(record: RunRecord) -> dict[str, Any]:
@@ -119,7 +120,7 @@ def begun(path: Path, job: TrainingJob) -> RunKey | None:
     except (LookupError, TypeError, ValueError):
         key = None
     if key is None or key.dag_id != job.name:
-        raise Unusable(f"{path} is of an earlier run: remove it, or name another with --info")
+        raise Unusable(f"{path} belongs to an earlier run: remove it, or name another file with --info")
     return key
 
 
@@ -132,9 +133,9 @@ def note_beginning(path: Path, key: RunKey) -> None:
     except FileExistsError:
         # Of the same key, or just written by another process.
         if _load(path) != {"begun": codec.encode(key)}:
-            raise Unusable(f"{path} is of another run: name another with --info") from None
+            raise Unusable(f"{path} belongs to another run: name another file with --info") from None
     except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}; name another place with --info") from error
+        raise Unusable(f"{path}: {error.strerror}; name another file with --info") from error
 
 
 def write(path: Path, record: RunRecord) -> None:
@@ -151,13 +152,13 @@ def read(path: Path) -> dict[str, Any]:
     info = _load(path)
     if isinstance(info, dict) and "begun" in info:
         raise Unusable(
-            f"{path}: its run is not complete: the same `ocidist run` again goes on where it was; "
-            f"if it created nothing (`ocidist list`), remove {path}"
+            f"{path}: its run was created only in part: repeat the same `ocidist run` to complete it; "
+            f"if `ocidist list` shows nothing of it, remove {path}"
         )
     try:
         RunRecord.from_json(info["record"])
     except (LookupError, TypeError, ValueError) as error:
-        raise Unusable(f"{path}: is no note of `ocidist run`") from error
+        raise Unusable(f"{path}: was not written by `ocidist run`") from error
     return dict(info)
 
 
@@ -176,4 +177,4 @@ def _load(path: Path) -> Any:
         remedy = "name the file that `ocidist run` has written, or an id that `ocidist list` prints, with its --backend"
         raise Unusable(f"{path}: {error.strerror}; {remedy}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise Unusable(f"{path}: is no note of `ocidist run`") from error
+        raise Unusable(f"{path}: was not written by `ocidist run`") from error

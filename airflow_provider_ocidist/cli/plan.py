@@ -37,7 +37,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--like",
         metavar="RUN",
-        help="an earlier run, by its note or its id: foretell from its pace what this one will use",
+        help="earlier run (its info.yaml or its id): print what the job will use if it goes as that run did",
     )
     add_connection(parser)
     add_json(parser)
@@ -59,7 +59,7 @@ class Earlier:
         at = time.time() if self.status.at is None else self.status.at
         used = foretold(self.status, at, nodes, price)
         if used is None:
-            return f"{self.name} shows neither its end nor a pace"
+            return f"{self.name} has neither ended nor shown a pace"
         other = "" if nodes == self.nodes else f", which had {counted(self.nodes, 'node')}"
         return f"about {used} if it goes as {self.name} did{other}"
 

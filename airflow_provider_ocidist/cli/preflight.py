@@ -51,7 +51,7 @@ def _print(findings: list[Finding]) -> None:
             say(f"{'':<4}  {'':<{width}}  -> {finding.fix}")
     failed = sum(finding.mark is Mark.FAIL for finding in findings)
     warned = sum(finding.mark is Mark.WARN for finding in findings)
-    say(f"{counted(len(findings), 'check')}: {failed} failed, {warned} to look at", "bold")
+    say(f"{counted(len(findings), 'check')}: {failed} failed, {warned} with a warning", "bold")
 
 
 def _place(backend: Backend, job: TrainingJob) -> list[Finding]:

@@ -80,7 +80,11 @@ def _run(options: argparse.Namespace) -> int:
     try:
         record = _submit(options, backend, job, key)
     except BaseException:
-        say(f"not complete; the same command resumes it, from {options.info}", "yellow", stderr=True)
+        say(
+            f"not complete; to complete it, repeat the same command (with {options.info})",
+            "yellow",
+            stderr=True,
+        )
         raise
     if options.wait:
         return _wait(options, backend, job, record)
@@ -128,7 +132,7 @@ def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, recor
                 options, backend, record, partial(_raise_for_another_gang, backend, job, before)
             )
         except GangToReplace as lost:
-            say(f"{lost}; asking for another gang, which goes on from there", "yellow", stderr=True)
+            say(f"{lost}; creating another gang, which resumes the training", "yellow", stderr=True)
         record = _submit(options, backend, job, record.ref.key)
 
 

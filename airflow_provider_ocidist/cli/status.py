@@ -129,7 +129,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print_json(found)
     elif not found:
-        say("there is no gang of ocidist" + (f" whose name holds {options.name!r}" if options.name else ""))
+        say("there is no run of ocidist" + (f" whose name contains {options.name!r}" if options.name else ""))
     else:
         _print_gangs(found)
     return FINE

@@ -36,5 +36,5 @@ def _act(options: argparse.Namespace, *, suspended: bool) -> int:
     if options.json:
         print_json({"name": record.ref.key.name, "asked": done})
     else:
-        say(f"{record.ref.key.name}: asked to be {done}; `ocidist status` shows when it is")
+        say(f"{record.ref.key.name}: requested to be {done}; `ocidist status` shows when it is {done}")
     return FINE

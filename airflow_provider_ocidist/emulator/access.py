@@ -86,7 +86,7 @@ def clients(access: Access) -> list[Client]:
         Client(
             "anything",
             "\n".join(f"export {name}={value}" for name, value in proxy.items()),
-            "without a change to it, also ADS: a proxy stands in for OCI's hosts",
+            "for clients that cannot be changed, such as ADS: a proxy takes the place of OCI's hosts",
         ),
         Client(
             "OCI SDK",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXIT_UNUSABLE = 2
 DESCRIPTION = """Run an emulator of OCI on this machine, for the real SDK, CLI and ocifs. It has Data Science jobs,
 whose nodes run as processes of this machine, Object Storage, Logging, Vault, Identity and Monitoring. It serves
-plain HTTP, HTTPS through its own proxy, and this machine only."""
+plain HTTP, and HTTPS through its own proxy, to this machine only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
     return seconds
 
 
@@ -157,7 +157,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _environment(text: str) -> tuple[str, str]:
     slug, folder = _pair(text)
     if not (Path(folder) / "bin" / "python").is_file():
-        raise argparse.ArgumentTypeError(f"{folder} is no environment: it has no bin/python")
+        raise argparse.ArgumentTypeError(f"{folder} is not an environment: it has no bin/python")
     return slug, folder
 
 
@@ -166,7 +166,7 @@ def _export(text: str) -> str:
     try:
         ipaddress.IPv4Address(address)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{address!r} is no address: {error}") from error
+        raise argparse.ArgumentTypeError(f"{address!r} is not an address: {error}") from error
     if not path.startswith("/"):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 10.0.1.5:/data")
     return text

@@ -47,7 +47,7 @@ def compiled(text: str) -> Any:
         return re2.compile(text, options)
     except (re2.error, ValueError) as error:
         reason = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else error
-        raise PatternError(f"{text!r} is no regular expression of RE2: {reason}") from error
+        raise PatternError(f"{text!r} is not a regular expression of RE2: {reason}") from error
 
 
 def all_fit(patterns: Sequence[str], texts: Sequence[str], budget: Budget | None = None) -> bool:

@@ -36,7 +36,7 @@ def whole_number(text: str) -> int | None:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 decode_json = json.JSONDecoder(parse_constant=_no_number).decode

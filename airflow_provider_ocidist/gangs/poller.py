@@ -175,7 +175,7 @@ class Poller:
                 failures = 0
             except Exception as error:
                 failures += 1
-                log.exception("looking at %d gangs failed", len(due))
+                log.exception("reading the states of %d gangs failed", len(due))
                 self._schedule.failed(_shortest(due), self._clock())
                 if failures >= FAILURES:
                     # No gang may go unwatched through a fault of the poller: each task looks for itself.

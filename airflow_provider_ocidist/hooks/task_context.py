@@ -71,7 +71,9 @@ def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: T
         try:
             versions[shown(source)] = data_version(source, access)
         except StorageError as error:
-            log.warning("no version of %s for the events of the outlets: %s", shown(source), error)
+            log.warning(
+                "the version of %s, for the events of the outlets, cannot be read: %s", shown(source), error
+            )
     context["ti"].xcom_push(key=DATA_VERSIONS, value=versions)
 
 

@@ -97,7 +97,7 @@ def connection_and_folder(folder: str, conn_id: str | None) -> tuple[str, str]:
     """
     url = urlsplit(folder)
     if url.scheme != "oci" or not url.netloc:
-        raise ValueError(f"{folder} is no place for logs: write oci://connection@bucket/logs")
+        raise ValueError(f"{folder} is not a place for logs: write oci://connection@bucket/logs")
     before, at, after = url.netloc.rpartition("@")
     if at and conn_id in (None, "", before):
         return before, f"oci://{after}{url.path.rstrip('/')}"

@@ -224,7 +224,7 @@ def _override(
         elif isinstance(holder, list) and last.isdecimal() and int(last) < len(holder):
             holder[int(last)] = _merged(holder[int(last)], value)
         else:
-            misplaced.append(Problem(path, "there is no such place in the job to put this value"))
+            misplaced.append(Problem(path, "there is no such key in the job"))
     return misplaced
 
 

@@ -304,7 +304,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
     if mark is None:
         character = getattr(error, "character", None)
         position = int(getattr(error, "position", 0))
-        what = f"cannot hold the character #x{character:04x}" if isinstance(character, int) else str(error)
+        what = f"cannot contain the character #x{character:04x}" if isinstance(character, int) else str(error)
         return Problem("", f"is not valid YAML: {what}", text.count("\n", 0, position) + 1)
     line, column = mark.line + 1, mark.column + 1
     return Problem("", f"is not valid YAML: {_reason(error, text, mark)} (column {column})", line)

@@ -135,7 +135,7 @@ def _refuse_shell(words: Sequence[str]) -> None:
     for word in words:
         if word in SHELL_WORDS:
             raise ValueError(
-                f"holds {word!r}, but no shell reads it: put a script into the code, or call bash"
+                f"contains {word!r}, but no shell reads it: put a script into the code, or call bash"
             )
 
 

@@ -63,7 +63,7 @@ MEANINGS: Mapping[Cause, Meaning] = {
     ),
     Cause.DATA: Meaning(
         retry=Retry.NEVER,
-        remedy="check that it exists, that there is room, and that this node may read and write it",
+        remedy="check that the data exist, that there is room for them, and that this node may read and write them",
         restart="program",
         exit_code=74,
     ),
@@ -91,7 +91,7 @@ MEANINGS: Mapping[Cause, Meaning] = {
         no_machine=True,
     ),
     Cause.PREEMPTED: Meaning(
-        retry=Retry.AT_ONCE, remedy="run it again: a retry goes on from its newest checkpoint"
+        retry=Retry.AT_ONCE, remedy="run it again: a retry resumes from its newest checkpoint"
     ),
     Cause.SERVICE: Meaning(
         retry=Retry.AS_USUAL,
@@ -101,17 +101,17 @@ MEANINGS: Mapping[Cause, Meaning] = {
     ),
     Cause.DEADLINE: Meaning(
         retry=Retry.AS_USUAL,
-        remedy="raise limits.max_runtime or execution_timeout; a retry goes on from its newest checkpoint",
+        remedy="raise limits.max_runtime or execution_timeout; a retry resumes from its newest checkpoint",
     ),
     Cause.CANCELED: Meaning(retry=Retry.AFTER_CLEAR, remedy="clear the task to train again"),
     Cause.ABANDONED: Meaning(
         retry=Retry.AT_ONCE,
-        remedy="run it again, and wait for it; a retry in Airflow goes on from its newest checkpoint",
+        remedy="run it again, and wait for it; a retry in Airflow resumes from its newest checkpoint",
         exit_code=76,
     ),
     Cause.BUDGET: Meaning(
         retry=Retry.NEVER,
-        remedy="raise the limit to go on from the newest checkpoint, or clear the task to count from 0",
+        remedy="raise the limit to resume from the newest checkpoint, or clear the task to count from 0",
         exit_code=77,
     ),
     Cause.IDLE: Meaning(

@@ -62,7 +62,7 @@ def decode(cls: type[T], value: Mapping[str, Any]) -> T:
 
 
 def read(cls: type[T], text: bytes | str) -> T:
-    """Return the dataclass that a text of JSON holds; raises as `decode`, and ValueError where it is no JSON."""
+    """Return the dataclass that a text of JSON holds; raises as `decode`, and ValueError where it is not JSON."""
     try:
         return decode(cls, json.loads(text))
     except RecursionError:

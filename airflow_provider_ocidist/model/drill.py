@@ -152,10 +152,10 @@ def _one_of(kind: type[Member], value: str, text: str) -> Member:
     try:
         return kind(value)
     except ValueError:
-        raise ValueError(f"{text!r}: {value!r} is none of {', '.join(kind)}") from None
+        raise ValueError(f"{text!r}: {value!r} must be one of {', '.join(kind)}") from None
 
 
 def _number(value: str, text: str) -> int:
     if not value.isdecimal():
-        raise ValueError(f"{text!r}: {value!r} is no whole number")
+        raise ValueError(f"{text!r}: {value!r} is not a whole number")
     return int(value)

@@ -17,7 +17,7 @@ class Words:
     """Noun of what holds all nodes of a gang: `PyTorchJob`."""
     where: str
     """Way to delete it by hand: `with kubectl`."""
-    cost: str = "and may still hold their machines"
+    cost: str = "and may still occupy their machines"
     """Consequence of nodes that have not ended, as a part of a sentence."""
     helper: str = "the cluster's administrators"
     """People who help if nodes do not end."""

@@ -222,9 +222,9 @@ class Checkpoints:
     resume: bool = True
     """Whether to fetch the newest valid checkpoint of this task before the training starts."""
     resume_after_clear: bool = False
-    """Whether a cleared task goes on from the checkpoints that it had before, as long as it has none of its own."""
+    """Whether a cleared task resumes from the checkpoints that it had before, as long as it has none of its own."""
     start_from: str = ""
-    """URI of a checkpoint of another run, to go on from while this task has none of its own; empty: begin anew."""
+    """URI of another run's checkpoint, to resume from as long as this task has none of its own; empty: start anew."""
     required: bool = True
     """Whether a run that wrote no checkpoint is a failure."""
 
@@ -280,7 +280,7 @@ class Limits:
 class Restarts:
     """How often the nodes launch the training again on the machines that they have, before the run fails.
 
-    The program goes on from its newest whole checkpoint. The same failure at the same step twice ends the run at once.
+    The program resumes from its newest whole checkpoint. The same failure at the same step twice ends the run at once.
     """
 
     __pydantic_config__ = STRICT
@@ -290,9 +290,9 @@ class Restarts:
     hang: Annotated[int, AtLeast(0)] = 0
     """Launches after `limits.hang_timeout`."""
     node: Annotated[int, AtLeast(0)] = 0
-    """Launches after an error of a GPU or of the network of which no node has died; also the number of lost machines of
-    a gang that are replaced, and the number of times that a try of the task makes the gang anew if they cannot be. A
-    preempted machine does not count."""
+    """Launches after an error of a GPU or of the network by which no node died. It also limits how many lost machines
+    of a gang are replaced, and how often a try of the task creates a new gang instead. A preempted machine does not
+    count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +320,7 @@ class TrainingJob:
     program: Program = field(default_factory=Program)
     backend: BackendOptions
     work_dir: str | None = None
-    """Meeting point of the nodes: any URI that all of them reach. None: the connection's default."""
+    """Folder for the files that Airflow and the nodes exchange: any URI that all reach. None: the connection's."""
     image: str | None = None
     """Image of the nodes' container. None: the platform's own Python environment."""
     launcher: LauncherOptions = field(default_factory=LauncherOptions)
@@ -332,7 +332,7 @@ class TrainingJob:
     """Checkpoints of the training. None: no checkpoint is uploaded, resumed from or required."""
     require_training: bool | None = None
     """Whether a run that shows no step, loss, checkpoint or output is a failure. If not, it is a success, with a
-    warning if it ended within a minute. None: the connection's value, which is no unless it is set there."""
+    warning if it ended within a minute. None: the connection's value, by default no."""
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     tags: Mapping[str, str] = field(default_factory=dict)

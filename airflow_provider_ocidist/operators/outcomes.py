@@ -68,7 +68,7 @@ class TryOutcome:
         """Publish a gang that this try has created or adopted."""
         words = words_of(ref.backend)
         self._log.info(
-            "gang %s: %s %s, %d nodes, of node 0 the %s %s",
+            "gang %s: %s %s, %d nodes; node 0 is the %s %s",
             ref.key.name,
             words.gang,
             ref.job_id,

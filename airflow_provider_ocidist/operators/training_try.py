@@ -160,7 +160,7 @@ class TrainingTry:
             except GangToReplace as lost:
                 # It may take as long to find machines as it might at first.
                 self.outcome.search = None
-                self._leave_gang(f"{lost}; asking for another gang in this try, which goes on from there")
+                self._leave_gang(f"{lost}; creating another gang in this try, which resumes the training")
                 work = self._begin
 
     def _leave_gang(self, why: str) -> None:

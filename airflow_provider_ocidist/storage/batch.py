@@ -340,7 +340,7 @@ class _Batch:
             bytes_done=lambda: self._progress[index].bytes_done,
             may_go_on=lambda error: error.retryable and not self._is_over(),
             say=lambda error: self.write(
-                f"{self.label}: item {one.item.number} broke off: {error_text(error)}; going on"
+                f"{self.label}: item {one.item.number} was interrupted: {error_text(error)}; resuming"
             ),
             cancel=self.cancel,
         )

@@ -152,7 +152,7 @@ def _offer(root: Store, target: Store, manifest: Manifest) -> None:
         raise
     except StorageError as error:
         # It is published: a second try would only duplicate it.
-        log.warning("%s was published, but who saves there cannot be read: %s", target.uri, error)
+        log.warning("%s was published, but the claim of its folder cannot be read: %s", target.uri, error)
 
 
 def next_sequence(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
@@ -261,14 +261,16 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
     except FileNotFoundError:
         entries = []
     if not entries:
-        raise CheckpointError(f"{path} is no checkpoint: it is not there, or holds no file", uri=str(path))
+        raise CheckpointError(
+            f"{path} is not a checkpoint: it does not exist, or contains no file", uri=str(path)
+        )
     links = [name for name in source.skipped if (path / name).is_symlink() or (path / name).is_dir()]
     if links:
         raise Unpublishable(f"{path} has links that lead out of it: {', '.join(links[:3])}", uri=str(path))
     if source.skipped:
-        log.warning("left out of %s, as no files: %s", path, ", ".join(source.skipped[:3]))
+        log.warning("left out of %s, because they are not files: %s", path, ", ".join(source.skipped[:3]))
     if any(entry.name == MANIFEST for entry in entries):
-        raise Unpublishable(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
+        raise Unpublishable(f"{path} contains a {MANIFEST} of its own: rename it", uri=str(path))
     return source, entries
 
 
@@ -321,4 +323,4 @@ def _replace(arrived: Path, final: Path) -> None:
                 raise
         finally:
             shutil.rmtree(former, ignore_errors=True)
-    raise CheckpointError(f"{final} cannot be replaced: others write to it all the time", uri=str(final))
+    raise CheckpointError(f"{final} cannot be replaced: other processes keep writing to it", uri=str(final))

@@ -62,7 +62,7 @@ def _listed(data: object) -> Iterable[object]:
         return [{"source": source, "target": target} for source, target in value.items()]
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ValueError(  # noqa: TRY004 - reported with all others
-            f"{_quoted(value)} is no list of {FORM}, and no mapping of sources to targets"
+            f"{_quoted(value)} is neither a list of {FORM} nor a mapping of sources to targets"
         )
     return value
 
@@ -72,7 +72,7 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ValueError(
-            f"{_quoted(text[:60])} is a text, and no JSON: hand over a list, as by `data=task.output`, or end the "
+            f"{_quoted(text[:60])} is text, but not JSON: pass a list, such as `data=task.output`, or end the "
             "template in `| tojson`"
         ) from error
 
@@ -129,7 +129,7 @@ def _key_problems(place: str, written: Mapping[Any, Any]) -> Iterator[Problem]:
         if key not in KEYS:
             near = difflib.get_close_matches(str(key), KEYS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KEYS)}"
-            yield Problem(place, f"has a key {key!r} that means nothing: {hint}")
+            yield Problem(place, f"has the unknown key {key!r}: {hint}")
     for key in ("source", "target"):
         if key not in written:
             yield Problem(place, f"has no {key!r}")
@@ -192,5 +192,5 @@ def _same_targets(items: Sequence[CopyItem]) -> Iterator[Problem]:
         if first.setdefault(place, item.number) != item.number:
             yield Problem(
                 f"item {item.number}, target",
-                f"is that of item {first[place]} too: end both in / where they shall go into one folder",
+                f"is that of item {first[place]} too: end both in / if both go into one folder",
             )

@@ -53,7 +53,7 @@ def claim_place(store: Store, fence: Fence) -> None:
             return
         if store.write_if(FILE, json.dumps(codec.encode(fence)).encode(), etag):
             return
-    raise StorageError(f"{store.uri_of(FILE)} changes all the time", uri=store.uri, retryable=True)
+    raise StorageError(f"{store.uri_of(FILE)} keeps changing", uri=store.uri, retryable=True)
 
 
 def _holds(store: Store, fence: Fence) -> bool:

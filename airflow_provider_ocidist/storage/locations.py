@@ -59,7 +59,7 @@ def parse(uri: str) -> Location:
     if not text:
         raise Unopenable("an empty string names no place", uri=text)
     if "\0" in text:
-        raise Unopenable(f"{text!r} names no place: it holds a NUL character", uri=text)
+        raise Unopenable(f"{text!r} does not name a place: it contains a NUL character", uri=text)
     scheme, separator, rest = text.partition("://")
     if not separator and (misspelt := _MISSPELT.match(text)):
         raise Unopenable(f"{text} names no place: write {misspelt[1]}://", uri=text)

@@ -198,7 +198,8 @@ def _require_tree(found: Selection, wanted: Sequence[Entry]) -> None:
     """Raise StorageError where the source cannot decide what the target shall keep."""
     if not found.is_tree or found.pattern:
         raise StorageError(
-            f"delete_extra needs a folder as its source, and {shown(found.uri)} is none: name a folder, with include",
+            f"delete_extra needs a folder as its source, and {shown(found.uri)} is not a folder: name "
+            "a folder, with include",
             uri=found.uri,
         )
     if not wanted:
@@ -215,7 +216,7 @@ def _verified(source: Store, wanted: Sequence[Entry], place: Destination) -> tup
     wrong = [name for name, verdict in found.items() if verdict == "different"]
     if wrong:
         raise StorageError(
-            f"{len(wrong)} of {len(found)} files at {shown(place.store.uri)} are not what they are "
+            f"{len(wrong)} of {len(found)} files at {shown(place.store.uri)} differ from those "
             f"at {shown(source.uri)}: "
             f"{', '.join(sorted(wrong)[:5])}; copy again with mode changed",
             uri=place.store.uri,

@@ -204,7 +204,9 @@ class DistributedTrainingTrigger(BaseTrigger):
         while not asking.done():
             await asyncio.wait({asking}, timeout=ASK_INTERVAL)
             if not asking.done() and is_enough():
-                log.warning("%s: Airflow does not say whether its task waits elsewhere", record.ref.key.name)
+                log.warning(
+                    "%s: Airflow does not answer whether its task waits elsewhere", record.ref.key.name
+                )
                 return False
         return bool(asking.result())
 

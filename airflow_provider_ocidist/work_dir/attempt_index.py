@@ -140,7 +140,7 @@ def _decoded(cls: type[Kind], store: Store, name: str) -> Kind:
         return codec.read(cls, store.read(name))
     except (ValueError, TypeError, LookupError) as error:
         raise BackendError(
-            f"{store.uri_of(name)} is no record of an attempt: see that its run has ended, then remove it",
+            f"{store.uri_of(name)} is not a record of an attempt: make sure that its run has ended, then remove it",
             cause=Cause.CONFIG,
         ) from error
 

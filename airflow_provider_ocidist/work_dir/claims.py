@@ -32,7 +32,7 @@ def claim_gang(store: Store, prefix: str, try_number: int) -> int:
             return holder
         if store.write_if(prefix + CLAIM, str(try_number).encode(), etag):
             return try_number
-    raise StorageError(f"{store.uri_of(prefix + CLAIM)} changes all the time", uri=store.uri, retryable=True)
+    raise StorageError(f"{store.uri_of(prefix + CLAIM)} keeps changing", uri=store.uri, retryable=True)
 
 
 def _etag(store: Store, prefix: str) -> str | None:

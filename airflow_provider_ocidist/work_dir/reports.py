@@ -235,5 +235,5 @@ def _report_in(place: str, text: bytes) -> NodeReport | None:
         return NodeReport.from_json(text)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         # Of another version, or no report at all: the rest of the gang is still read.
-        log.warning("%s holds no report of a node: %s", place, error)
+        log.warning("%s is not the report of a node: %s", place, error)
         return None

@@ -136,7 +136,7 @@ class RunDirectories:
                     return True
         except (StorageError, OSError, ValueError, TypeError) as error:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
-        raise BackendError(f"{ref.key.name}: its stop request is written all the time", retryable=True)
+        raise BackendError(f"{ref.key.name}: its stop request keeps changing", retryable=True)
 
     def drill_journal(self, ref: RunRef, rank: int) -> DrillJournal | None:
         """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""

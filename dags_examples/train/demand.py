@@ -2,7 +2,7 @@
 
     python demand.py --data readings/                                one process
     torchrun --nproc-per-node=2 demand.py --data readings/           two; gloo on processors, nccl on GPUs
-    python demand.py --data readings/ --examine model/               no training: how wrong is the model there?
+    python demand.py --data readings/ --examine model/               no training: prints the model's error
 
 Learns from every `*.csv` below `--data`, with the columns hour, temperature and demand. It continues from the newest
 file in `$OCIDIST_CHECKPOINT_DIR` (else `checkpoints/`) up to `--epochs`.

@@ -89,7 +89,7 @@ def train(steps: int, save_every: int, device: torch.device, pause: float) -> No
         done = state["step"]
     print(f"rank {rank} of {dist.get_world_size()} on {device}, after step {done}", flush=True)
     if done >= steps and rank == 0:
-        # A retry after the last step: without this line ocidist takes a run that trains nothing for a failure.
+        # A retry after the last step: without this line, a run that trains nothing would count as a failure.
         report(complete=True, step=done, steps=steps)
 
     parallel, stop = DistributedDataParallel(model), StopFlag(device)

@@ -1,9 +1,9 @@
-"""A training that its saves hardly stop: they are copied in memory, and written and sent while it goes on.
+"""A training whose saves hardly stop it: the state is copied in memory, and written and sent while it continues.
 
     torchrun --nproc-per-node=2 saved.py --steps 300
 
 `Saves` makes checkpoints by torch.distributed.checkpoint, with or without shards, and restores the newest whole one. It
-is on every node of ocidist; elsewhere install the package, or copy its one file saves.py.
+can be imported on every node; elsewhere install the package, or copy its file saves.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def report(**values: Any) -> None:
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the data of one step on one process: it depends on nothing that a training which goes on has lost."""
+    """Return the data of one step on one process; it depends on step and rank only, a resumed training repeats it."""
     chance = torch.Generator().manual_seed(step * 10_000 + rank)
     x = torch.rand(32, 1, generator=chance) * 6
     return x, torch.sin(x)
@@ -47,7 +47,7 @@ def train(steps: int, save_every: int, pause: float) -> None:
     done = saves.restore()
     print(f"rank {rank} of {dist.get_world_size()}, after step {done}", flush=True)
     if done >= steps and rank == 0:
-        # A retry after the last step: without this line ocidist takes a run that trains nothing for a failure.
+        # A retry after the last step: without this line, a run that trains nothing would count as a failure.
         report(complete=True, step=done, steps=steps)
     for step in range(done + 1, steps + 1):
         x, y = batch(step, rank)

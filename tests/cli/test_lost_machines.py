@@ -46,7 +46,7 @@ def test_one_of_two_is_replaced_and_the_note_names_the_new_one(folder: Path) -> 
 def test_a_gang_of_which_no_node_is_left_is_made_anew(folder: Path) -> None:
     done, record = trained(folder, 0, nodes=1, restarts={"node": 1})
     assert done.returncode == 0, done.stderr
-    assert "asking for another gang" in done.stderr
+    assert "creating another gang" in done.stderr
     assert record.ref.key.attempt == 2
 
 

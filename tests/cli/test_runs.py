@@ -115,7 +115,7 @@ def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
     )
     assert gang["state"] in ("PENDING", "RUNNING")
     assert key.name in ocidist("list", "--limit", "1")
-    assert "no gang" in ocidist("list", "no-such-name")
+    assert "no run of ocidist" in ocidist("list", "no-such-name")
     watching = ocidist.start("watch", ref.main_run_id, "--interval", "0.3")
     assert watching.stdout is not None
     assert watching.stdout.readline().startswith("[node ")
@@ -130,7 +130,7 @@ def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
     "target, complaint",
     [
         ("ocid1.datasciencejobrun.oc1.iad.absent", "not found, or these credentials may not see it"),
-        ("ocid1.bucket.oc1.iad.a", "is no OCID of a job or of a job run"),
+        ("ocid1.bucket.oc1.iad.a", "is not the OCID of a job or of a job run"),
     ],
 )
 def test_an_id_of_nothing_that_runs_is_one_line(ocidist: Terminal, target: str, complaint: str) -> None:
@@ -199,7 +199,7 @@ def test_on_a_terminal_a_watch_keeps_its_summary_below_the_lines(ocidist: Termin
 
 def test_a_second_run_does_not_overwrite_the_note_of_the_first(ocidist: Terminal) -> None:
     (ocidist.folder / "info.yaml").write_text("precious")
-    assert "is of an earlier run" in ocidist("run", "job.yaml", code=2)
+    assert "belongs to an earlier run" in ocidist("run", "job.yaml", code=2)
     assert (ocidist.folder / "info.yaml").read_text() == "precious"
 
 
@@ -298,7 +298,7 @@ def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
         process.send_signal(how)
         process.communicate(timeout=60)
         assert process.returncode == (130 if how is signal.SIGINT else -how)
-        assert "goes on where it was" in ocidist("status", code=2)
+        assert "to complete it" in ocidist("status", code=2)
     ocidist("run", "job.yaml")
     info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
     jobs = [job for job in jobs_of(backend) if job.display_name.startswith(name)]
@@ -333,7 +333,7 @@ def runs_named(backend: OciDataScience, name: str) -> list[Any]:
 def test_where_no_note_can_be_written_nothing_is_created(ocidist: Terminal, backend: OciDataScience) -> None:
     ocidist.write_job(name=(name := f"nowhere-{uuid.uuid4().hex[:6]}"))
     text = ocidist("run", "job.yaml", "--info", "missing/info.yaml", code=2)
-    assert text == "ocidist: missing/info.yaml: No such file or directory; name another place with --info\n"
+    assert text == "ocidist: missing/info.yaml: No such file or directory; name another file with --info\n"
     assert not any(job.display_name.startswith(name) for job in jobs_of(backend))
 
 
@@ -367,7 +367,7 @@ def test_copy_brings_a_tree_to_a_bucket_and_back(ocidist: Terminal, emulator: Ac
 @pytest.mark.parametrize(
     "connection, complaint",
     [
-        ("{", "AIRFLOW_CONN_OCI_DEFAULT holds no connection: it is no JSON"),
+        ("{", "AIRFLOW_CONN_OCI_DEFAULT does not contain a connection: it is not JSON"),
         ('{"extra": {"auth": "nonsense"}}', "auth is 'nonsense'"),
     ],
 )
@@ -386,4 +386,4 @@ def test_copy_can_leave_alone_what_is_there_already(ocidist: Terminal, emulator:
     (ocidist.folder / "file.txt").write_text("hello")
     target = f"oci://{emulator.bucket}@{emulator.namespace}/cli-changed/"
     ocidist("copy", "file.txt", target)
-    assert "1 file there already" in ocidist("copy", "file.txt", target, "--mode", "changed")
+    assert "1 file unchanged at the target" in ocidist("copy", "file.txt", target, "--mode", "changed")

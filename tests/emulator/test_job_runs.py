@@ -89,8 +89,8 @@ def test_a_zip_runs_its_entrypoint(cloud):
     "content,entrypoint,told",
     [
         (zipped(main="pass"), None, "JOB_RUN_ENTRYPOINT is required"),
-        (zipped(main="pass"), "other.py", "holds no file 'other.py'"),
-        (zipped(main="pass"), "../../rpst", "holds no file"),
+        (zipped(main="pass"), "other.py", "contains no file 'other.py'"),
+        (zipped(main="pass"), "../../rpst", "contains no file"),
         (zipped(**{"..__..__evil": "pass"}), "main.py", "unsafe path"),
         (b"no zip", "main.py", "cannot be unpacked"),
     ],

@@ -241,7 +241,7 @@ def test_an_environment_without_python_is_refused_at_the_start(tmp_path):
         [*COMMAND, "--conda", f"slug={tmp_path}"], capture_output=True, text=True, timeout=20, check=False
     )
     assert ended.returncode == 2
-    assert f"{tmp_path} is no environment" in ended.stderr
+    assert f"{tmp_path} is not an environment" in ended.stderr
 
 
 def test_two_emulators_do_not_share_a_folder(folder):

@@ -157,7 +157,7 @@ def test_after_a_clear_the_training_goes_on_where_the_job_says_so(
     new = ends(submit(backend, job, dataclasses.replace(key, generation=3)))
     assert wait_until(backend, new, lambda status: status.ended).checkpoint is not None
     words = [line.text for line in backend.logs(new, [0.0])]
-    assert any(f"going on from step {had.step}: {had.uri}" in text for text in words), words
+    assert any(f"resuming from step {had.step}: {had.uri}" in text for text in words), words
 
 
 def test_half_a_gang_is_completed_while_its_nodes_live(backend: OciDataScience, ends: Ends) -> None:

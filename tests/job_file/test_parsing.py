@@ -230,7 +230,7 @@ WRONG = {
         "line 3: backend.memory_gb: is needed: VM.Standard.E4.Flex is a flexible shape"
     ],
     "backend: {shape: VM.GPU.A10.1, ocpus: 1}": [
-        "line 3: backend.ocpus: is for flexible shapes only, and VM.GPU.A10.1 is none"
+        "line 3: backend.ocpus: is for flexible shapes only, and VM.GPU.A10.1 is not flexible"
     ],
     "backend: {block_storage_gb: 10}": ["line 3: backend.block_storage_gb: must be at least 50"],
     "image: iad.ocir.io/ns/i:1\nbackend: {conda_slug: a}": [
@@ -242,17 +242,21 @@ WRONG = {
     "limits: {lost_timeout: .inf}": [f"line 3: limits.lost_timeout: {SECONDS}, not .inf"],
     "env: {A: yes}": [f"line 3: env.A: must be text, not {TRUE}: put it in quotes"],
     "env: {A: }": ["line 3: env.A: is empty, and must be text"],
-    'env: {A: "x\\0y"}': ["line 3: env.A: an environment variable cannot hold 'x\\x00y'"],
+    'env: {A: "x\\0y"}': ["line 3: env.A: an environment variable cannot contain 'x\\x00y'"],
     "nodes: 1000000": ["line 3: nodes: must be at most 1000"],
     "env: {A: {b: c}}": ["line 3: env.A: must be text, not a section"],
     "env: {on: x}": [f"line 3: env: a name must be text, not {TRUE}: put it in quotes"],
-    "env: {1A: x}": ["line 3: env.1A: is no name for an environment variable: letters, digits and _ only"],
-    "env: {OCIDIST_CONFIG: x}": ["line 3: env.OCIDIST_CONFIG: names that begin with OCIDIST_ are ours"],
+    "env: {1A: x}": [
+        "line 3: env.1A: is not a valid name for an environment variable: letters, digits and _ only"
+    ],
+    "env: {OCIDIST_CONFIG: x}": ["line 3: env.OCIDIST_CONFIG: names that begin with OCIDIST_ are reserved"],
     "env: [A=1]": ["line 3: env: must be a section of names and values, not a list"],
     "env:": ["line 3: env: is empty, and must be a section of names and values"],
-    "image: my image": ["line 3: image: is no name of an image, as region.ocir.io/namespace/image:tag"],
+    "image: my image": [
+        "line 3: image: is not the name of an image, such as region.ocir.io/namespace/image:tag"
+    ],
     "work_dir: runs": [f"line 3: work_dir: {PLACE}, not 'runs'"],
-    "work_dir: oic://b@n/x": ["line 3: work_dir: nothing reads oic://; did you mean oci://?"],
+    "work_dir: oic://b@n/x": ["line 3: work_dir: no library reads oic://; did you mean oci://?"],
     "work_dir: oci:///x": ["line 3: work_dir: oci:///x names no bucket: write oci://bucket@namespace/path"],
     "checkpoints: {path: /}": [
         "line 3: checkpoints.path: must name a folder, not the root of the node's file system"
@@ -265,7 +269,7 @@ WRONG = {
         "line 3: checkpoints.resume_after_clear: needs checkpoints.resume"
     ],
     "checkpoints:\n  pattern: '(step'": [
-        "line 4: checkpoints.pattern: is no regular expression: missing ), unterminated subpattern at position 0"
+        "line 4: checkpoints.pattern: is not a regular expression: missing ), unterminated subpattern at position 0"
     ],
     "checkpoints: {pattern: '(?P<stage>x)(?P<step>1)'}": [
         "line 3: checkpoints.pattern: has the group 'stage'; `step` and `epoch` are those that count"
@@ -288,11 +292,13 @@ WRONG = {
     ],
     "outputs: [{path: /tmp/../x, uri: 'oci://b@n/x'}, 3]": [
         "line 3: outputs.1: must be a section with path, uri, required, nodes, when, not 3",
-        "line 3: outputs.0.path: must say where it leads, without '..', not '/tmp/../x'",
+        "line 3: outputs.0.path: must be a path without '..', not '/tmp/../x'",
     ],
     "tags: {a.b: c}": ["line 3: tags.a.b: a key has 1 to 100 characters, no blanks and no dots"],
-    "tags: {ocidist-task: c}": ["line 3: tags.ocidist-task: keys that begin with ocidist- are ours"],
-    "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": ["line 3: tags: there are 7; 6 fit beside our own"],
+    "tags: {ocidist-task: c}": ["line 3: tags.ocidist-task: keys that begin with ocidist- are reserved"],
+    "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": [
+        "line 3: tags: there are 7; 6 are allowed besides those of ocidist"
+    ],
     "nodes: 1\nnodes: 2": ["line 4: nodes: is there twice, first on line 3"],
     "env: {A: 1, A: 2}": ["line 3: env.A: is there twice, first on line 3"],
 }
@@ -314,9 +320,9 @@ PROGRAMS = {
     "{script: ../gpt.py, source: train}": "program.script: must not leave its folder, as '../gpt.py' does",
     "{script: /gpt.py, source: train}": "program.script: must be a relative path, not '/gpt.py'",
     "{script: '', source: train}": "program.script: is needed",
-    '{script: gpt.py, source: train, args: ["a\\0b"]}': "program.args.0: no program can be given 'a\\x00b'",
-    "{script: gpt.py}": "program.source: is needed: there is no image that could hold the code",
-    "{script: gpt.py, source: 'htp://x/y'}": "program.source: nothing reads htp://; did you mean http://?",
+    '{script: gpt.py, source: train, args: ["a\\0b"]}': "program.args.0: cannot be an argument of a program: 'a\\x00b'",
+    "{script: gpt.py}": "program.source: is needed: there is no image that could contain the code",
+    "{script: gpt.py, source: 'htp://x/y'}": "program.source: no library reads htp://; did you mean http://?",
     "{script: gpt.py, source: train, working_dir: /tmp}": (
         "program.working_dir: must be a relative path, not '/tmp'"
     ),
@@ -358,7 +364,7 @@ NOT_YAML = {
         f"line 2: {NO_YAML} expected a single document in the stream but found another document: "
         "put each job into a file of its own (column 1)"
     ),
-    "a: 1\nb: \x00": f"line 2: {NO_YAML} cannot hold the character #x0000",
+    "a: 1\nb: \x00": f"line 2: {NO_YAML} cannot contain the character #x0000",
     "a: !!int two": f"line 1: {NO_YAML} 'two' is not a whole number (column 4)",
     "nodes: {{ params.nodes }}": (
         f"line 1: {NO_YAML} a Jinja placeholder without quotes; "
@@ -526,8 +532,8 @@ def test_a_wrong_override_is_reported_as_such_and_not_with_a_line_of_the_file(pr
         FULL, overrides={"nodes": "many", "limits.max_runtim": 3, "inputs.7.target": "x", "name.x": 1}
     )
     assert found == [
-        "inputs.7.target: there is no such place in the job to put this value",
-        "name.x: there is no such place in the job to put this value",
+        "inputs.7.target: there is no such key in the job",
+        "name.x: there is no such key in the job",
         "nodes: must be a whole number of at least 1, not 'many' (set by an override)",
         "limits.max_runtim: unknown key 'max_runtim'; did you mean 'max_runtime'? (set by an override)",
     ]

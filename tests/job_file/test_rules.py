@@ -73,7 +73,7 @@ WRONG = [
     ({"dependencies": {"requirements": "../no.txt"}}, "dependencies.requirements: must not leave its folder"),
     (
         {"dependencies": {"packages": ["--index-url=https://x"]}},
-        "dependencies.packages: holds options of pip and no package",
+        "dependencies.packages: contains options of pip, but no package",
     ),
     (
         {"dependencies": {"packages": ["a", "-i 'https://x"]}},
@@ -87,7 +87,7 @@ WRONG = [
     ({"program": {"python_path": ["src", "a:b"]}}, "program.python_path.1: must be one folder"),
     (
         {"program": {"source": "https://user:t0ken@host/repo.git"}},
-        "program.source: holds a password, which the service would keep as plain text",
+        "program.source: contains a password, which the service would store as plain text",
     ),
     ({"program": {"source_secret": SECRET}}, "program.source_secret: is for code that comes from Git"),
     (
@@ -96,19 +96,19 @@ WRONG = [
     ),
     ({"container": {"command": ["a"]}}, "container: needs an image"),
     ({"image": "i", "container": {"entrypoint": []}}, "container.entrypoint: is empty"),
-    ({"image": "i", "container": {"command": ["a\0"]}}, "container.command.0: no program can be given"),
-    ({"launcher": {"args": ["a\0"]}}, "launcher.args.0: no program can be given"),
-    ({"main_env": {"1A": "x"}}, "main_env.1A: is no name for an environment variable"),
+    ({"image": "i", "container": {"command": ["a\0"]}}, "container.command.0: cannot be an argument"),
+    ({"launcher": {"args": ["a\0"]}}, "launcher.args.0: cannot be an argument"),
+    ({"main_env": {"1A": "x"}}, "main_env.1A: is not a valid name for an environment variable"),
     (
         {"nodes": 2, "worker_env": {"OCIDIST_X": "x"}},
-        "worker_env.OCIDIST_X: names that begin with OCIDIST_ are ours",
+        "worker_env.OCIDIST_X: names that begin with OCIDIST_ are reserved",
     ),
     ({"worker_env": {"A": "x"}}, "worker_env: is for the nodes after the first, and there is only one"),
     ({"mounts": [{"source": "/etc", "path": "x"}]}, "mounts.0.source: must be a relative path"),
     ({"mounts": [{"source": "../x", "path": "x"}]}, "mounts.0.source: must not leave its folder"),
     ({"mounts": [{"source": "a", "path": "/"}]}, "mounts.0.path: must name a folder"),
     ({"checkpoints": {"path": "/"}}, "checkpoints.path: must name a folder"),
-    ({"checkpoints": {"path": "/mnt/../etc"}}, "checkpoints.path: must say where it leads"),
+    ({"checkpoints": {"path": "/mnt/../etc"}}, "checkpoints.path: must be a path without '..'"),
     ({"checkpoints": {"path": "../x"}}, "checkpoints.path: must not leave its folder"),
     ({"mounts": [{"source": "a", "path": "/x/../y"}]}, "mounts.0.path: must not leave its folder"),
     (

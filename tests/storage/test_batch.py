@@ -102,7 +102,10 @@ def test_several_sources_go_into_one_folder() -> None:
     "data, expected",
     [
         ([{"source": "/a"}], "item 1: has no 'target'"),
-        ([{"source": "/a", "target": "/b"}, {"sorce": "/a", "target": "/c"}], "item 2: has a key 'sorce'"),
+        (
+            [{"source": "/a", "target": "/b"}, {"sorce": "/a", "target": "/c"}],
+            "item 2: has the unknown key 'sorce'",
+        ),
         ([{"sorce": "/a", "target": "/c"}], "did you mean 'source'?"),
         (["/a"], 'item 1: must be {"source": URI, "target": URI}, not \'/a\''),
         ([{"source": "None", "target": "/b"}], "item 1, source: is 'None': its template has found nothing"),
@@ -115,8 +118,8 @@ def test_several_sources_go_into_one_folder() -> None:
         ([{"source": "/a", "target": "/b", "verify": "maybe"}], "item 1, verify: must be true or false"),
         ([{"source": "/a", "target": "/b", "include": 3}], "item 1, include: must be a list of patterns"),
         ({"/a": "/t", "/b": "/x/../t"}, "item 2, target: is that of item 1 too: end both in /"),
-        ("[{'source'", "is a text, and no JSON: hand over a list, as by `data=task.output`"),
-        (None, "None is no list of"),
+        ("[{'source'", "is text, but not JSON: pass a list, such as `data=task.output`"),
+        (None, "None is neither a list of"),
     ],
 )
 def test_what_is_wrong_is_reported_with_the_number_of_its_item(data: Any, expected: str) -> None:
@@ -216,7 +219,7 @@ def test_a_source_may_be_a_pattern_and_what_fits_keeps_its_path(
     assert set(read_tree(tmp_path / "t")) == {"run-1/a.csv", "run-2/a.csv"}
     copy(f"{tmp_path}/s/run-1/*.csv", f"{tmp_path}/s/run-1/kept/")
     assert set(read_tree(tmp_path / "s/run-1/kept")) == {"a.csv"}
-    with pytest.raises(StorageError, match=r"nothing at .* fits run-\*/\*\.json"):
+    with pytest.raises(StorageError, match=r"nothing at .* matches run-\*/\*\.json"):
         copy(f"{bucket}/run-*/*.json", str(tmp_path / "u"), access=access)
 
 
@@ -337,7 +340,7 @@ def test_verify_finds_a_byte_that_turned_at_the_target(tmp_path: Path) -> None:
             path = target / "x"
             path.write_bytes(b"?" + path.read_bytes()[1:])
 
-    with pytest.raises(StorageError, match=r"1 of 2 files at .* are not what they are at .*: x"):
+    with pytest.raises(StorageError, match=r"1 of 2 files at .* differ from those at .*: x"):
         copy(f"{tmp_path}/s/", str(target), verify=True, on_progress=damage)
     report = copy(f"{tmp_path}/s/", str(target), verify=True, mode="changed")
     assert (report.files, report.unverified) == (1, ())
@@ -479,7 +482,7 @@ def test_what_breaks_off_goes_on_by_itself_as_long_as_it_gets_further(
     once = replace(unruly, max_attempts=1)
     report = copy_items({str(tmp_path / "x"): f"{bucket}/x"}, once, told=told, part_size=PART)
     assert report.error is None
-    assert any("item 1 broke off" in line and line.endswith("going on") for line in told)
+    assert any("item 1 was interrupted" in line and line.endswith("resuming") for line in told)
     assert report.to_json()["items"][0]["resumed_bytes"] > 0
     proxy.faults = [Fault(method="PUT", path="/u/", status=503, times=1000)]
     failed = copy_items({str(tmp_path / "x"): f"{bucket}/y"}, once, part_size=PART)

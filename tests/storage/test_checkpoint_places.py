@@ -83,16 +83,18 @@ def test_what_cannot_be_published_is_named_with_the_reason(tmp_path: Path) -> No
     outside, target = save(tmp_path / "outside.pt"), str(tmp_path / "target")
     for name in ("step-5", "step-6"):
         (tmp_path / name).mkdir()
-    with pytest.raises(CheckpointError, match="step-5 is no checkpoint: it is not there, or holds no file"):
+    with pytest.raises(
+        CheckpointError, match="step-5 is not a checkpoint: it does not exist, or contains no file"
+    ):
         publish(tmp_path / "step-5", target, step=5)
-    with pytest.raises(CheckpointError, match="step-9 is no checkpoint"):
+    with pytest.raises(CheckpointError, match="step-9 is not a checkpoint"):
         publish(tmp_path / "step-9", target, step=9)
     (tmp_path / "step-5" / "model.pt").symlink_to(outside)
     save(tmp_path / "step-5" / "optimizer.pt")
     with pytest.raises(Unpublishable, match=r"step-5 has links that lead out of it: model\.pt"):
         publish(tmp_path / "step-5", target, step=5)
     save(tmp_path / "step-6" / "manifest.json")
-    with pytest.raises(Unpublishable, match=r"step-6 holds a manifest\.json of its own: rename it"):
+    with pytest.raises(Unpublishable, match=r"step-6 contains a manifest\.json of its own: rename it"):
         publish(tmp_path / "step-6", target, step=6)
     assert published(target) == complete(target) == []
 

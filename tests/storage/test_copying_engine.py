@@ -182,7 +182,7 @@ def test_what_a_place_would_not_fetch_is_logged(caplog: pytest.LogCaptureFixture
     target.takes, target.refuses = True, {"c"}
     with caplog.at_level(logging.INFO):
         copy(source, target)
-    assert "c is too much for me; it goes through this machine" in caplog.text
+    assert "c is too much for me; it is copied through this machine" in caplog.text
 
 
 def test_a_digest_needs_the_content_here() -> None:
@@ -253,7 +253,7 @@ def test_a_file_that_vanishes_is_an_error_that_names_it(size: int, downloads: bo
     del source.files["x"]
     if downloads and not takes:
         source.checksum = lambda _: None
-    with pytest.raises(StorageError, match=r"^mem://s/x vanished while it was copied$") as caught:
+    with pytest.raises(StorageError, match=r"^mem://s/x disappeared while it was copied$") as caught:
         engine(source, target).run(entries)
     assert caught.value.uri == "mem://s/x"
 

@@ -682,8 +682,8 @@ def test_a_file_of_the_very_name_comes_before_the_pattern(tmp_path: Path) -> Non
     [
         ("none", "there is nothing at"),
         ("none/", "there is nothing at"),
-        ("no*", "fits no*"),
-        ("n?/*.csv", "fits n?/"),
+        ("no*", "matches no*"),
+        ("n?/*.csv", "matches n?/"),
     ],
 )
 def test_nothing_there_is_an_error_that_names_the_place(tmp_path: Path, name: str, said: str) -> None:

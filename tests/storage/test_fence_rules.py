@@ -169,7 +169,7 @@ def test_a_place_that_never_rests_is_an_error_that_may_pass(
     monkeypatch.setattr(store, "write_if", lambda *_: store.done.append("write") and False)
     with pytest.raises(StorageError) as caught:
         claim_place(store, at(1))
-    assert str(caught.value) == f"{store.uri_of('fence.json')} changes all the time"
+    assert str(caught.value) == f"{store.uri_of('fence.json')} keeps changing"
     assert caught.value.retryable
     assert caught.value.uri == store.uri
     assert store.done.count("write") == fences._TRIES == 20

@@ -376,7 +376,7 @@ def test_what_is_no_file_is_not_replaced_by_one(store: LocalStore, kind: str) ->
             os.mkfifo(place)
         else:
             held.bind(str(place))
-        with pytest.raises(StorageError, match="is no file, and is not replaced by one"):
+        with pytest.raises(StorageError, match="is not a file, so no file replaces it"):
             store.write("x", b"1")
     assert names(store.folder) == ["x"]
     assert not place.is_file()
@@ -400,7 +400,7 @@ def test_a_folder_that_keeps_vanishing_is_an_error(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "mkdir", lambda *_, **__: None)
-    with pytest.raises(StorageError, match="its folder keeps vanishing"):
+    with pytest.raises(StorageError, match="its folder keeps disappearing"):
         store.write("a/x", b"1")
 
 

@@ -315,10 +315,10 @@ def test_an_unreachable_endpoint_is_reported_within_seconds(access, bucket, tmp_
 @contextlib.contextmanager
 def tiny_disk(path, size):
     path.mkdir()
-    done = subprocess.run(
+    mounted = os.geteuid() == 0 and subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, check=False
     )
-    if done.returncode:
+    if not mounted or mounted.returncode:
         pytest.skip("mounting a small file system is not allowed here")
     try:
         yield
@@ -469,7 +469,7 @@ def test_a_source_of_unknown_size_is_copied_to_its_end(tmp_path):
 def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StorageError, match="is no file"):
+    with pytest.raises(StorageError, match="is not a file"):
         copy(str(tmp_path / "file"), str(tmp_path / "pipe"))
     assert (tmp_path / "pipe").is_fifo()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pipe"]

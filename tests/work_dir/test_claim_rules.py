@@ -63,4 +63,4 @@ def test_a_claim_that_changes_all_the_time_may_be_tried_again(store: Store) -> N
         claim_gang(Busy(store, list(range(1, 60))), PREFIX, 100)  # type: ignore[arg-type]  # has what a claim asks of a store
     assert raised.value.retryable is True
     assert raised.value.uri == store.uri
-    assert str(raised.value).startswith(f"{store.uri_of(PREFIX + CLAIM)} changes all the time")
+    assert str(raised.value).startswith(f"{store.uri_of(PREFIX + CLAIM)} keeps changing")

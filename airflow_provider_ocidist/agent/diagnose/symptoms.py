@@ -80,7 +80,7 @@ SYMPTOMS = (
         name="copy interrupted",
         words=r"^airflow_provider_ocidist\.errors\.CopyInterrupted\b",
         cause=Cause.SERVICE,
-        remedy="network or storage failed for longer than a copy waits; run it again, it goes on where it was",
+        remedy="network or storage failed for longer than a copy waits; run it again, it resumes",
     ),
     Symptom(
         name="copy impossible",

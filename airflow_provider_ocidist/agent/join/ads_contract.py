@@ -169,7 +169,9 @@ def _python_path(text: str) -> tuple[str, ...]:
         try:
             return tuple(map(str, ast.literal_eval(text)))
         except (ValueError, SyntaxError) as error:
-            raise AgentError(f"the Python path {text!r} is no list: {error}", cause=Cause.CONFIG) from error
+            raise AgentError(
+                f"the Python path {text!r} is not a list: {error}", cause=Cause.CONFIG
+            ) from error
     return tuple(part for part in text.split(":") if part)
 
 
@@ -216,7 +218,7 @@ def _inputs(environ: Mapping[str, str]) -> tuple[Input, ...]:
         mappings = json.loads(environ.get("OCI__INPUT_MAPPINGS") or "{}")
         return tuple(Input(source=source, target=target) for source, target in mappings.items())
     except (ValueError, AttributeError) as error:
-        raise _fault("OCI__INPUT_MAPPINGS", f"is no JSON object of URIs and paths: {error}") from error
+        raise _fault("OCI__INPUT_MAPPINGS", f"is not a JSON object of URIs and paths: {error}") from error
 
 
 def _outputs(environ: Mapping[str, str]) -> tuple[Output, ...]:

@@ -36,7 +36,8 @@ def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
         raise AgentError(str(error), cause=Cause.DATA) from error
     except (OcidistError, OSError) as error:
         logger.warning(
-            "the checkpoints cannot be claimed for this attempt before the first is saved: %s", error
+            "the folder of checkpoints cannot be claimed for this attempt yet (the first save tries again): %s",
+            error,
         )
         return
     if config.attempt > 1 or config.generation:

@@ -156,7 +156,7 @@ class Heartbeat:
                 return None
             if known := self._own(_stop_request(self.store)):
                 return known
-        logger.warning("the other nodes' stop request cannot be written: others write it all the time")
+        logger.warning("the other nodes' stop request cannot be written: other processes keep changing it")
         return None
 
     def _replace(self, request: StopRequest) -> bool:
@@ -198,7 +198,7 @@ class Heartbeat:
                 self.quick_store.write(report_of(report.rank), report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
-                logger.warning("the run directory cannot be written, training goes on: %s", error)
+                logger.warning("the run directory cannot be written, the training continues: %s", error)
             self._failing = True
             return False
         self.written_at = time.monotonic()

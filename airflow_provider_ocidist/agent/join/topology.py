@@ -347,7 +347,7 @@ def placement_of(
         processes_per_node=config.launcher.processes_per_node or max(1, gpus),
         gpus=gpus,
         master_address=master,
-        master_port=place.master_port or master_port(reports[0].address, rendezvous),
+        master_port=master_port(reports[0].address, rendezvous, place.master_port),
         address=address,
         addresses=tuple(report.address for report in reports),
         public_keys=tuple(report.public_key or "" for report in reports),
@@ -367,8 +367,11 @@ def usable_cores() -> int:
     return bin(int(found[1].replace(",", ""), 16)).count("1") if found else os.cpu_count() or 1
 
 
-def master_port(master: str, run_name: str) -> int:
-    """Return the well-known port or, where many gangs share one machine, one of the gang's own."""
+def master_port(master: str, run_name: str, given: int | None = None) -> int:
+    """Return the port given by the platform, else the well-known one.
+
+    Gangs that share one machine each get a port of their own: torch listens on all addresses at once.
+    """
     if ipaddress.ip_address(master).is_loopback:
         return SHARED_PORTS[zlib.crc32(run_name.encode()) % len(SHARED_PORTS)]
-    return MASTER_PORT
+    return given or MASTER_PORT

@@ -78,5 +78,5 @@ class StragglerWatch:
 
 def _of_machine(node: int, findings: Sequence[str]) -> str:
     if findings:
-        return f"its machine, node {node}, is not well: {'; '.join(findings)}"
+        return f"its machine, node {node}, is unhealthy: {'; '.join(findings)}"
     return "nothing was found wrong with its machine"

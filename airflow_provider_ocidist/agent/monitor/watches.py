@@ -98,7 +98,7 @@ class Watches:
         sick = [report for report in [own, *self._others()] if report and report.health]
         found = "; ".join(f"node {report.rank}: {', '.join(report.health)}" for report in sick)
         if sick:
-            message = f"{message}; a machine is not well ({found})"
+            message = f"{message}; a machine is unhealthy ({found})"
         self.end_gang(Stop(cause=Cause.NODE if sick else Cause.HANG, message=message, stacks=True))
 
     def _not_used(self, message: str) -> None:
@@ -175,7 +175,7 @@ class Watches:
 
     def _report_health(self, findings: tuple[str, ...]) -> None:
         if findings and findings != self.heartbeat.report.health:
-            logger.warning("this machine is not well: %s", "; ".join(findings))
+            logger.warning("this machine is unhealthy: %s", "; ".join(findings))
         self.heartbeat.update(health=findings)
 
     def _report_slow(self, slow: tuple[Slow, ...]) -> None:

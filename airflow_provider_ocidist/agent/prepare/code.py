@@ -96,7 +96,7 @@ def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch
 
     if program.source_secret:
         raise AgentError(
-            f"program.source_secret opens Git repositories, and {shown(source)} is none: leave it out",
+            f"program.source_secret opens Git repositories, but {shown(source)} is not Git: leave it out",
             cause=Cause.CONFIG,
         )
     with fetch_errors(f"the code {shown(source)}", folder):

@@ -94,7 +94,9 @@ def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threadi
 
     def say(error: StorageError) -> None:
         why = shown_in(str(error))
-        logger.warning("%s broke off after %s: %s; going on", what, disk.size_shown(watch.bytes_done), why)
+        logger.warning(
+            "%s was interrupted after %s: %s; resuming", what, disk.size_shown(watch.bytes_done), why
+        )
 
     return until_whole(
         attempt,

@@ -83,7 +83,7 @@ def install(
     if find_spec("pip") is None:
         raise AgentError(
             f"the job's dependencies need pip, and {sys.executable} has none: choose an image that has it, "
-            "or one that holds the packages already",
+            "or one that contains the packages",
             cause=Cause.CONFIG,
         )
     started = time.monotonic()
@@ -124,7 +124,7 @@ def _words(package: str) -> list[str]:
         words = []
     if not any(words) or not package.isprintable():
         raise AgentError(
-            f"dependencies.packages holds {package!r}, which is neither a package nor an option of pip",
+            f"dependencies.packages contains {package!r}, which is neither a package nor an option of pip",
             cause=Cause.CONFIG,
         )
     return words

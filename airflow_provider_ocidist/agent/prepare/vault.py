@@ -22,4 +22,4 @@ def read_secret(secret_id: str, access: OciAccess) -> str:
         raise AgentError(f"{error} ({remedy})", cause=cause) from error
     except ValueError as error:
         # The decoding error's text contains a part of the secret.
-        raise AgentError(f"the secret {secret_id} holds no text", cause=Cause.CONFIG) from error
+        raise AgentError(f"the secret {secret_id} is not text", cause=Cause.CONFIG) from error

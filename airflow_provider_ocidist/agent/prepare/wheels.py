@@ -156,7 +156,7 @@ class WheelCache:
             )
             found = {path.name: _sha256(path) for path in folder.iterdir()}
             if found != manifest["files"]:
-                logger.warning("the wheels of node 0 are not those of its list")
+                logger.warning("the wheels of node 0 differ from its list")
                 return False
             own = ("--no-index", "--find-links", str(folder), "--progress-bar=off")
             done = pip.run("install", *own, "--", *manifest["pins"])
@@ -182,7 +182,7 @@ class WheelCache:
             if manifest.get("state") in ("ready", "none"):
                 return manifest if manifest["state"] == "ready" else None
             if time.monotonic() - started > (WAIT_S if manifest else FIRST_SIGN_S):
-                logger.info("node 0 has shared no wheels in time: pip downloads them itself")
+                logger.info("node 0 has shared no wheels in time: pip downloads the packages itself")
                 return None
             self.switch.pause(LOOK_INTERVAL_S)
 

@@ -122,7 +122,7 @@ def _own_paths(workspace: Workspace) -> Iterator[Path]:
     for name in workspace.program.python_path:
         path = workspace.working_dir / name
         if not path.is_dir():
-            logger.warning("program.python_path names %s, which is no folder on this node", name)
+            logger.warning("program.python_path names %s, which is not a folder on this node", name)
         yield path
     for root in roots(workspace.code):
         # A package's own folder must not be on the path: its `types.py` would hide Python's.

@@ -65,7 +65,7 @@ def resume_after_clear(
     try:
         found = open_store(base, access).list_each(places)
     except (StorageError, BackendError, OSError) as error:
-        raise cannot_be_fetched("the checkpoint to go on from", error, str(error)) from error
+        raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
     had = (
         _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch, brought)
         for place in places
@@ -92,11 +92,11 @@ def _resume_from(
         switch.check()
         for reference in found:
             if _fetch_whole(reference, folder, access, brought):
-                logger.info("going on from %s: %s", reference.label, reference.uri)
+                logger.info("resuming from %s: %s", reference.label, reference.uri)
                 _fetch_companions(uri, reference, folder, access, brought)
                 return reference
     except (StorageError, OSError) as error:
-        raise cannot_be_fetched("the checkpoint to go on from", error, str(error)) from error
+        raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
     if found or damaged:
         raise AgentError(
             f"all {len(found or damaged)} checkpoints below {uri} are damaged: delete them to begin anew, "
@@ -114,7 +114,7 @@ def _fetch_companions(
 
     for companion in companions_at(uri, reference, access):
         if _fetch_whole(companion, folder, access, brought):
-            logger.info("and from %s: %s", companion.label, companion.uri)
+            logger.info("also fetched %s: %s", companion.label, companion.uri)
 
 
 def start_from(

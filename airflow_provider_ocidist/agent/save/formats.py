@@ -90,7 +90,7 @@ def read_file(path: Path) -> Reading:
         check = _check_for(path.name, file.read(8))
         file.seek(0)
         if check is None:
-            why = "it is no archive of torch, and no pickle"
+            why = "it is neither an archive of torch nor a pickle"
             return broken(why, is_doubtful=True) if _is_zipped(path) else NOTHING
         try:
             check(file, size)

@@ -63,7 +63,7 @@ def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewher
     Raises OSError when something cannot be read.
     """
     if not files:
-        return broken("it holds no file")
+        return broken("it contains no file")
     unfinished = next((name for name in files if any(map(is_unfinished, name.split("/")))), None)
     if unfinished:
         return broken(f"{unfinished} has a name of an unfinished file")

@@ -101,7 +101,7 @@ class SaveDeadline:
         if self._stop_heeded is None or grace < self._stop_heeded:
             self._stop_heeded = grace
             self._until = min(self._until, time.monotonic() + grace)
-            logger.warning("asked to stop while saving: at most %.0f s more (%s)", grace, stop.message)
+            logger.warning("got a stop request while saving: at most %.0f s more (%s)", grace, stop.message)
 
 
 class Movement:

@@ -51,7 +51,7 @@ class CheckpointFolder:
         return checkpoint_folder(self.settings, workspace.working_dir)
 
     def restore(self, workspace: Workspace) -> None:
-        """Fetch the checkpoint to go on from, for as long as the store may need."""
+        """Fetch the checkpoint to resume from, for as long as the store may need."""
         checkpoints, folder = self.settings, self.path(workspace)
         if checkpoints is None:
             return

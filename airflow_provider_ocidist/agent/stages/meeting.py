@@ -58,7 +58,7 @@ def _require_same_checkpoint(reports: Sequence[NodeReport]) -> None:
         known = ((report.rank, report.checkpoint if report.starts_from else None) for report in reports)
         shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
         raise AgentError(
-            f"the nodes would go on from different checkpoints (of each node: {shown}): "
+            f"the nodes would resume from different checkpoints (of each node: {shown}): "
             "one of them is damaged, or changed just now; run it again",
             cause=Cause.NODE,
         )

@@ -90,7 +90,7 @@ class RunWatches:
 
     def _abandoned(self, message: str) -> None:
         checkpoint = self.context.heartbeat.report.checkpoint
-        rest = f": ended; a retry goes on from {checkpoint.label} or later" if checkpoint else ": ended"
+        rest = f": ended; a retry resumes from {checkpoint.label} or later" if checkpoint else ": ended"
         self.end_gang(Stop(cause=Cause.ABANDONED, message=message + rest))
 
     def _report_progress(self) -> None:

@@ -119,8 +119,8 @@ class GangObjects:
         found = self._api.get(f"{collection}/{name}")
         if not names.is_of(key, found):
             raise BackendError(
-                f"{self._operator.kind} {name} exists already, and is no gang of {key.name}: delete it, or use another "
-                "namespace",
+                f"{self._operator.kind} {name} exists already, and does not belong to {key.name}: delete it, "
+                "or use another namespace",
                 cause=Cause.CONFIG,
             )
         if found["metadata"].get("deletionTimestamp"):

@@ -144,8 +144,8 @@ def needed(
             if given is not None and given < grace:
                 yield Finding.warned(
                     "stop_grace",
-                    f"{name} gives a node that the cluster ends {given:g} s, and limits.stop_grace with its last save "
-                    f"takes {grace:g}",
+                    f"{name} gives a node {given:g} s to end, but limits.stop_grace and the last save "
+                    f"need {grace:g} s",
                     f"set terminationGracePeriodSeconds: {grace:g} in it, or name another in backend.runtime",
                 )
 

@@ -141,12 +141,14 @@ def _entry(path: str, name: str, value: str, *, is_label: bool) -> Iterator[Prob
     if is_placeholder(name):
         return
     if not LABEL_NAME.fullmatch(name):
-        yield Problem(path, f"is no key: at most {LABEL_LIMIT} letters, digits, '-', '_' and '.'")
+        yield Problem(path, f"is not a valid key: at most {LABEL_LIMIT} letters, digits, '-', '_' and '.'")
     elif name.startswith((RESERVED, "ocidist-")):
-        yield Problem(path, f"keys that begin with {RESERVED} are ours")
+        yield Problem(path, f"keys that begin with {RESERVED} are reserved")
     if is_label and not is_placeholder(value) and not is_label_value(value):
         allowed = f"at most {LABEL_LIMIT} letters, digits, '-', '_' and '.'"
-        yield Problem(path, f"{value!r} is no value of a label: {allowed}; `annotations` take any text")
+        yield Problem(
+            path, f"{value!r} is not a valid value of a label: {allowed}; `annotations` take any text"
+        )
 
 
 def is_label_value(value: str) -> bool:
@@ -156,7 +158,7 @@ def is_label_value(value: str) -> bool:
 def _secrets(job: TrainingJob) -> Iterator[Problem]:
     for name in _options(job).secrets:
         if not VARIABLE.fullmatch(name) and not is_placeholder(name):
-            yield Problem(f"backend.secrets.{name}", "is no name for an environment variable")
+            yield Problem(f"backend.secrets.{name}", "is not a valid name for an environment variable")
         if name in {**job.env, **job.main_env, **job.worker_env}:
             yield Problem(
                 f"backend.secrets.{name}", "is set in the job's environment too: remove one of them"
@@ -179,7 +181,7 @@ def pod_template_rules(container: str, options: Iterable[str] = ("pod_template",
         yield from _unknown(spec, f"{path}.spec", POD_FIELDS)
         if "restartPolicy" in spec:
             yield Problem(
-                f"{path}.spec.restartPolicy", "is not the pod's to say: set `backend.restart_policy`"
+                f"{path}.spec.restartPolicy", "cannot be set in a pod: set `backend.restart_policy`"
             )
         for name in LISTS:
             yield from _no_list(spec, name, f"{path}.spec")
@@ -204,7 +206,7 @@ def _container(job: TrainingJob, item: Any, path: str, main: str) -> Iterator[Pr
         yield from _no_list(item, name, path)
     for index, entry in enumerate(entries_of(item, "env")):
         if isinstance(entry, Mapping) and str(entry.get("name")).startswith("OCIDIST_"):
-            yield Problem(f"{path}.env.{index}", "names that begin with OCIDIST_ are ours")
+            yield Problem(f"{path}.env.{index}", "names that begin with OCIDIST_ are reserved")
 
 
 def entries_of(section: Mapping[str, Any], name: str) -> list[Any]:
@@ -234,7 +236,7 @@ def _work_dir(job: TrainingJob) -> Iterator[Problem]:
     if not any(covers(folder, place) for folder in _mounted(job)):
         yield Problem(
             "work_dir",
-            f"{place} is a folder: mount the claim that holds it in `mounts`, at the path where Airflow has it "
+            f"{place} is a folder: mount the claim that contains it in `mounts`, at the path where Airflow has it "
             "too, or name a bucket",
         )
 

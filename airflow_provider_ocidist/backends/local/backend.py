@@ -169,7 +169,9 @@ def _with_one(ref: RunRef, failure: Restart) -> RunRef:
     )
     living = next((each for each in _processes(ref) if each.environment()), None)
     if living is None:
-        raise BackendError(f"{ref.key.name}: no node of it lives, whose variables another would get")
+        raise BackendError(
+            f"{ref.key.name}: none of its nodes lives, so a new node cannot get their variables"
+        )
     own = {RANK_VARIABLE: str(rank), INCARNATION_VARIABLE: str(made.incarnation(rank))}
     try:
         archive = _archive(Path(ref.run_dir, LOCAL, AGENT_ARCHIVE).read_bytes())

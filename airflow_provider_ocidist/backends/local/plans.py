@@ -102,7 +102,8 @@ def _rules(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("container", f"cannot be started by backend {KIND!r}: name a program instead")
     for number, mount in enumerate(job.mounts):
         yield Problem(
-            f"mounts.{number}", f"is made by no backend {KIND!r}: let {mount.path} be a folder here"
+            f"mounts.{number}",
+            f"is not supported by backend {KIND!r}: create the folder {mount.path} on this machine",
         )
     if job.nodes > 1 and not sys.platform.startswith("linux"):
         yield Problem(

@@ -42,7 +42,7 @@ class NodeProcess:
         program = shutil.which(python)
         if program is None:
             raise BackendError(
-                f"backend.python is no program that this machine can run: {python}", cause=Cause.CONFIG
+                f"backend.python is not a program that this machine can run: {python}", cause=Cause.CONFIG
             )
         try:
             archive.extractall(self.folder / "app")
@@ -124,7 +124,7 @@ class NodeProcess:
         with suppress(OSError, TypeError, IndexError):
             words = Path(f"/proc/{(self.started or {})['pid']}/cmdline").read_bytes().split(b"\0")
             return words[3].decode()
-        raise BackendError(f"{self.folder}: which interpreter its node runs cannot be seen", retryable=True)
+        raise BackendError(f"{self.folder}: the interpreter of its node cannot be read", retryable=True)
 
     def environment(self) -> dict[str, str]:
         """Return the variables of a living process; none where this system does not show them."""

@@ -231,7 +231,7 @@ class OciDataScience(
                 return resource_id
             case ["ocid1", "datasciencejobrun"]:
                 return str(self._run(resource_id).job_id)
-        raise BackendError(f"{resource_id} is no OCID of a job or of a job run", cause=Cause.CONFIG)
+        raise BackendError(f"{resource_id} is not the OCID of a job or of a job run", cause=Cause.CONFIG)
 
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
         place = self.defaults.compartment_id

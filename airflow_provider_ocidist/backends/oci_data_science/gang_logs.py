@@ -52,7 +52,7 @@ def _lines_in(entries: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> Ite
         try:
             yield log_line(ranks, entry)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            log.warning("an entry of the log is no line of a node: %s: %s", type(error).__name__, error)
+            log.warning("an entry of the log is not a line of a node: %s: %s", type(error).__name__, error)
 
 
 def _log_part(ref: RunRef, found: Searched) -> LogPart:

@@ -1,4 +1,4 @@
-"""Topology `multi_node`: one job run that holds all nodes, as the service's Distributed Jobs. Pure.
+"""Topology `multi_node`: one job run with all nodes, as the service's Distributed Jobs. Pure.
 
 The service reports the state of the run, not of single nodes; the nodes report their own states.
 """
@@ -31,7 +31,7 @@ class MultiNode(Topology):
         network = (
             "through the given subnet" if blueprint.subnet_id else "through a network that the service makes"
         )
-        return f"one job and one job run that holds {blueprint.nodes} nodes, which talk {network}"
+        return f"one job and one job run with {blueprint.nodes} nodes, which talk {network}"
 
     def job(self, blueprint: Blueprint) -> dict[str, Any]:
         details: dict[str, Any] = {

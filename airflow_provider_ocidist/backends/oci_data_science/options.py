@@ -17,7 +17,7 @@ class OciDataScienceOptions(BackendOptions):
 
     kind: str = KIND
     topology: Literal["auto", "job_runs", "multi_node"] = "auto"
-    """Layout of the nodes. `job_runs`: one job run for each node. `multi_node`: one job run that holds all nodes.
+    """Layout of the nodes. `job_runs`: one job run for each node. `multi_node`: one job run with all nodes.
     `auto`: `multi_node` for several nodes without a subnet, else `job_runs`."""
     compartment_id: str | None = None
     """OCID of the compartment. None, here and below: the connection's."""

@@ -66,7 +66,9 @@ def _shape(job: TrainingJob) -> Iterator[Problem]:
         if flexible and value is None:
             yield Problem(f"backend.{name}", f"is needed: {options.shape} is a flexible shape")
         elif not flexible and value is not None:
-            yield Problem(f"backend.{name}", f"is for flexible shapes only, and {options.shape} is none")
+            yield Problem(
+                f"backend.{name}", f"is for flexible shapes only, and {options.shape} is not flexible"
+            )
 
 
 def _place(job: TrainingJob) -> Iterator[Problem]:
@@ -147,18 +149,18 @@ def _artifact(job: TrainingJob) -> Iterator[Problem]:
         return
     size = bundle.code_size(code, MAX_ARTIFACT)
     if size > MAX_ARTIFACT:
-        message = f"{code} holds more than the 4 GB that the service takes as an artifact"
+        message = f"{code} is larger than the 4 GB that the service accepts as an artifact"
         yield Problem("program.source", f"{message}: put data into a bucket and name it in 'inputs'")
 
 
 def _tags(job: TrainingJob) -> Iterator[Problem]:
     if len(job.tags) > MAX_TAGS:
-        yield Problem("tags", f"there are {len(job.tags)}; {MAX_TAGS} fit beside our own")
+        yield Problem("tags", f"there are {len(job.tags)}; {MAX_TAGS} are allowed besides those of ocidist")
     for key, value in job.tags.items():
         if not 0 < len(key) <= MAX_TAG_KEY or "." in key or " " in key:
             yield Problem(f"tags.{key}", f"a key has 1 to {MAX_TAG_KEY} characters, no blanks and no dots")
         elif key.lower().startswith("ocidist-"):
-            yield Problem(f"tags.{key}", "keys that begin with ocidist- are ours")
+            yield Problem(f"tags.{key}", "keys that begin with ocidist- are reserved")
         if len(value) > MAX_TAG_VALUE:
             yield Problem(f"tags.{key}", f"a value has at most {MAX_TAG_VALUE} characters")
 

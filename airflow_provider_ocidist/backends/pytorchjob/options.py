@@ -83,7 +83,7 @@ def _elastic(job: TrainingJob) -> Iterator[Problem]:
         count = policy.get(name)
         if isinstance(count, int) and wrong(count):
             yield Problem(
-                f"backend.elastic_policy.{name}", f"{count} leaves out the {job.nodes} nodes of the gang"
+                f"backend.elastic_policy.{name}", f"{count} excludes the {job.nodes} nodes of the gang"
             )
 
 

@@ -150,7 +150,7 @@ class Client:
         content = _content(answer, doing)
         text = content.get("access_token") or content.get("accessToken")
         if not text:
-            raise BackendError(f"{doing}: the answer holds none", retryable=True)
+            raise BackendError(f"{doing}: the answer contains no token", retryable=True)
         lives = _lifetime(str(text), content.get("expires_in") or content.get("expiresIn"))
         return Token(str(text), asked_at + lives - min(MARGIN, lives / 10))
 
@@ -187,7 +187,7 @@ def _content(answer: httpx.Response, doing: str) -> Any:
             return answer.json() if answer.content else {}
         except ValueError as error:
             raise BackendError(
-                f"{doing}: the answer is no JSON: is this a control plane of Run:ai?"
+                f"{doing}: the answer is not JSON: is this a control plane of Run:ai?"
             ) from error
     raise error_of(answer.status_code, answer.text, doing, answer.headers.get("retry-after"))
 
@@ -241,7 +241,7 @@ def _transport_errors(doing: str, address: str) -> Iterator[None]:
             retryable=True,
         ) from error
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise BackendError(f"{doing}: {address} is no address: {error}", cause=Cause.CONFIG) from error
+        raise BackendError(f"{doing}: {address} is not an address: {error}", cause=Cause.CONFIG) from error
 
 
 def _pause(error: BackendError, attempt: int) -> float | None:

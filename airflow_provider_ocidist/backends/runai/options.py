@@ -106,7 +106,7 @@ class RunaiOptions(BackendOptions):
     python: str = "python3"
     """Python interpreter of the image."""
     when_suspended: Literal["fail", "wait"] = "fail"
-    """Meaning of a person's suspension of the workload: the end of the try, or a pause of it."""
+    """Consequence if a user suspends the workload: the try fails, or it waits."""
     keep_for: Annotated[int, AtLeast(1)] | None = None
     """Seconds for which Run:ai keeps a workload that has ended; None: its default, 30 days."""
 

@@ -75,7 +75,7 @@ def _variables(job: TrainingJob) -> Iterator[Problem]:
     for path, variables in (("main_env", job.main_env), ("worker_env", job.worker_env)):
         if variables:
             yield Problem(
-                path, "cannot be had here: the nodes of a workload are alike, and the image starts itself"
+                path, "is not supported here: the nodes of a workload are alike, and the image starts itself"
             )
 
 
@@ -88,8 +88,8 @@ def _work_dir(job: TrainingJob) -> Iterator[Problem]:
     if not any(covers(folder, place) for folder in folders):
         yield Problem(
             "work_dir",
-            f"{place} is a folder: mount the claim that holds it in `backend.volumes`, at the path where Airflow has "
-            "it too, or name a bucket",
+            f"{place} is a folder: mount the claim that contains it in `backend.volumes`, at the path where Airflow "
+            "has it too, or name a bucket",
         )
 
 

@@ -92,7 +92,7 @@ def _variables(job: TrainingJob) -> Iterator[Problem]:
     for path, variables in (("main_env", job.main_env), ("worker_env", job.worker_env)):
         if variables:
             yield Problem(
-                path, "cannot be had here: the pods of a TrainJob are alike, and the image starts itself"
+                path, "is not supported here: the pods of a TrainJob are alike, and the image starts itself"
             )
 
 

@@ -57,7 +57,7 @@ class MountFolder:
             file = os.open(leaf, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise OSError(errno.EINVAL, "it is no regular file", name)
+            raise OSError(errno.EINVAL, "it is not a regular file", name)
         return os.fdopen(file, "rb")
 
     def write(self, name: str, segments: Sequence[Path]) -> FileState:

@@ -51,7 +51,7 @@ def check(name: str, more: Container[str]) -> None:
     near = get_close_matches(name, known, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else "GET /20190101/jobShapes lists them."
     raise invalid(
-        f"shapeName {name!r} is no shape of this service: {hint} To have the emulator take it: --shape {name}"
+        f"shapeName {name!r} is not a shape of this service: {hint} To make the emulator accept it: --shape {name}"
     )
 
 

@@ -92,7 +92,7 @@ def decode(data: bytes) -> Obj:
             raise KubernetesError(415, "UnsupportedMediaType", text)
         return {**unknown["type"], **_message(unknown.get("raw", b""), KINDS[kind])}
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise KubernetesError(400, "BadRequest", f"the body is no protobuf: {error}") from error
+        raise KubernetesError(400, "BadRequest", f"the body is not protobuf: {error}") from error
 
 
 def _message(data: bytes, fields: Fields) -> Obj:

@@ -68,7 +68,7 @@ def _requirement(text: str) -> Test:
     if match := EXISTENCE.fullmatch(text):
         key, wanted = match["key"], not match["absent"]
         return lambda found: (key in found) == wanted
-    raise bad_request(f"unable to parse requirement: {text!r:.200} is no selector")
+    raise bad_request(f"unable to parse requirement: {text!r:.200} is not a selector")
 
 
 def _in_set(key: str, verb: str, values: set[str]) -> Test:

@@ -154,7 +154,7 @@ def _unpack(artifact: Artifact, folder: Path, entrypoint: str | None) -> Path:
         raise NodeError("Job run could not start: JOB_RUN_ENTRYPOINT is required for an archive.")
     path = (folder / entrypoint).resolve()
     if not path.is_relative_to(folder.resolve()) or not path.is_file():
-        raise NodeError(f"Job run could not start: the artifact holds no file {entrypoint!r}.")
+        raise NodeError(f"Job run could not start: the artifact contains no file {entrypoint!r}.")
     return path
 
 
@@ -184,7 +184,7 @@ def _extract_zip(path: Path, folder: Path) -> None:
 def check_member(name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise NodeError(f"Job run could not start: the artifact holds the unsafe path {name!r}.")
+        raise NodeError(f"Job run could not start: the artifact contains the unsafe path {name!r}.")
 
 
 def environment(spec: NodeSpec) -> dict[str, str]:

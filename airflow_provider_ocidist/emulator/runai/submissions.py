@@ -252,7 +252,7 @@ def _check_words(text: str, path: str) -> None:
     try:
         shlex.split(text)
     except ValueError as error:
-        raise bad_request(f"{path} is no line of a shell: {error}") from error
+        raise bad_request(f"{path} is not a line for a shell: {error}") from error
 
 
 def _check_compute(compute: Mapping[str, Any], path: str) -> None:

@@ -36,7 +36,7 @@ def _name(job: TrainingJob) -> Iterator[Problem]:
     if len(job.name) > MAX_NAME:
         yield Problem("name", f"has {len(job.name)} characters; {MAX_NAME} are allowed")
     elif not job.name.isprintable():
-        yield Problem("name", "must not hold line breaks or other invisible characters")
+        yield Problem("name", "must not contain line breaks or other invisible characters")
 
 
 def _nodes(job: TrainingJob) -> Iterator[Problem]:
@@ -50,7 +50,7 @@ def _image(job: TrainingJob) -> Iterator[Problem]:
         and not is_placeholder(job.image)
         and (not job.image or re.search(r"\s", job.image))
     ):
-        yield Problem("image", "is no name of an image, as region.ocir.io/namespace/image:tag")
+        yield Problem("image", "is not the name of an image, such as region.ocir.io/namespace/image:tag")
 
 
 RULES: Sequence[Rule] = (

@@ -25,9 +25,9 @@ def program(job: TrainingJob) -> Iterator[Problem]:
     yield from arguments("program.args", program.args)
     if program.source is None:
         if job.image is None and _is_file(job) and program.script and not is_placeholder(program.script):
-            yield Problem("program.source", "is needed: there is no image that could hold the code")
+            yield Problem("program.source", "is needed: there is no image that could contain the code")
     elif PASSWORD.search(program.source):
-        what = "holds a password, which the service would keep as plain text: put it into a Vault secret"
+        what = "contains a password, which the service would store as plain text: put it into a Vault secret"
         yield Problem("program.source", f"{what} and name that in 'source_secret'")
     elif not is_placeholder(program.source):
         yield from _local_code(job) if program.is_local else location("program.source", program.source)
@@ -39,7 +39,7 @@ def program(job: TrainingJob) -> Iterator[Problem]:
 
 def _script(job: TrainingJob) -> Iterator[Problem]:
     if "\0" in job.program.script:
-        yield Problem("program.script", "must not hold a NUL character")
+        yield Problem("program.script", "must not contain a NUL character")
     elif job.program.source is not None and _is_file(job):
         # The image may hold the script, and the code only its imports.
         yield from (on_node if job.image else inside)("program.script", job.program.script)
@@ -75,7 +75,7 @@ def secret(job: TrainingJob) -> Iterator[Problem]:
     from airflow_provider_ocidist.model.git_source import GIT_URL
 
     if not (source and (GIT_URL.fullmatch(source) or is_placeholder(source))):
-        yield Problem("program.source_secret", "is for code that comes from Git; program.source is none")
+        yield Problem("program.source_secret", "is for code that comes from Git; program.source is not Git")
 
 
 def _local_code(job: TrainingJob) -> Iterator[Problem]:

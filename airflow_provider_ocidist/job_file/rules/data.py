@@ -72,7 +72,7 @@ def pattern(job: TrainingJob) -> Iterator[Problem]:
     try:
         groups = re.compile(text).groupindex
     except re.error as error:
-        yield Problem(where, f"is no regular expression: {error}")
+        yield Problem(where, f"is not a regular expression: {error}")
         return
     for unknown in sorted(set(groups) - {"step", "epoch"}):
         yield Problem(where, f"has the group {unknown!r}; `step` and `epoch` are those that count")

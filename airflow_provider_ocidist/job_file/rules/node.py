@@ -34,13 +34,15 @@ def environment(job: TrainingJob) -> Iterator[Problem]:
         for name, value in variables.items():
             path = f"{section}.{name}"
             if not (ENVIRONMENT_NAME.fullmatch(name) or is_placeholder(name)):
-                yield Problem(path, "is no name for an environment variable: letters, digits and _ only")
+                yield Problem(
+                    path, "is not a valid name for an environment variable: letters, digits and _ only"
+                )
             elif name == DRILL_VARIABLE:
                 yield from _drill(path, value, job)
             elif name.startswith(OURS):
-                yield Problem(path, f"names that begin with {OURS} are ours")
+                yield Problem(path, f"names that begin with {OURS} are reserved")
             elif not can_be_argument(value):
-                yield Problem(path, f"an environment variable cannot hold {value!r}")
+                yield Problem(path, f"an environment variable cannot contain {value!r}")
     if job.worker_env and job.nodes == 1:
         yield Problem("worker_env", "is for the nodes after the first, and there is only one")
 
@@ -68,7 +70,7 @@ def dependencies(job: TrainingJob) -> Iterator[Problem]:
     for index, package in enumerate(wanted.packages):
         yield from _package(f"dependencies.packages.{index}", package)
     if wanted.packages and not wanted.requirements and all(word.startswith("-") for word in wanted.packages):
-        yield Problem("dependencies.packages", "holds options of pip and no package")
+        yield Problem("dependencies.packages", "contains options of pip, but no package")
 
 
 def _package(path: str, package: str) -> Iterator[Problem]:

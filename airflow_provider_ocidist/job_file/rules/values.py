@@ -16,7 +16,7 @@ COMMON_SCHEMES = {"oci", "file", "s3", "gs", "http", "https"}
 def arguments(path: str, words: Sequence[str]) -> Iterator[Problem]:
     for index, word in enumerate(words):
         if not can_be_argument(word):
-            yield Problem(f"{path}.{index}", f"no program can be given {word!r}")
+            yield Problem(f"{path}.{index}", f"cannot be an argument of a program: {word!r}")
 
 
 def can_be_argument(text: str) -> bool:
@@ -29,7 +29,7 @@ def on_node(path: str, value: str) -> Iterator[Problem]:
     if not value.startswith("/"):
         yield from inside(path, value)
     elif ".." in value.split("/") or "\0" in value:
-        yield Problem(path, f"must say where it leads, without '..', not {value!r}")
+        yield Problem(path, f"must be a path without '..', not {value!r}")
 
 
 def inside(path: str, value: str) -> Iterator[Problem]:
@@ -59,7 +59,9 @@ def location(path: str, uri: str) -> Iterator[Problem]:
         return
     if scheme not in COMMON_SCHEMES and scheme not in (known := _schemes()):
         near = difflib.get_close_matches(scheme, known, n=1)
-        yield Problem(path, f"nothing reads {scheme}://" + (f"; did you mean {near[0]}://?" if near else ""))
+        yield Problem(
+            path, f"no library reads {scheme}://" + (f"; did you mean {near[0]}://?" if near else "")
+        )
         return
     try:
         locations.parse(uri)

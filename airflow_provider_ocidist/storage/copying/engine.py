@@ -177,7 +177,7 @@ class Engine:
             with _absence_is_an_error(self.source, entry):
                 file.etag = self.target.take(self.source, entry, file.name, self.stopped)
         except CannotTake as refusal:
-            log.info("%s; it goes through this machine", refusal)
+            log.info("%s; it is copied through this machine", refusal)
             assert self.declined is not None
             self.declined.append(file)
             return
@@ -262,4 +262,4 @@ def _absence_is_an_error(store: Store, entry: Entry) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         place = store.uri_of(entry.name)
-        raise StorageError(f"{place} vanished while it was copied", uri=place) from error
+        raise StorageError(f"{place} disappeared while it was copied", uri=place) from error

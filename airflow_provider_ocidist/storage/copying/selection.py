@@ -59,7 +59,9 @@ def _matching(place: locations.Location, stores: Stores) -> Selection:
     store = stores.open(base)
     entries = [entry for entry in store.list(_WILD.split(pattern[0])[0]) if fits(entry.name, pattern)]
     if not entries:
-        raise StorageError(f"nothing at {locations.shown(store.uri)} fits {'/'.join(pattern)}", uri=place.uri)
+        raise StorageError(
+            f"nothing at {locations.shown(store.uri)} matches {'/'.join(pattern)}", uri=place.uri
+        )
     return Selection(store=store, entries=entries, is_tree=True, pattern=pattern)
 
 

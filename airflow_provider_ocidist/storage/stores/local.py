@@ -249,7 +249,7 @@ class LocalUpload(Upload):
             with contextlib.suppress(FileNotFoundError):
                 return os.open(self.part, os.O_RDWR | os.O_CREAT | more, 0o666)
             self.part.parent.mkdir(parents=True, exist_ok=True)
-        raise StorageError(f"cannot create {self.part}: its folder keeps vanishing", uri=str(self.path))
+        raise StorageError(f"cannot create {self.part}: its folder keeps disappearing", uri=str(self.path))
 
     def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
         return gaps(self.written, offset, length)
@@ -275,7 +275,7 @@ class LocalUpload(Upload):
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)  # network file systems report a full disk here
             if self._is_device():
-                raise StorageError(f"{self.path}: is no file, and is not replaced by one", uri=str(self.path))
+                raise StorageError(f"{self.path}: is not a file, so no file replaces it", uri=str(self.path))
             self.part.replace(self.path)
         if self.journal:
             self.journal.remove()

@@ -106,7 +106,7 @@ class OciDownload(Download):
                 failures = 1 if got > before else failures + 1
                 if error.status_code is not None or not begun or failures == _BODY_ATTEMPTS:
                     raise
-                log.info("%s; going on at byte %s", error, offset + got)
+                log.info("%s; resuming at byte %s", error, offset + got)
                 time.sleep(0.2 * failures)
         if got != length:
             raise not_the_promised_size(self.place, length, got)

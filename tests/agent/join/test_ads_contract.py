@@ -214,7 +214,7 @@ def test_launch_commands_are_taken_apart(
     "command, arguments, message",
     [
         ("torchrun --nnodes 2", (), "OCI__LAUNCH_CMD names no program after torchrun and its flags"),
-        ("cd code && torchrun train.py", (), "OCI__LAUNCH_CMD holds '&&', but no shell reads it"),
+        ("cd code && torchrun train.py", (), "OCI__LAUNCH_CMD contains '&&', but no shell reads it"),
         ("torchrun it's.py", (), "OCI__LAUNCH_CMD cannot be split into arguments"),
         ("", ("torchrun it's.py",), "the container's cmd cannot be split into arguments"),
         ("", ("python",), "the container's cmd names no program after python"),

@@ -192,7 +192,9 @@ def test_visible_devices_are_counted(visible, count) -> None:
 
 def test_gangs_that_share_a_machine_get_ports_of_their_own() -> None:
     assert master_port("10.0.0.1", "run") == 29400
+    assert master_port("10.0.0.1", "run", 23456) == 23456
     assert master_port("127.0.1.1", "a") != master_port("127.0.1.1", "b")
+    assert master_port("127.0.1.1", "a", 23456) != master_port("127.0.2.1", "b", 23456)
 
 
 def test_the_topology_names_the_master_and_the_processes() -> None:

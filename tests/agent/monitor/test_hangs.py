@@ -219,7 +219,7 @@ def test_a_machine_that_is_not_well_is_blamed_before_the_program(
         report, said = two.agents[0].report, [agent.stderr.read_text() for agent in two.agents]
     assert report.cause is cause
     assert codes[1] == 143
-    sick = "a machine is not well (node 1: GPU 0 is slowed down: throttled by the power supply)"
+    sick = "a machine is unhealthy (node 1: GPU 0 is slowed down: throttled by the power supply)"
     assert (sick in (report.message or "")) == (cause is Cause.NODE)
     assert all("in stuck_here" in text for text in said), "stacks are shown whatever the cause"
 
@@ -233,7 +233,7 @@ def test_a_sick_machine_leaves_the_budget_for_hangs_to_be_spent(tmp_path: Path) 
     with gang(tmp_path, script, restarts=Restarts(hang=1)) as one:
         assert one.run(PATH=f"{smi.parent}:{os.environ['PATH']}") == [0]
         (restart,) = one.agents[0].report.restarts
-    assert "a machine is not well" in restart.message
+    assert "a machine is unhealthy" in restart.message
 
 
 # What shows where a process stands

@@ -1,4 +1,4 @@
-"""What shows that a machine is not well, and what does not."""
+"""What shows that a machine is unhealthy, and what does not."""
 
 from __future__ import annotations
 

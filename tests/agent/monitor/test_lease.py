@@ -124,7 +124,7 @@ def test_nodes_that_nobody_waits_for_save_and_end(tmp_path: Path) -> None:
     assert 76 in codes
     assert main.message
     assert "nobody has waited for this run for 8s (limits.lease): ended" in main.message
-    assert "a retry goes on from step 3 or later" in f"{main.message}{other.message}"
+    assert "a retry resumes from step 3 or later" in f"{main.message}{other.message}"
     assert (main.phase, other.phase) == (Phase.DONE, Phase.DONE)
     assert main.checkpoint
     assert main.checkpoint.step == 7

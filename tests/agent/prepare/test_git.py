@@ -156,8 +156,8 @@ def failure(source: str, tmp_path: Path, secret: str | None = None) -> AgentErro
         ("absent.git", "there is no such repository"),
         ("project.git#absent", "has no branch, tag or commit 'absent'"),
         ("project.git#abad1deaabad1dea", "has no branch, tag or commit 'abad1deaabad1dea'"),
-        ("project.git#main:refs/heads/x", "is no branch, tag or commit"),
-        ("project.git#--upload-pack=touch x", "is no branch, tag or commit"),
+        ("project.git#main:refs/heads/x", "is not a branch, tag or commit"),
+        ("project.git#--upload-pack=touch x", "is not a branch, tag or commit"),
     ],
 )
 def test_what_is_not_there_is_distinguished(served: Path, tmp_path: Path, path: str, says: str) -> None:
@@ -219,8 +219,8 @@ def test_an_ssh_key_is_private_pinned_to_the_known_hosts_and_gone_afterwards(
 @pytest.mark.parametrize(
     "source, secret, says",
     [
-        ("git@host.invalid:a/b.git", TOKEN, "holds no private key"),
-        ("https://host.invalid/a.git", "-----BEGIN PRIVATE KEY-----", "holds an SSH key"),
+        ("git@host.invalid:a/b.git", TOKEN, "contains no private key"),
+        ("https://host.invalid/a.git", "-----BEGIN PRIVATE KEY-----", "contains an SSH key"),
         ("http://host.invalid/a.git", TOKEN, "in the clear"),
         ("https://host.invalid/a.git", "a:b\nhost=elsewhere", "line breaks"),
         ("git+file:///a.git", TOKEN, "is neither"),

@@ -82,7 +82,7 @@ def test_a_copy_that_breaks_off_goes_on_as_long_as_it_gets_further(
     fetch_inputs([item], tmp_path, access, StopSwitch())
     assert [path.read_bytes() == CONTENT for path in sorted(tmp_path.glob("corpus/*.bin"))] == [True] * 6
     said = [record.getMessage() for record in caplog.records if record.name == inputs.__name__]
-    assert [line for line in said if "broke off after" in line and line.endswith("; going on")]
+    assert [line for line in said if "was interrupted after" in line and line.endswith("; resuming")]
 
 
 def test_one_that_cannot_be_had_ends_the_others_and_shows_no_signature(

@@ -73,7 +73,7 @@ def test_an_archive_by_its_name_that_is_none_is_broken_unless_the_program_knows_
     tmp_path: Path, end: str
 ) -> None:
     found = reading(tmp_path, f"a{end}", b"text of a format of its own")
-    assert found == Reading(BROKEN, "it is no archive of torch, and no pickle", is_doubtful=True)
+    assert found == Reading(BROKEN, "it is neither an archive of torch nor a pickle", is_doubtful=True)
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.ckpt", "a.dat", "a", "a.h5", "a.npy"])

@@ -163,7 +163,7 @@ def test_an_entry_is_whole_when_the_program_has_named_it_since_it_was_last_writt
 
 def test_an_empty_folder_is_not_whole_because_nobody_has_named_it(saving: Saving) -> None:
     (saving.folder / "step-1").mkdir()
-    assert saving.doubts() == {"step-1": "it holds no file"}
+    assert saving.doubts() == {"step-1": "it contains no file"}
 
 
 def test_what_was_renamed_into_place_is_whole_until_it_is_written_to(saving: Saving) -> None:

@@ -74,7 +74,7 @@ def require_each(folder: Folder, names: list[str]) -> None:
 
 
 def test_a_folder_without_files_is_broken(folder: Folder) -> None:
-    assert folder.read() == Reading(BROKEN, "it holds no file")
+    assert folder.read() == Reading(BROKEN, "it contains no file")
 
 
 @pytest.mark.parametrize("name", ["a.tmp", "deep/b.part", "tmp-x/c", "tmp-d"])

@@ -71,7 +71,7 @@ class Ways:
     def wanted(self) -> Mapping[str, Callable[[], object]]:
         """Return each way by what is looked for."""
         there = CheckpointRef(uri=f"{self.place(0)}/x", step=1)
-        ways = {"to go on from": self.resume, "to go on from ": self.after_clear}
+        ways = {"to resume from": self.resume, "to resume from ": self.after_clear}
         return {**ways, "to start from": lambda: self.start_from(there)}
 
 
@@ -107,7 +107,7 @@ def test_all_that_is_fetched_is_fetched_by_the_credentials_of_the_run(
         caplog.clear()
         assert way(own) == newest
         assert own.brought == {path.name for path in own.folder.iterdir()} == set(references)
-        assert f"going on from step 10: {newest.uri}" in caplog.text
+        assert f"resuming from step 10: {newest.uri}" in caplog.text
         assert f"and from step 10: {references['last.ckpt'].uri}" in caplog.text
     ways.start_from(newest)
     assert ways.brought == {path.name for path in ways.folder.iterdir()} == {"epoch=1-step=10.ckpt"}

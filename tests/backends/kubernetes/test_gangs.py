@@ -137,7 +137,7 @@ def test_an_object_of_somebody_else_under_this_name_is_left_alone(
         api = kubernetes.client.CustomObjectsApi(client)
         place = (operator.group, operator.version, home.namespace, operator.plural)
         api.create_namespaced_custom_object(*place, {**body, "metadata": metadata})
-        with pytest.raises(BackendError, match="exists already, and is no gang of") as caught:
+        with pytest.raises(BackendError, match="exists already, and does not belong to") as caught:
             backend.submit(plan)
         assert not caught.value.retryable
         api.delete_namespaced_custom_object(*place, metadata["name"])

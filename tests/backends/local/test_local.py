@@ -290,7 +290,7 @@ def test_a_python_that_cannot_be_run_is_a_fault_of_the_job(
     backend: Local, ends: Callable[[RunRef], RunRef], tmp_path: Path
 ) -> None:
     missing = backend.plan(a_job(backend={"kind": "local", "python": "/no/such/python"}), a_key())
-    with pytest.raises(BackendError, match=r"python is no program .*/no/such/python") as caught:
+    with pytest.raises(BackendError, match=r"python is not a program .*/no/such/python") as caught:
         backend.submit(missing)
     assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
     broken = tmp_path / "python"

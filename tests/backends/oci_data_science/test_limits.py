@@ -96,7 +96,7 @@ def test_code_that_no_artifact_can_hold_is_refused(tmp_path: Path) -> None:
         file.truncate(rules.MAX_ARTIFACT + 1)  # takes no room on disk
     (problem,) = problems_of(program={"source": str(tmp_path), "script": "train.py"})
     assert problem.startswith("program.source: ")
-    assert "holds more than the 4 GB that the service takes as an artifact" in problem
+    assert "is larger than the 4 GB that the service accepts as an artifact" in problem
 
 
 @pytest.mark.parametrize("section", ["env", "main_env"])

@@ -264,7 +264,7 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
         ({"backend": {"gpu": 1}}, "backend.gpu", "did you mean 'gpus'?"),
         ({"backend": {"memory": "64 GB"}}, "backend.memory", "must be an amount"),
         ({"backend": {"preset": "BM.GPU.H100"}}, "backend.preset", "did you mean 'BM.GPU.H100.8'?"),
-        ({"backend": {"labels": {"ocidist/task": "x"}}}, "backend.labels.ocidist/task", "are ours"),
+        ({"backend": {"labels": {"ocidist/task": "x"}}}, "backend.labels.ocidist/task", "are reserved"),
         ({"backend": {"labels": {"a": "x y"}}}, "backend.labels.a", "no value of a label"),
         ({"backend": {"pod_template": {"specs": {}}}}, "backend.pod_template.specs", "did you mean 'spec'?"),
         (
@@ -278,7 +278,7 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
             "name the program",
         ),
         ({"backend": {"restart_policy": "OnFailure"}}, "backend.restart_policy", "Airflow retries"),
-        ({"backend": {"elastic_policy": {"minReplicas": 5}}}, "backend.elastic_policy.minReplicas", "leaves out"),
+        ({"backend": {"elastic_policy": {"minReplicas": 5}}}, "backend.elastic_policy.minReplicas", "excludes"),
         ({"backend": {"secrets": {"A": {"name": "s", "kei": "k"}}}}, "backend.secrets.A.kei", "'key'"),
         (
             {"backend": {"elastic_policy": {"maxRestarts": 1}, "main_template": {"spec": {}}}},

@@ -380,7 +380,9 @@ def test_the_words_of_the_older_endpoint_are_understood_too(plain: Plain) -> Non
     assert plain.asked("/x")[0].headers["authorization"] == "Bearer old"
     plain.token = {}
     plain.clock.now = 1000.0
-    with pytest.raises(BackendError, match=r"^asking Run:ai for a token: the answer holds none$") as caught:
+    with pytest.raises(
+        BackendError, match=r"^asking Run:ai for a token: the answer contains no token$"
+    ) as caught:
         plain.client.get("/x", "looking")
     assert caught.value.retryable
 
@@ -465,7 +467,7 @@ def test_a_refusal_is_said_in_its_own_words_with_the_remedy(status: int, text: s
 def test_an_answer_that_is_no_json_is_not_of_a_control_plane(plain: Plain) -> None:
     plain.answers = [httpx.Response(200, text="<html>")]
     with pytest.raises(
-        BackendError, match=r"^looking: the answer is no JSON: is this a control plane of Run:ai\?$"
+        BackendError, match=r"^looking: the answer is not JSON: is this a control plane of Run:ai\?$"
     ):
         plain.client.get("/x", "looking")
     assert len(plain.asked("/x")) == 1
@@ -481,7 +483,7 @@ def test_an_answer_that_is_no_json_is_not_of_a_control_plane(plain: Plain) -> No
             "the certificate of http://plane is not trusted: name its authority in the connection's verify",
             False,
         ),
-        (httpx.InvalidURL("odd"), "http://plane is no address: odd", False),
+        (httpx.InvalidURL("odd"), "http://plane is not an address: odd", False),
     ],
 )
 def test_what_cannot_be_reached_is_known_from_what_is_wrong(

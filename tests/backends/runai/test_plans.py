@@ -310,8 +310,8 @@ def test_a_tag_that_no_label_can_hold_is_an_annotation() -> None:
     "changes, path, words",
     [
         ({"backend": {"labels": {"k": "v v"}}}, "backend.labels.k", "no value of a label"),
-        ({"tags": {"a b": "x"}}, "tags.a b", "is no key"),
-        ({"backend": {"labels": {"ocidist/x": "y"}}}, "backend.labels.ocidist/x", "are ours"),
+        ({"tags": {"a b": "x"}}, "tags.a b", "is not a valid key"),
+        ({"backend": {"labels": {"ocidist/x": "y"}}}, "backend.labels.ocidist/x", "are reserved"),
         (
             {"container": {"entrypoint": ["run"]}, "program": {}, "main_env": {"A": "1"}},
             "main_env",

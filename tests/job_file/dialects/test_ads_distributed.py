@@ -303,7 +303,7 @@ WRONG = [
     (f"{CLUSTER}.ps", {"replicas": 1}, "parameter servers are TensorFlow's: PyTorch has none, remove it"),
     (f"{CLUSTER}.config.startOptions", "--x", "must be a list of texts, not '--x'"),
     (f"{CLUSTER}.certificate", "x", "must be a section with keys and values, not 'x'"),
-    (f"{RUNTIME}.gitSecretId", "x", "means nothing without a type: remove it"),
+    (f"{RUNTIME}.gitSecretId", "x", "has no meaning without a type: remove it"),
     (f"{INFRASTRUCTURE}.storageMount", "x", "must be a list of src and dest, not 'x'"),
     (f"{INFRASTRUCTURE}.definedTags", "x", "must be a section of names and values, not 'x'"),
     (f"{CLUSTER}.worker.replcas", 4, "unknown key 'replcas'; did you mean 'replicas'?"),
@@ -320,7 +320,7 @@ WRONG = [
     ("spec.cluster.kind", "dask", "must be PYTORCH, not 'dask'"),
     ("spec.clusters", {}, "unknown key 'clusters'; did you mean 'cluster'?"),
     ("spec.runtime.type", "zip", "must be git or remote, not 'zip'"),
-    (f"{RUNTIME}.codeDir", "/x", "means nothing without a type: remove it"),
+    (f"{RUNTIME}.codeDir", "/x", "has no meaning without a type: remove it"),
     (f"{RUNTIME}.args", "--x 'y", "cannot be split into arguments: no closing quotation"),
     (f"{RUNTIME}.args", {"a": 1}, "must be a list or text, not a section"),
     (f"{INFRASTRUCTURE}.jobType", "OTHER", "must be DEFAULT, not 'OTHER'"),
@@ -359,7 +359,7 @@ def test_variables_that_follow_from_the_file_are_refused():
     variables = [{"name": "OCI__WORKER_COUNT", "value": 9}, {"name": "1A", "value": 1}, {"nme": "x"}]
     assert problems_of({f"{RUNTIME}.env": variables}) == [
         f"{RUNTIME}.env.0.value: OCI__WORKER_COUNT is set on the nodes from other keys of the file: remove it",
-        f"{RUNTIME}.env.1.value: is no name for an environment variable: letters, digits and _ only",
+        f"{RUNTIME}.env.1.value: is not a valid name for an environment variable: letters, digits and _ only",
         f"{RUNTIME}.env.2: must be a section with name and value",
     ]
 

@@ -146,17 +146,17 @@ def test_the_maximum_runtime_is_in_minutes():
         (
             {"command": "torchrun a.py | tee log"},
             (),
-            "command: holds '|', but no shell reads it: put a script into the code, or call bash",
+            "command: contains '|', but no shell reads it: put a script into the code, or call bash",
         ),
         (
             {"command": "torchrun --node-rank $NODE_RANK a.py"},
             (),
-            "command: $NODE_RANK is known on the nodes alone: read it in the program",
+            "command: $NODE_RANK is known only on the nodes: read it in the program",
         ),
         (
             {"args": ["--rank=${NODE_RANK}"]},
             (),
-            "args.0: $NODE_RANK is known on the nodes alone: read it in the program",
+            "args.0: $NODE_RANK is known only on the nodes: read it in the program",
         ),
         (
             {"command": "./run.sh", "deepspeed": True},
@@ -180,7 +180,7 @@ def test_the_maximum_runtime_is_in_minutes():
         (
             {"conda": {"type": "service", "slug": "x", "region": "y"}},
             (),
-            "conda.region: means nothing with type service: remove it",
+            "conda.region: has no meaning with type service: remove it",
         ),
         ({"command": "torchrun 'a.py"}, (), "command: cannot be split into arguments: no closing quotation"),
         ({"command": "torchrun --nnodes 2"}, (), "command: names no program after torchrun and its flags"),

@@ -161,7 +161,7 @@ WRONG_COMMANDS = {
     ("python", "-m"): "names no module after -m",
     ("python", "-m", "torch.distributed.launch", "a.py"): "write torchrun",
     ("A=1", "python", "a.py"): "put A into the environment",
-    ("python", "a.py", "&&", "echo"): "holds '&&', but no shell reads it",
+    ("python", "a.py", "&&", "echo"): "contains '&&', but no shell reads it",
 }
 
 
@@ -228,7 +228,7 @@ def test_what_differs_between_master_and_workers_goes_to_their_own_environment()
 def test_different_commands_and_images_are_refused_where_they_stand():
     problems = problems_of(manifest({}, {"command": ["torchrun", "other.py"], "image": "other"}))
     where = f"{SPEC}.Worker.template.spec.containers.0"
-    assert [problem.split(" is not that of")[0] for problem in problems] == [
+    assert [problem.split(" differs from")[0] for problem in problems] == [
         f"{where}.image: image",
         f"{where}.command: command",
     ]
@@ -317,7 +317,7 @@ REFUSED = [
     (
         {},
         {"elasticPolicy": {"minReplicas": 5}},
-        "spec.elasticPolicy.minReplicas: 5 leaves out the 2 replicas",
+        "spec.elasticPolicy.minReplicas: 5 excludes the 2 replicas",
     ),
     (
         {"command": None},

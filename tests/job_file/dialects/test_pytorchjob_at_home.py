@@ -196,7 +196,7 @@ def test_what_cannot_arrive_is_refused_with_path_and_line(
 def test_roles_that_restart_differently_are_refused() -> None:
     mapping = manifest({"command": None})
     mapping["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] = "Always"
-    with pytest.raises(JobFileError, match="restartPolicy: is not that of"):
+    with pytest.raises(JobFileError, match="restartPolicy: differs from that of"):
         parsing.build(mapping)
 
 
@@ -238,7 +238,7 @@ def test_workers_alone_arrive_in_the_pods_of_all_nodes_also_in_that_of_the_maste
 
 def test_the_folders_of_roles_that_a_command_starts_in_are_one_or_are_refused() -> None:
     own = {"command": ["torchrun", "train.py"]}
-    with pytest.raises(JobFileError, match=r"Worker.*workingDir is not that of"):
+    with pytest.raises(JobFileError, match=r"Worker.*workingDir differs from"):
         parsing.build(manifest({**own, "workingDir": "/a"}, {**own, "workingDir": "/b"}))
     assert parsing.build(manifest({**own, "workingDir": "/a"})).program.working_dir == "/a"
 

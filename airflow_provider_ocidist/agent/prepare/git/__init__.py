@@ -33,7 +33,7 @@ def clone(
     server asks for a name). Raises AgentError that says what is wrong.
     """
     if repository.ref and not REF.fullmatch(repository.ref):
-        raise AgentError(f"{repository.ref!r} is no branch, tag or commit", cause=Cause.CONFIG)
+        raise AgentError(f"{repository.ref!r} is not a branch, tag or commit", cause=Cause.CONFIG)
     if not shutil.which("git", path=environ.get("PATH", os.defpath)):
         raise AgentError(
             f"the code {repository.url} cannot be fetched: git is not installed on this node: "

@@ -55,7 +55,7 @@ def _for_web(repository: Repository, secret: str | None) -> Credentials:
     if secret is not None:
         if "PRIVATE KEY" in secret:
             raise AgentError(
-                f"program.source_secret holds an SSH key, and {repository.url} takes a token: "
+                f"program.source_secret contains an SSH key, but {repository.url} needs a token: "
                 "give the repository as git@host:path, or another secret",
                 cause=Cause.CONFIG,
             )
@@ -70,7 +70,9 @@ def _for_web(repository: Repository, secret: str | None) -> Credentials:
         )
     variables = {"OCIDIST_GIT_USER": user or TOKEN_USER, "OCIDIST_GIT_TOKEN": password or ""}
     if not all(value.isprintable() for value in variables.values()):
-        raise AgentError("the token for the code holds line breaks or control characters", cause=Cause.CONFIG)
+        raise AgentError(
+            "the token for the code contains line breaks or control characters", cause=Cause.CONFIG
+        )
     # An empty helper resets the node's own.
     settings = {"credential.helper": "", f"credential.{repository.origin}.helper": HELPER}
     return Credentials(variables=variables, settings=settings)
@@ -86,7 +88,7 @@ def _for_ssh(secret: str) -> Iterator[Credentials]:
     end = re.search(r"-----END [A-Z0-9 ]*PRIVATE KEY-----", secret)
     if not end:
         raise AgentError(
-            "program.source_secret holds no private key in PEM form, which an SSH repository needs: "
+            "program.source_secret contains no private key in PEM form, which an SSH repository needs: "
             "give another secret, or the repository as https://",
             cause=Cause.CONFIG,
         )

@@ -91,6 +91,6 @@ def rights_of_nodes(_: Target) -> Iterator[Finding]:
     yield Finding.warned(
         "rights of nodes",
         "nodes sign in as themselves, which cannot be checked from here",
-        "see that a dynamic group holds resource.type='datasciencejobrun', and may manage objects in work_dir's bucket "
-        "and use log-content",
+        "make sure that a dynamic group contains resource.type='datasciencejobrun', and may manage objects "
+        "in work_dir's bucket and use log-content",
     )

@@ -1,6 +1,6 @@
 """Learn which of two spirals a point is on: a small training that is really distributed, on CPUs and GPUs alike.
 
-It goes on from the newest checkpoint, prints steps that ocidist understands, and leaves its result in outputs/.
+It resumes from the newest checkpoint, prints steps that ocidist understands, and writes its result into outputs/.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class ObjectRequests:
             text = "the body of the request was in an unknown format - accepted media types include: "
             raise KubernetesError(415, "UnsupportedMediaType", text + ", ".join(accepted))
         if not isinstance(patch, list if form == JSON_PATCH else dict):
-            raise statuses.bad_request(f"the body is no patch of the form {form}")
+            raise statuses.bad_request(f"the body is not a patch of the form {form}")
         if form == JSON_PATCH:
             return lambda obj: patches.json_patch(obj, list(patch))
         if form == STRATEGIC or (form == APPLY and not kind.is_custom):

@@ -188,7 +188,7 @@ def _code(draft: Draft, runtime: Section, source: str) -> None:
     useless = {"git": (), "remote": of_git}.get(source, ("uri", *of_git, "codeDir", "pythonPath"))
     for key in [key for key in useless if key in runtime.value]:
         draft.complain(
-            runtime.at(key), f"means nothing {'with type remote' if source else 'without a type'}: remove it"
+            runtime.at(key), f"has no meaning {'with type remote' if source else 'without a type'}: remove it"
         )
     if not source:
         return

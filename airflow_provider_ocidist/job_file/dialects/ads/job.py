@@ -63,7 +63,7 @@ def _runtime_kind(draft: Draft, outer: Section) -> str | None:
     if kind is None:
         draft.complain(path, f"is needed: {known}")
     elif kind in OTHER_RUNTIMES:
-        draft.complain(path, f"{kind} runs on one node, and is no training: {known} are run here")
+        draft.complain(path, f"{kind} runs on one node only; ocidist runs {known}")
     else:
         draft.complain(path, f"must be {known}, not {value_shown(kind)}")
     return None

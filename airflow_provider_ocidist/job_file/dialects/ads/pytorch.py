@@ -156,7 +156,7 @@ def _command(
         if known is None and shell.needs_shell(filled):
             return shell.command(text, arguments)
         if unknown := shell.variables(filled):
-            draft.complain(where, f"${unknown[0]} is known on the nodes alone: read it in the program")
+            draft.complain(where, f"${unknown[0]} is known only on the nodes: read it in the program")
             return None
         command = command_line.parse(shell.split(filled))
     except ValueError as error:
@@ -180,7 +180,7 @@ def _arguments(draft: Draft, runtime: Section, values: Mapping[str, str]) -> lis
             for name in shell.variables(given[index])[:1]:
                 draft.complain(
                     f"{runtime.at('args')}.{index}",
-                    f"${name} is known on the nodes alone: read it in the program",
+                    f"${name} is known only on the nodes: read it in the program",
                 )
     return given
 
@@ -233,7 +233,7 @@ def _conda(draft: Draft, runtime: Section) -> None:
         draft.complain(conda.at(needed), "is needed")
     for key in {"slug", "uri", "region"} - wanted.keys() & conda.value.keys():
         kind = "published" if published else "service"
-        draft.complain(conda.at(key), f"means nothing with type {kind}: remove it")
+        draft.complain(conda.at(key), f"has no meaning with type {kind}: remove it")
     draft.copy(conda, wanted)
 
 

@@ -61,7 +61,8 @@ def _restarts(draft: Draft, roles: list[Role]) -> None:
     for role in roles[1:]:
         if role.section.value.get("restartPolicy") != roles[0].section.value.get("restartPolicy"):
             draft.complain(
-                role.section.at("restartPolicy"), f"is not that of {roles[0].section.path}: make them equal"
+                role.section.at("restartPolicy"),
+                f"differs from that of {roles[0].section.path}: make them equal",
             )
     # The operator's own default.
     policy = roles[0].section.value.get("restartPolicy", "OnFailure")
@@ -74,7 +75,7 @@ def _gang(draft: Draft, policy: Section, nodes: int, *, at_home: bool) -> None:
     if least != nodes:
         draft.complain(scheduling.at("minAvailable"), f"must be {nodes}: a gang starts whole or not at all")
     for key in [key for key in ("queue", "priorityClass") if key in scheduling.value and not at_home]:
-        draft.complain(scheduling.at(key), "is not to be had here: Airflow's pools and priorities do that")
+        draft.complain(scheduling.at(key), "is not supported here: Airflow's pools and priorities do that")
     if "scheduleTimeoutSeconds" in scheduling.value:
         seconds = draft.whole_number(scheduling, "scheduleTimeoutSeconds", 1, default=1800)
         draft.put("limits.start_timeout", scheduling.at("scheduleTimeoutSeconds"), seconds)
@@ -87,7 +88,7 @@ def elastic(draft: Draft, spec: Section, workers: int) -> Section:
     for key, wrong in (("minReplicas", workers.__lt__), ("maxReplicas", workers.__gt__)):
         count = draft.whole_number(policy, key, 1, default=workers)
         if wrong(count):
-            draft.complain(policy.at(key), f"{count} leaves out the {workers} replicas that the gang has")
+            draft.complain(policy.at(key), f"{count} excludes the {workers} replicas of the gang")
     if "nProcPerNode" in policy.value:
         count = draft.whole_number(policy, "nProcPerNode", 1, default=1)
         draft.put("launcher.processes_per_node", policy.at("nProcPerNode"), count)

@@ -58,7 +58,7 @@ def _common_line(draft: Draft, roles: list[Role]) -> tuple[list[str], list[str]]
             if ours != theirs:
                 where = role.container.at(key) if key in role.container.value else role.container.path
                 what = "all nodes run the same command; what differs can be said in env, or by RANK"
-                draft.complain(where, f"{key} is not that of {roles[0].container.at(key)}: {what}")
+                draft.complain(where, f"{key} differs from {roles[0].container.at(key)}: {what}")
     command, args = first
     return command, args
 

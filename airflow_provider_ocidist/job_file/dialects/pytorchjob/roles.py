@@ -170,7 +170,7 @@ def _same(draft: Draft, roles: list[Role], key: str, why: str) -> None:
     for role in roles[1:]:
         if role.container.value.get(key) != roles[0].container.value.get(key):
             where = role.container.at(key) if key in role.container.value else role.container.path
-            draft.complain(where, f"{key} is not that of {roles[0].container.at(key)}: {why}")
+            draft.complain(where, f"{key} differs from {roles[0].container.at(key)}: {why}")
 
 
 def _same_gpus(draft: Draft, roles: list[Role]) -> None:

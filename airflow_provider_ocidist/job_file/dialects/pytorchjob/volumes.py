@@ -71,10 +71,10 @@ def _source(draft: Draft, volume: Section, path: str) -> str | None:
             )
         case "hostPath":
             draft.complain(
-                volume.at("hostPath"), "is not to be had here: `mounts` has file systems and buckets"
+                volume.at("hostPath"), "is not supported here: `mounts` has file systems and buckets"
             )
         case "secret" | "configMap" | "projected" | "downwardAPI":
-            draft.complain(volume.at(kind), "is not to be had here: put files into the code or `inputs`")
+            draft.complain(volume.at(kind), "is not supported here: put files into the code or `inputs`")
         case _:
-            draft.complain(volume.path, "is no volume that can be had here: use `mounts`")
+            draft.complain(volume.path, "is a kind of volume that ocidist does not support: use `mounts`")
     return None
