@@ -672,6 +672,9 @@ class Rules:
             return
         left_of = {gang: self.live_and_untold(gang) for gang in gangs}
         untold = [run for left in left_of.values() for run in left]
+        was_refused = all(self.cancel_refused.get(run.id, -1.0) > since for run in untold)
+        if not goes_on_until and "store" in down and was_refused:
+            return  # In five seconds a worker does not ask often; the lease ends the gang (w1x.405).
         if any(
             self.world.now - self.cancel_refused.get(run.id, -STILL_TRIED) < STILL_TRIED for run in untold
         ):
