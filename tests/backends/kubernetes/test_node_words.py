@@ -421,6 +421,11 @@ def test_a_container_that_has_ended_in_a_pod_that_goes_on_is_restarted_unless_it
     assert looked_at(over).state is NodeState.PENDING, "Kubernetes' default is Always"
     over["status"]["phase"] = "Failed"
     assert looked_at(over).state is NodeState.FAILED
+    for phase, code in (("Succeeded", 0), ("Failed", 3)):
+        final = pod(phase, state=ended(code))
+        final["spec"] = {}
+        node = looked_at(final)
+        assert (node.details, node.exit_code, node.finished_at) == (f"exit code {code}", code, NOW)
     # The operator restarts it, and the gang does not live on.
     assert looked_at(of_agent(pod(state=ended(3)))).state is NodeState.FAILED
 
@@ -511,7 +516,7 @@ def test_a_warning_is_dated_by_the_time_that_it_has() -> None:
         return f"2026-11-23T00:00:{second:02}Z"
 
     events = [
-        an_event("A", lastTimestamp=at(3), eventTime=at(9), firstTimestamp=at(1)),
+        an_event("A", lastTimestamp=at(3), eventTime=at(1), firstTimestamp=at(1)),
         an_event("B", eventTime=at(2), firstTimestamp=at(9)),
         an_event("C", firstTimestamp=at(1)),
         an_event("D"),
@@ -524,6 +529,7 @@ def test_a_warning_is_dated_by_the_time_that_it_has() -> None:
     assert set(states.warnings_by_object(aside)) == {("Job", "p"), ("Pod", "q")}
     assert states.warnings_by_object([{"type": "Normal"}]) == {}
     assert states.sentences_by_pod([an_event("Preempted", "for p2")]) == {"p": "Preempted: for p2"}
+    assert states.PREEMPTED == "Preempted", "as the scheduler calls it"
 
 
 def test_only_a_failure_that_nothing_explains_has_vanished() -> None:
