@@ -142,7 +142,8 @@ def test_what_has_ended_has_its_time_and_exit_code_and_what_has_begun_its_start(
     assert (node.started_at, node.finished_at, node.exit_code, node.exited) == (NOW, NOW, 3, 3)
     well = looked_at(pod("Succeeded", state=ended(0)))
     assert (well.finished_at, well.exited) == (NOW, 0)
-    assert looked_at(pod(state={"running": {}})).finished_at is None
+    running = looked_at(pod(state={"running": {}}))
+    assert (running.finished_at, running.exited) == (None, None)
     assert looked_at(None, report=a_report(started_at=7.0)).started_at == 7.0
     assert looked_at(None).started_at is None
     assert looked_at(pod("Pending", startTime=None), report=a_report(started_at=7.0)).started_at == 7.0
@@ -167,6 +168,8 @@ def test_each_disruption_has_its_cause(reason: str, cause: Cause) -> None:
     for message, words in (("for p2", f"{reason}: for p2"), ("", reason)):
         node = looked_at(pod("Failed", conditions=disrupted(reason, message)))
         assert said(node) == (NodeState.FAILED, words, cause)
+    nameless = looked_at(pod("Failed", conditions=disrupted("", "for p2")))
+    assert said(nameless) == (NodeState.FAILED, "for p2", Cause.NODE)
     past = [{**disrupted(reason)[0], "status": "False"}]
     assert looked_at(pod("Failed", conditions=past)).cause is None
 
@@ -280,6 +283,8 @@ def test_a_worker_that_waited_in_vain_says_what_its_master_lacked() -> None:
     master = pod("Pending", conditions=unscheduled(NO_GPU))
     named = states.with_absent_master(worker, master)
     assert said(named) == (NodeState.FAILED, f"{worker.details}: Unschedulable: {NO_GPU}", Cause.CAPACITY)
+    pulls = pod("Pending", initContainerStatuses=[{"name": "i", "state": waiting("ErrImagePull", "timeout")}])
+    assert states.with_absent_master(worker, pulls).details == f"{worker.details}: ErrImagePull: timeout"
     assert states.with_absent_master(worker, pod("Pending")).details == worker.details
     assert states.with_absent_master(worker, {}).details == worker.details
     assert states.with_absent_master(worker, None) == worker
