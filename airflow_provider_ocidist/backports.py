@@ -25,8 +25,17 @@ else:
 
 
 if sys.version_info >= (3, 10):
-    from dataclasses import dataclass
     from typing import get_type_hints
+
+    if TYPE_CHECKING:
+        from dataclasses import dataclass
+    else:
+        import dataclasses
+
+        def dataclass(cls: type | None = None, **options: bool) -> type:
+            """Make a dataclass in slots: one process may hold those of a thousand gangs."""
+            return dataclasses.dataclass(cls, slots=True, **options)
+
 else:
     import ast
     import dataclasses

@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from airflow_provider_ocidist.emulator.access import Access
     from airflow_provider_ocidist.emulator.context import Options
-    from airflow_provider_ocidist.emulator.control import RecordedCall
+    from airflow_provider_ocidist.emulator.recorded_calls import RecordedCall
     from airflow_provider_ocidist.emulator.server import Emulator
 
 # pytest loads this module in every environment with the package: heavy imports are made by the fixture.
@@ -88,7 +88,7 @@ class OciEmulator:
 
     def cluster_calls(self, **filters: str) -> list[RecordedCall]:
         """Return the requests to the Kubernetes API so far; `host` is the user's name."""
-        from airflow_provider_ocidist.emulator.control import RecordedCall
+        from airflow_provider_ocidist.emulator.recorded_calls import RecordedCall
 
         found = self._control("GET", f"/kubernetes/calls?{urlencode(filters)}")
         return [RecordedCall(**each) for each in found]
@@ -107,7 +107,7 @@ class OciEmulator:
 
     def calls(self, **filters: str) -> list[RecordedCall]:
         """Return the requests so far that match `method`, `path` and `host` (regular expressions)."""
-        from airflow_provider_ocidist.emulator.control import RecordedCall
+        from airflow_provider_ocidist.emulator.recorded_calls import RecordedCall
 
         return [RecordedCall(**each) for each in self._control("GET", f"/calls?{urlencode(filters)}")]
 

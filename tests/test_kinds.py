@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider_ocidist import kinds, launchers
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.connection_fields import known_fields
 from airflow_provider_ocidist.job import BackendOptions
 from airflow_provider_ocidist.job_file.dialects.base import Dialect
 from airflow_provider_ocidist.launchers.base import Launcher
@@ -64,3 +65,11 @@ def test_a_kind_like_no_other_gets_the_whole_list():
 def test_only_kinds_are_imported(kind):
     with pytest.raises(LookupError):
         kinds.load("launchers", kind)
+
+
+@pytest.mark.parametrize("kind", kinds.names("backends"))
+def test_every_field_that_a_backend_reads_is_known_in_connections_of_its_types(kind):
+    backend = kinds.load("backends", kind).BACKEND
+    assert backend.conn_types
+    for conn_type in backend.conn_types:
+        assert set(backend.reads.__dataclass_fields__) <= known_fields(conn_type) <= known_fields()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from airflow_provider_ocidist.backends.fields import ConnectionFields
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -52,6 +53,10 @@ class Backend(ABC):
     """Name of the backend's module, by which a job names it."""
     needs_connection: ClassVar[bool] = True
     """Whether the fields of an Airflow connection are needed for everything."""
+    conn_types: ClassVar[tuple[str, ...]] = ("oci",)
+    """Types of an Airflow connection that may name its place."""
+    reads: ClassVar[type[ConnectionFields]] = ConnectionFields
+    """Class of the fields that it reads of a connection, besides the credentials of storage."""
     gangs: RecordedGangs
     """Finder of a task's gangs, by what is recorded of its attempts."""
     directories: RunDirectories

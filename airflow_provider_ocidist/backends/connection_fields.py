@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.oci_client import credentials
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
 
 SECRETS = ("client_secret",)
 """Fields that no log may show, besides those of OCI."""
@@ -30,6 +35,18 @@ def fields_of(
     if conn_type == "kubernetes":
         return {name.removeprefix(OLD_PREFIX): value for name, value in fields.items()}
     return fields
+
+
+def known_fields(conn_type: str | None = None) -> frozenset[str]:
+    """Return the names of the fields that backends and storage read of a connection; None: of any type.
+
+    Imports every backend.
+    """
+    backends: list[type[Backend]] = [kinds.load("backends", kind).BACKEND for kind in kinds.names("backends")]
+    read = [each.reads for each in backends if conn_type is None or conn_type in each.conn_types]
+    of_backends = (field.name for each in read for field in dataclasses.fields(each))
+    of_storage = (field.name for field in dataclasses.fields(credentials.OciAccess))
+    return frozenset({*of_backends, *of_storage, *credentials.SECRETS})
 
 
 def secrets_of(fields: Mapping[str, Any]) -> list[str]:

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.agent.save.outputs import fixed_part
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
-from airflow_provider_ocidist.model.run import Expectations, RunKey
-from airflow_provider_ocidist.model.work_dir import CHECKPOINTS
+from airflow_provider_ocidist.model.run import Expectations, Plan, RunKey
+from airflow_provider_ocidist.model.work_dir import CHECKPOINTS, CODE_ARCHIVE
 from airflow_provider_ocidist.storage.locations import join
 
 KEY_VARIABLE = "OCIDIST_KEY"
@@ -88,9 +87,30 @@ def expectations(config: AgentConfig) -> Expectations:
         training=config.require_training,
         # Only the nodes know the values of variables; they fail themselves when an output is missing.
         outputs=tuple(
-            folder for output in config.outputs if output.required and (folder := fixed_part(output.uri))
+            output.known_folder for output in config.outputs if output.required and output.known_folder
         ),
     )
+
+
+def plan_of(job: TrainingJob, key: RunKey, config: AgentConfig, **own: Any) -> Plan:
+    """Return the plan of an attempt, as far as it follows from its nodes' configuration. `own`: the backend's part."""
+    return Plan(
+        key=key,
+        nodes=job.nodes,
+        run_dir=config.run_dir,
+        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
+        code=job.program.source if job.program.is_local else None,
+        expects=expectations(config),
+        lease=config.limits.lease or None,
+        price=config.price,
+        replaces=config.replaces,
+        **own,
+    )
+
+
+def shared_source(job: TrainingJob, key: RunKey) -> str | None:
+    """Return where nodes without a disk of ours find the code: local code is put into their run directory."""
+    return join(str(job.work_dir), key.name, CODE_ARCHIVE) if job.program.is_local else job.program.source
 
 
 def secrets_of_nodes(variables: Iterable[Mapping[str, str]]) -> set[str]:

@@ -9,11 +9,10 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from airflow_provider_ocidist.backends.connection_fields import fields_of
+from airflow_provider_ocidist.backends.connection_fields import fields_of, known_fields
 from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
 from airflow_provider_ocidist.oci_client import credentials
-from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 if TYPE_CHECKING:
@@ -109,18 +108,9 @@ def _field(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
         raise Unusable(f"--field {name}: write it as NAME=VALUE")
-    known = _known_fields()
+    known = known_fields()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
         raise Unusable(f"--field {name}: a connection has no such field; {hint}")
     return name, value
-
-
-def _known_fields() -> set[str]:
-    from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
-    from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
-    from airflow_provider_ocidist.backends.runai.options import Fields
-
-    known = (Defaults, OciAccess, Fields, ClusterFields)
-    return {*(name for each in known for name in each.__dataclass_fields__), *SECRETS}

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.auth.metadata import Metadata
 from airflow_provider_ocidist.emulator.auth.signatures import Verifier
 from airflow_provider_ocidist.emulator.auth.users import Users
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.control import HEALTH, Control, hide_par
+from airflow_provider_ocidist.emulator.control import HEALTH, Control
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
 from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.errors import ApiError
@@ -33,6 +33,7 @@ from airflow_provider_ocidist.emulator.networks import Networks
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.object_storage.service import ObjectStorage
 from airflow_provider_ocidist.emulator.pacing import Dropped
+from airflow_provider_ocidist.emulator.recorded_calls import hide_par
 from airflow_provider_ocidist.emulator.resource_search import ResourceSearch
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.status_page import browser

@@ -30,6 +30,18 @@ plain HTTP, and HTTPS through its own proxy, to this machine only."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options on a parser of our own or of `ocidist`."""
     parser.description = DESCRIPTION
+    _add_addresses(parser)
+    _add_state(parser)
+    _add_times(parser)
+    _add_what_jobs_name(parser)
+    _add_cluster(parser)
+    parser.add_argument(
+        "--keep-node-files", action="store_true", help="do not delete the folders of ended nodes"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _add_addresses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default %(default)s)")
     parser.add_argument(
         "--expose", action="store_true", help="allow a --host address that other machines can reach"
@@ -44,12 +56,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--proxy-pass-through", action="store_true", help="let the proxy connect to all other hosts too"
     )
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state", type=Path, metavar="DIR", help="folder for all data (default: a temporary folder)"
     )
     parser.add_argument(
         "--ready", type=Path, metavar="FILE", help="write addresses and credentials to FILE once it serves"
     )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed for faults with a probability (default: a new one)"
+    )
+    parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace",
         type=_seconds,
@@ -71,10 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds until a search finds a log line (default: 0)",
     )
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="seed for faults with a probability (default: a new one)"
-    )
-    parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
+
+
+def _add_what_jobs_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--conda",
         **{**_pairs("SLUG=FOLDER"), "type": _environment},
@@ -100,6 +121,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS:PATH",
         help="further export that jobs can mount (10.0.0.1:/export is always there)",
     )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kubernetes",
         action="store_true",
@@ -129,10 +153,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VERSION",
         help="version of Kubeflow Trainer in the cluster, 2.0 to 2.3, or none (default: 2.3)",
     )
-    parser.add_argument(
-        "--keep-node-files", action="store_true", help="do not delete the folders of ended nodes"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def _seconds(text: str) -> float:

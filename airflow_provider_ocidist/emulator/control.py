@@ -2,70 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator import installation, patterns
+from airflow_provider_ocidist.emulator import installation
+from airflow_provider_ocidist.emulator.api_control import ApiControl
 from airflow_provider_ocidist.emulator.auth import tokens
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.errors import invalid, limit_exceeded
-from airflow_provider_ocidist.emulator.faults import Fault, Faults
+from airflow_provider_ocidist.emulator.control_rules import added, rule_of
+from airflow_provider_ocidist.emulator.errors import invalid
+from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRule, NodeRules
-from airflow_provider_ocidist.emulator.wire import REQUEST_ID, Call, Route, answer, encode_json
+from airflow_provider_ocidist.emulator.recorded_calls import hide_par, new_record, recorded
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer
 
 BASE = "/_emulator"
 HEALTH = "/health"
-MAX_CALLS = 20_000
-MAX_PATH_CHARS = 4_096
-"""Most characters of each path and host that is kept of a call."""
-PAR_PATH = re.compile(r"/p/[^/?\s]+(?=/n/|[?\s]|$)")
-CALL_FILTERS = ("method", "path", "host")
-FILTER_S = 0.3
-"""Seconds of a processor that the filters of one request may take."""
-MAX_RULES = 1_000
-"""Most rules of each kind: every request, or every node, is compared with all of them."""
-MAX_SHOWN = 200
-"""Most characters of a wrong value in a message."""
-MAX_RULE_CHARS = 10_000
-"""Most characters of each text of a rule."""
-Rule = TypeVar("Rule")
-RuleT_contra = TypeVar("RuleT_contra", contravariant=True)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedCall:
-    """A request that was answered, or cut off (status 0)."""
-
-    method: str
-    path: str
-    status: int
-    time: float
-    """Unix time at the request's start."""
-    duration_s: float
-    request_id: str
-    host: str
-
-
-def recorded(
-    method: str, path: str, status: int, started: float, *, request_id: str = "", host: str = ""
-) -> RecordedCall:
-    """Return what is kept of a request: little, for a client without a key may send thousands of long ones."""
-    return RecordedCall(
-        method=method,
-        path=path[:MAX_PATH_CHARS],
-        status=status,
-        time=started,
-        duration_s=time.time() - started,
-        request_id=request_id if REQUEST_ID.fullmatch(request_id) else "",
-        host=host[:MAX_PATH_CHARS],
-    )
 
 
 class Control:
@@ -74,19 +29,23 @@ class Control:
     def __init__(self, context: Context, on_reset: Callable[[], Awaitable[None]]) -> None:
         self.faults = Faults(context.options.seed)
         self.nodes = NodeRules()
-        self.calls: deque[RecordedCall] = deque(maxlen=MAX_CALLS)
+        self.calls = new_record()
         self._context = context
         self._on_reset = on_reset
+        self._api = ApiControl(
+            BASE,
+            calls=lambda: self.calls,
+            faults=lambda: self.faults,
+            stale=context.store.keep_history,
+            after_removal=lambda: context.store.keep_history(0),
+        )
 
     def routes(self) -> list[Route]:
         return [
             Route("GET", HEALTH, self.health, signed=False),
             Route("GET", BASE, self.overview, signed=False),
             Route("POST", f"{BASE}/reset", self.reset, signed=False),
-            Route("GET", f"{BASE}/calls", self.list_calls, signed=False),
-            Route("DELETE", f"{BASE}/calls", self.forget_calls, signed=False),
-            Route("POST", f"{BASE}/faults", self.add_fault, signed=False),
-            Route("DELETE", f"{BASE}/faults", self.remove_faults, signed=False),
+            *self._api.routes(),
             Route("POST", f"{BASE}/seed", self.set_seed, signed=False),
             Route("POST", f"{BASE}/nodes", self.add_node_rule, signed=False),
             Route("DELETE", f"{BASE}/nodes", self.remove_node_rules, signed=False),
@@ -124,34 +83,11 @@ class Control:
 
     async def reset(self, _: Call) -> Response:
         """Return to the state of a fresh start; identifiers and keys stay."""
-        self._forget_faults()
+        self._api.clear_faults()
         self.nodes.clear()
         await self._on_reset()
         self.calls.clear()
         return answer()
-
-    async def list_calls(self, call: Call) -> Response:
-        """Return the calls so far, the oldest first; `method`, `path` (with the query) and `host` filter them."""
-        return answer(filtered(self.calls, call.query))
-
-    async def forget_calls(self, _: Call) -> Response:
-        self.calls.clear()
-        return answer()
-
-    async def add_fault(self, call: Call) -> Response:
-        fault = rule_of(Fault, await call.json())
-        check_room(self.faults)
-        if fault.stale_s is not None:
-            self._context.store.keep_history(fault.stale_s)
-        return added(self.faults, fault)
-
-    async def remove_faults(self, _: Call) -> Response:
-        self._forget_faults()
-        return answer()
-
-    def _forget_faults(self) -> None:
-        self.faults.clear()
-        self._context.store.keep_history(0)
 
     async def set_seed(self, call: Call) -> Response:
         seed = (await call.json()).get("seed")
@@ -181,76 +117,3 @@ class Control:
             lifetime_s=lifetime_s,
         )
         return answer({"token": token, "private_key": installation.pem(context.installation.session)})
-
-
-def filtered(calls: Iterable[RecordedCall], query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the calls that fit the filters of a query. Raises 400 for a filter that is no expression."""
-    wanted = {name: query[name] for name in CALL_FILTERS if name in query}
-    budget = patterns.Budget(FILTER_S)
-    try:
-        for pattern in wanted.values():
-            patterns.compiled(pattern)
-        return [
-            asdict(each)
-            for each in calls
-            if patterns.all_fit(list(wanted.values()), [getattr(each, name) for name in wanted], budget)
-        ]
-    except patterns.PatternError as error:
-        raise invalid(f"A filter cannot be used: {error}.") from error
-
-
-class Rules(Protocol[RuleT_contra]):
-    """Rules of one kind."""
-
-    def add(self, rule: RuleT_contra, /) -> None: ...
-
-    def bodies(self) -> Sequence[Any]: ...
-
-
-def added(rules: Rules[Rule], rule: Rule) -> Response:
-    """Add a rule, and answer with all of its kind. Raises 400 where there is no room for it."""
-    check_room(rules)
-    rules.add(rule)
-    return answer(rules.bodies())
-
-
-def check_room(rules: Rules[Any]) -> None:
-    if len(rules.bodies()) >= MAX_RULES:
-        raise limit_exceeded(f"There are {MAX_RULES} rules of this kind already.")
-
-
-def hide_par(text: str) -> str:
-    """Return a text without the secret that makes the URL of a pre-authenticated request."""
-    return PAR_PATH.sub("/p/(hidden)", text)
-
-
-def rule_of(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
-    """Build a rule from JSON. Raises 400 for a field that it does not have."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # each kind is a dataclass
-    unknown = set(details) - known
-    if unknown:
-        raise invalid(f"Unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}.")
-    types = get_type_hints(kind)
-    for name, value in details.items():
-        if not _fits(value, types[name]):
-            raise invalid(f"{name} cannot be {encode_json(value)[:MAX_SHOWN]}.")
-    try:
-        return kind(**details)
-    except (TypeError, patterns.PatternError) as error:
-        raise invalid(str(error)) from error
-
-
-def _fits(value: Any, wanted: Any) -> bool:
-    """Return whether a value from JSON is of a field's type."""
-    if get_origin(wanted) is Literal:
-        return value in get_args(wanted)
-    if get_args(wanted):
-        return any(_fits(value, each) for each in get_args(wanted))
-    if wanted is float:
-        return is_span(value)
-    return type(value) is wanted and (wanted is not str or len(value) <= MAX_RULE_CHARS)
-
-
-def is_span(value: Any) -> bool:
-    """Return whether a value from JSON is a number from 0 on that a clock takes; whole ones may be larger than any."""
-    return type(value) in (int, float) and 0 <= value <= sys.float_info.max

@@ -6,6 +6,7 @@ is the watcher's own. The next watcher continues the measurement, which is a dur
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -49,8 +50,8 @@ def has_begun(record: RunRecord) -> bool:
 
 
 def node(rank: int) -> str:
-    """Return the key of one node's heartbeat."""
-    return f"node {rank}"
+    """Return the key of one node's heartbeat, one text for all gangs."""
+    return sys.intern(f"node {rank}")
 
 
 @dataclass(frozen=True, slots=True)

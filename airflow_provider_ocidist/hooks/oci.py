@@ -154,11 +154,8 @@ def unknown_fields(extra: Mapping[str, Any]) -> list[str]:
     """Return the unknown names in a connection, each with the name that was probably meant."""
     import difflib
 
-    from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
-    from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess
-    from airflow_provider_ocidist.provider_info import CONNECTION_FIELDS
+    from airflow_provider_ocidist.backends.connection_fields import known_fields
 
-    classes = (OciAccess, ClusterFields)
-    known = {*CONNECTION_FIELDS, *SECRETS, *(name for each in classes for name in each.__dataclass_fields__)}
+    known = known_fields(OciHook.conn_type)
     near = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(extra.keys() - known)}
     return [f"{name} (did you mean {found[0]}?)" if found else name for name, found in near.items()]

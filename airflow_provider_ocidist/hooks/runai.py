@@ -30,13 +30,10 @@ class RunaiHook(OciHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask for the projects that the service account may use."""
-        from airflow_provider_ocidist.backends.runai.backend import PROJECTS
+        from airflow_provider_ocidist.backends.runai.projects import projects_of
 
         try:
-            client = self.get_conn()
-            found = [
-                str(item["name"]) for item in client.pages(PROJECTS, "projects", "asking for the projects")
-            ]
+            found = [str(project["name"]) for project in projects_of(self.get_conn())]
         except OcidistError as error:
             return False, str(error)
         wanted = self.fields.get("project")

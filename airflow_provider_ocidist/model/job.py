@@ -167,6 +167,11 @@ class Output:
     when: Literal["success", "always"] = "success"
     """Outcomes after which it is copied. `always`: after a failure too, into `failed-<attempt>/` in `uri`."""
 
+    @property
+    def known_folder(self) -> str:
+        """The folder that its URI names whatever the variables hold; empty where there is none."""
+        return self.uri if "$" not in self.uri else self.uri.partition("$")[0].rpartition("/")[0]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:

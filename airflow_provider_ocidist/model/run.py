@@ -56,10 +56,12 @@ class RunRef:
     """Unix time, by the service's clock, of the request for the first node."""
     checkpoints_uri: str | None = None
     compartment_id: str | None = None
+    """Compartment at OCI, namespace on Kubernetes."""
     log_group_id: str | None = None
+    """OCID of the log group with the nodes' lines; earlier versions have put the namespace here on Kubernetes."""
     log_id: str | None = None
     has_own_log: bool = False
-    """Whether the backend can read the nodes' lines without `log_group_id`."""
+    """Whether its home keeps the nodes' lines without a log group."""
     topology: str = "job_runs"
     """Layout of the nodes, as in the plan; the default is for records of older versions."""
     lease: float | None = None
@@ -106,7 +108,10 @@ class RunRef:
         texts: dict[str, Any] = {
             name: sys.intern(text) for name in shared if (text := getattr(self, name)) is not None
         }
-        key = replace(self.key, dag_id=sys.intern(self.key.dag_id), task_id=sys.intern(self.key.task_id))
+        of_key: dict[str, Any] = {
+            name: sys.intern(getattr(self.key, name)) for name in ("dag_id", "run_id", "task_id")
+        }
+        key = replace(self.key, **of_key)
         return replace(self, key=key, **texts)
 
     @property

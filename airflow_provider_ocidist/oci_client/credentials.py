@@ -105,7 +105,8 @@ LINE_OF_A_KEY = 20
 def access_of(fields: Mapping[str, Any]) -> OciAccess:
     """Return the credentials and place among the fields of a connection."""
     known = OciAccess.__dataclass_fields__
-    return OciAccess(**{name: value for name, value in fields.items() if name in known})
+    given = {name: value for name, value in fields.items() if name in known and value not in (None, "")}
+    return OciAccess(**given)
 
 
 def region_in_profile(access: OciAccess) -> str | None:

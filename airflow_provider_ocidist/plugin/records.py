@@ -20,8 +20,13 @@ from airflow_provider_ocidist.model.run import RunRef
 
 RUN, RESULT, FAILURE = "run", "return_value", "failure"
 PAGE_RUNS = 50
-_ID = re.compile(r"[A-Za-z0-9._-]*")
-"""Pattern of the service's ids, since they are inserted into searches; an id may be empty."""
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_ID = re.compile(rf"(?:{_NAME})?")
+"""Pattern of the services' ids, since they are inserted into searches; an id may be empty."""
+_JOB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?")
+"""Pattern of the id of a gang, which becomes a part of a path: an OCID, a UUID, or a namespace and a name."""
+BUCKETS = ("oci://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
+"""Beginnings of the URIs of object storage, where no place is a file on the API server's machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,8 +157,8 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
     try:
         ref = RunRef.from_json(value)
         places = [ref.run_dir, *([ref.checkpoints_uri] if ref.checkpoints_uri else [])]
-        ids = [ref.job_id, *ref.run_ids, *filter(None, (ref.compartment_id, ref.log_group_id, ref.log_id))]
-        are_ids = all(_ID.fullmatch(text) for text in ids)
+        ids = [*ref.run_ids, *filter(None, (ref.compartment_id, ref.log_group_id, ref.log_id))]
+        are_ids = _JOB_ID.fullmatch(ref.job_id) and all(_ID.fullmatch(text) for text in ids)
         key = ref.key
         mine = (key.dag_id, key.run_id, key.task_id, key.map_index) == (
             task.dag_id,
@@ -163,12 +168,11 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
         )
     except (TypeError, ValueError, LookupError, AttributeError):
         return None
-    return ref if mine and are_ids and _are_remote(places) and len(ref.run_ids) == ref.nodes else None
+    return ref if mine and are_ids and _are_in_buckets(places) and len(ref.run_ids) == ref.nodes else None
 
 
-def _are_remote(places: Sequence[str]) -> bool:
-    """Whether these are places in buckets, and not files on the API server's machine."""
-    return all(place.startswith("oci://") for place in places)
+def _are_in_buckets(places: Sequence[str]) -> bool:
+    return all(place.startswith(BUCKETS) for place in places)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

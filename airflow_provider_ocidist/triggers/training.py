@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -64,10 +65,13 @@ class DistributedTrainingTrigger(BaseTrigger):
         self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
-        self.conn_id = conn_id
+        self.conn_id = sys.intern(conn_id)
         self._gang: str | Watch = json.dumps(record)
         """Record of the gang as text until a watch exists, to save memory: a thousand triggers wait in one process."""
-        self.owner = dict(owner)
+        # As `RunRef.sharing_texts` does it, for the same reason.
+        self.owner: dict[str, Any] = {
+            name: sys.intern(value) if isinstance(value, str) else value for name, value in owner.items()
+        }
         self.poll_interval = poll_interval
         self._ending: asyncio.Task[None] | None = None
         self._user_acted = False

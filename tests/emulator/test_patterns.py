@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from airflow_provider_ocidist.emulator import control, patterns
+from airflow_provider_ocidist.emulator import control_rules, patterns, recorded_calls
 from airflow_provider_ocidist.emulator.faults import Fault, Faults
 from airflow_provider_ocidist.emulator.nodes.rules import NodeKind, NodeRule, NodeRules
 from tests.emulator.conftest import HTTP, Cloud
@@ -111,7 +111,7 @@ def test_a_filter_over_many_calls_is_refused_when_it_takes_too_long(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     HTTP.get(cloud.access.url + LONG)
-    monkeypatch.setattr(control, "FILTER_S", -1)
+    monkeypatch.setattr(recorded_calls, "FILTER_S", -1)
     answer = HTTP.get(f"{cloud.access.url}/_emulator/calls", params={"path": ".*"})
     assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameter")
     assert "take too long" in answer.json()["message"]
@@ -135,7 +135,7 @@ def test_what_is_no_expression_is_refused(cloud: Cloud, where: str, pattern: str
 
 @pytest.mark.parametrize("where", ["/faults", "/nodes"])
 def test_rules_are_not_taken_without_end(cloud: Cloud, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "MAX_RULES", 3)
+    monkeypatch.setattr(control_rules, "MAX_RULES", 3)
     rule = {"status": 503, "path": "/none"} if where == "/faults" else {"exit_code": 1}
     url = f"{cloud.access.url}/_emulator{where}"
     assert [HTTP.post(url, json=rule).status_code for _ in range(4)] == [200, 200, 200, 400]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
 
+from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.hooks.links import (
     JobRunLink,
     LogsLink,
@@ -79,6 +81,12 @@ def test_the_checkpoint_is_shown_in_its_bucket():
     place = "object-storage/buckets/space/models/objects?region=eu-frankfurt-1&prefix=gpt%2Fstep%208%2F"
     assert url == f"https://cloud.oracle.com/{place}"
     assert checkpoint_url("/mnt/models/step-8", ref(), OciAccess()) is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds.names("backends") if kind != "oci_data_science"])
+def test_a_run_at_another_home_has_no_link_to_oci(kind):
+    assert links_of_run(replace(ref(), backend=kind), OciAccess(region="us-ashburn-1")) == {}
+    assert links_of_run(replace(ref(), backend=kind), OciAccess(endpoint="http://127.0.0.1:8080")) == {}
 
 
 def test_the_emulators_runs_are_on_its_own_page():

@@ -64,6 +64,10 @@ def test_a_misspelt_field_is_reported(emulator: Access, hook_of):
     assert "compartmentid (did you mean compartment_id?)" in message
 
 
+def test_a_field_of_another_services_connection_is_reported():
+    assert unknown_fields({"project": "p", "namespace": "n"}) == ["project (did you mean project_id?)"]
+
+
 def test_no_field_of_the_form_is_unknown():
     from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
     from airflow_provider_ocidist.provider_info import CONNECTION_FIELDS

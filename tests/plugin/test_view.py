@@ -192,6 +192,23 @@ def test_the_reference_in_an_xcom_is_taken_for_its_own_task_only():
     assert ref_in(value, TaskId(dag_id="others", run_id=TASK.run_id, task_id=TASK.task_id)) is None
 
 
+@pytest.mark.parametrize("work_dir", ["s3://bucket/work", "gs://bucket/work", "oci://bucket@ns/work"])
+@pytest.mark.parametrize(
+    "backend, job_id",
+    [("pytorchjob", "team-a/train-0a1b2c"), ("runai", "6f1c9a52-3c0e-4a55-9d43-6a3c1ad0e0f7")],
+)
+def test_a_gang_at_another_home_is_shown_wherever_its_bucket_is(backend, job_id, work_dir):
+    gang = ref(
+        backend=backend,
+        job_id=job_id,
+        run_ids=("train-0a1b2c-master-0", "train-0a1b2c-worker-0"),
+        run_dir=f"{work_dir}/x",
+        checkpoints_uri=f"{work_dir}/checkpoints/x",
+        log_group_id=None,
+    )
+    assert ref_in(gang.to_json(), TASK) == gang
+
+
 @pytest.mark.parametrize(
     "forged",
     [
@@ -201,6 +218,12 @@ def test_the_reference_in_an_xcom_is_taken_for_its_own_task_only():
         {"nodes": 3},
         {"run_ids": ["x' OR '1' = '1", "y"]},
         {"job_id": "a b"},
+        {"job_id": ""},
+        {"job_id": "../secrets"},
+        {"job_id": "team/../secrets"},
+        {"job_id": "team/.."},
+        {"run_dir": "local:///etc"},
+        {"run_dir": "zip::s3://bucket/x"},
         {"log_group_id": 'x" | where 1 = 1'},
     ],
 )

@@ -199,7 +199,7 @@ MUTANTS = (
         "agent/save/uploads.py",
         (
             ("        if begun < number or item.signature.modified_ns < written_ns:", "        if False:"),
-            ("self._first_sequence + whole.begun - 1", "self._first_sequence + self._published"),
+            ("Whole(item, proof, begun, ", "Whole(item, proof, self._published + len(self._waiting) + 1, "),
         ),
         "order",
     ),

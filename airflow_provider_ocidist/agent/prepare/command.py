@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent.guarded import behind_guard
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.backports import dataclass
 
@@ -37,19 +36,9 @@ def run(
 ) -> Finished:
     """Run a program to its end; kill what remains of it. Raises Stopped when the node is to stop."""
     switch.check()
-    read_end, leash = os.pipe()
-    # As for the training: when the agent ends, also by `kill -9`, the guard ends this.
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", guard.__file__, str(read_end), *arguments],
-        env=dict(environ),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=[read_end],
-        start_new_session=True,
+    process, leash = behind_guard(
+        arguments, environ, folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    os.close(read_end)
     letting_go = threading.Lock()
 
     def let_go() -> None:

@@ -111,7 +111,15 @@ class Judge:
             return []
         # Slow on a machine with hundreds of processes: called only for an entry with another proof.
         written = cache(open_for_writing)
-        return [self._judge(moment, item, found, written, renamed) for item in new]
+        return [
+            Verdict(
+                item,
+                self._found(moment, item, found, written, renamed),
+                self._order.of(item.path),
+                self._steps[item.path],
+            )
+            for item in new
+        ]
 
     def renamed(self) -> frozenset[str]:
         """Return the entries renamed into place since the folder was first seen."""
@@ -119,22 +127,6 @@ class Judge:
 
     def close(self) -> None:
         self._renames.close()
-
-    def _judge(
-        self,
-        moment: Moment,
-        item: Candidate,
-        found: Sequence[Candidate],
-        written: Callable[[], frozenset[str]],
-        renamed: frozenset[str],
-    ) -> Verdict:
-        self._begins(str(item.path))
-        return Verdict(
-            item,
-            self._found(moment, item, found, written, renamed),
-            self._order.of(item.path),
-            self._steps[item.path],
-        )
 
     def _found(
         self,
@@ -144,6 +136,7 @@ class Judge:
         written: Callable[[], frozenset[str]],
         renamed: frozenset[str],
     ) -> Proof | Unproved:
+        self._begins(str(item.path))
         try:
             reading = self._reading(item)
             self._note_what_was_complete(item, reading)

@@ -107,11 +107,6 @@ def _refuse_overwriting(chosen: Sequence[OutputCopy]) -> None:
                 )
 
 
-def fixed_part(uri: str) -> str:
-    """Return the folder that a URI names whatever its variables hold; empty where there is none."""
-    return uri if "$" not in uri else uri.partition("$")[0].rpartition("/")[0]
-
-
 def _names(path: Path) -> list[str]:
     if path.is_file():
         return [path.name]

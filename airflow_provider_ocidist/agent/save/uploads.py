@@ -9,17 +9,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
-from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
+from airflow_provider_ocidist.agent.save.entries import is_unplaced
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
+from airflow_provider_ocidist.agent.save.publishing import Changed, Publisher, Whole
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    SAVE_LIMIT,
     Movement,
     SaveDeadline,
     Undelivered,
@@ -32,7 +32,6 @@ from airflow_provider_ocidist.errors import (
     Fenced,
     IncompleteCheckpoint,
     OcidistError,
-    StorageError,
     Unpublishable,
 )
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -43,18 +42,6 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A checkpoint to publish."""
-
-    item: Candidate
-    proof: Proof
-    begun: int
-    """Number of the save, from 1, in the order in which the program has begun its saves; a late proof makes no save
-    newer."""
-    step: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +79,8 @@ class CheckpointUploader:
         """
         self.folder = folder
         self.checkpoints = checkpoints
-        self.access = access
         self.on_published = on_published
         self.program = program or ProgramState()
-        self.fence = fence
         self.shards = shards
         self._far = (
             FarWriters(shards.store, sharing, patient=self._is_patient) if shards and sharing else None
@@ -118,20 +103,15 @@ class CheckpointUploader:
             begins=self._movement.further,
             step=self._current_step,
         )
+        self._publisher = Publisher(checkpoints, access, fence, loss_at=self.program.loss_at, shards=shards)
         self._waiting: dict[Path, Whole] = {}
         self._last_written_ns = 0
         """Modification time of the newest complete entry, in ns."""
         self._last_of_series: dict[str, tuple[int, int]] = {}
         """Number and modification time of the newest complete save of each series."""
         self._clock = WallClock()
-        self._first_sequence: int | None = None
-        """Sequence number of this process's first checkpoint; None until looked up."""
         self._fenced = False
         """Whether a later attempt or launch saves to the same place."""
-        self._offers = threading.Condition()
-        self._is_offering = False
-        """Whether a checkpoint whose files have all arrived is just being published."""
-        self._abandoned = False
         self._lost: dict[Path, tuple[int, str]] = {}
         """Entries that cannot be published: the number of each save, and the reason."""
         self._published = 0
@@ -191,9 +171,7 @@ class CheckpointUploader:
 
         An upload may have outlived `finish`. Returns when what was just being published is there.
         """
-        with self._offers:
-            self._abandoned = True
-            self._offers.wait_for(lambda: not self._is_offering, SAVE_LIMIT)
+        self._publisher.abandon()
 
     def _stands_still(self) -> bool:
         return self._movement.still_for() > self._deadline.limit
@@ -232,7 +210,7 @@ class CheckpointUploader:
             assert self.error is not None
             if self._fenced or not self._deadline.again(self._why(self.error), self.error):
                 return
-        self._keep_aside(unproved)
+        self._publisher.keep_aside([verdict.item.path for verdict in reversed(unproved)], self._deadline)
 
     def _stumbled(self, error: Exception) -> None:
         if repr(error) not in self._warned:
@@ -279,7 +257,7 @@ class CheckpointUploader:
         self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
-            series = [whole for whole in self._waiting.values() if _series(whole) == item.placed.series]
+            series = [whole for whole in self._waiting.values() if whole.series == item.placed.series]
             for older in sorted(series, key=lambda whole: whole.begun)[: -self.checkpoints.keep]:
                 del self._waiting[older.item.path]
 
@@ -305,16 +283,14 @@ class CheckpointUploader:
             if not self._try(whole):
                 return False
         if self._published != before:
-            self._retain()
+            self._publisher.retain()
         self.error = None
         return True
 
     def _try(self, whole: Whole) -> bool:
         self._movement.further(str(whole.item.path))
         try:
-            self._refuse_if_abandoned(whole.item)
-            self._require_unchanged(whole.item)
-            self._publish(whole)
+            self._publisher.publish(whole, lambda published: self._succeeded(whole, published))
         except Fenced as error:
             self._fenced, self.error = True, error
             logger.error("%s", error)
@@ -322,73 +298,16 @@ class CheckpointUploader:
         except Unpublishable as error:
             # The other checkpoints do not wait for it.
             self._give_up(whole, error)
-        except _Changed:
+        except Changed:
             # The next scan judges it again.
             del self._waiting[whole.item.path]
         except (OcidistError, OSError) as error:
-            if _is_unchanged(whole.item):
+            if whole.is_unchanged:
                 self._failed(error)
                 return False
             # The program has deleted or replaced it.
             del self._waiting[whole.item.path]
         return True
-
-    def _publish(self, whole: Whole) -> None:
-        try:
-            self._succeeded(whole, self._sent(whole))
-        finally:
-            with self._offers:
-                self._is_offering = False
-                self._offers.notify_all()
-
-    def _sent(self, whole: Whole) -> CheckpointRef:
-        from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
-
-        item, uri = whole.item, self.checkpoints.uri
-        assert uri is not None
-        if self._first_sequence is None:
-            self._first_sequence = next_sequence(uri, self.fence, self.access)
-        sequence = self._first_sequence + whole.begun - 1
-        loss = None if whole.step is None else self.program.loss_at(whole.step)
-        if self.shards and self.shards.needs_others(item.path):
-            return self.shards.publish(
-                item,
-                uri,
-                step=whole.step,
-                loss=loss,
-                fence=self.fence,
-                sequence=sequence,
-                proof=whole.proof.by,
-                confirm=lambda: self._begin_offer(item),
-            )
-        return publish(
-            item.path,
-            uri,
-            step=whole.step,
-            fence=self.fence,
-            sequence=sequence,
-            proof=whole.proof.by,
-            loss=loss,
-            metrics=item.placed.metrics,
-            confirm=lambda: self._begin_offer(item),
-            access=self.access,
-        )
-
-    def _begin_offer(self, item: Candidate) -> None:
-        """Raise _Changed where it is not what was proved, Fenced where the next launch looks for what to go on from."""
-        self._require_unchanged(item)
-        with self._offers:
-            self._refuse_if_abandoned(item)
-            self._is_offering = True
-
-    def _refuse_if_abandoned(self, item: Candidate) -> None:
-        if self._abandoned:
-            raise Fenced(f"{item.path.name} is not published: the training is launched again from before it")
-
-    def _require_unchanged(self, item: Candidate) -> None:
-        """Raise _Changed if the program has changed an entry since it was proved."""
-        if not _is_unchanged(item):
-            raise _Changed(f"{item.path} changed while it was read", uri=str(item.path))
 
     def _succeeded(self, whole: Whole, reference: CheckpointRef) -> None:
         del self._waiting[whole.item.path]
@@ -455,41 +374,7 @@ class CheckpointUploader:
         if self._moment is Moment.EXITED and verdict.item.signature.modified_ns > self._last_written_ns:
             self._lost[verdict.item.path] = (verdict.begun, why)
 
-    def _keep_aside(self, unproved: list[Verdict]) -> None:
-        from airflow_provider_ocidist.agent.save.unproved_copies import keep_aside
-
-        assert self.checkpoints.uri is not None
-        newest = [verdict.item.path for verdict in reversed(unproved)][: self.checkpoints.keep]
-        keep_aside(newest, self.checkpoints.uri, self.access, self._deadline)
-
     def _forget_unproved(self) -> None:
-        from airflow_provider_ocidist.agent.save.unproved_copies import forget
-
-        assert self.checkpoints.uri is not None
-        forget(self.checkpoints.uri, self.access)
+        self._publisher.forget_unproved()
         if self.ledger:
             forget_aside(self.folder)
-
-    def _retain(self) -> None:
-        from airflow_provider_ocidist.storage.retention import Retention, retain
-
-        try:
-            assert self.checkpoints.uri is not None
-            retain(self.checkpoints.uri, Retention.of(self.checkpoints), fence=self.fence, access=self.access)
-        except (OcidistError, OSError) as error:
-            logger.warning("old checkpoints cannot be deleted: %s", error)
-
-
-class _Changed(StorageError):
-    """The program has written to the entry, or deleted it."""
-
-
-def _is_unchanged(item: Candidate) -> bool:
-    try:
-        return signature(item.path) == item.signature
-    except OSError:
-        return False
-
-
-def _series(whole: Whole) -> str:
-    return whole.item.placed.series

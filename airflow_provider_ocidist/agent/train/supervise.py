@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent.guarded import behind_guard
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.output_masking import OutputMask
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
@@ -165,20 +165,10 @@ class Training:
         self._show_stacks = show_stacks
         # If the guard is killed, we inherit its orphans.
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
-        read_end, self._leash = os.pipe()
         self._oom_kills = _count_oom_kills()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, str(read_end), *command],
-            env=dict(environ),
-            cwd=working_dir,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            pass_fds=[read_end],
-            start_new_session=True,
+        self._process, self._leash = behind_guard(
+            command, environ, working_dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
         )
-        os.close(read_end)
         self.ended = threading.Event()
         self._changed = threading.Event()
         self._readers = [self._reader(self._process.stdout, 1), self._reader(self._process.stderr, 2)]

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from airflow_provider_ocidist.backends.fields import truth
 from airflow_provider_ocidist.backends.kubernetes.errors import kubernetes_errors
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.errors import BackendError, Cause
@@ -32,11 +33,6 @@ LONGEST_PAUSE = 8.0
 """Longest seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 """File with the namespace of the pod that this process runs in."""
-
-
-def truth(value: Any) -> bool:
-    """Return a field of a connection that its form, or a URI, gives as text."""
-    return str(value).lower() in ("true", "1", "yes")
 
 
 class Api:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from dataclasses import fields as fields_of
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends import run_dir_files
@@ -25,62 +22,45 @@ from airflow_provider_ocidist.backends.capabilities import (
     PreparesCancels,
     Suspends,
 )
+from airflow_provider_ocidist.backends.fields import read_fields
 from airflow_provider_ocidist.backends.kubernetes import names, pod_logs, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
-from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
-from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
+from airflow_provider_ocidist.backends.kubernetes.gang_nodes import GangNodes, Look
+from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects
+from airflow_provider_ocidist.backends.kubernetes.gang_state import GangState
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import has_company, was_restarted
 from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
-from airflow_provider_ocidist.backends.kubernetes.states import (
-    Gang,
-    GangState,
-    Obj,
-    has_company,
-    has_vanished,
-    node_status,
-    was_restarted,
-    with_absent_master,
-    with_preemption,
+from airflow_provider_ocidist.backends.kubernetes.refs import (
+    config_in,
+    name_of,
+    namespace_of,
+    record_of,
+    ref_of,
 )
-from airflow_provider_ocidist.backends.node_config import expectations, secrets_of_nodes
+from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
-from airflow_provider_ocidist.backports import Self, unix_time
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
-from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
-from airflow_provider_ocidist.model.job import Program, TrainingJob
-from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import (
     Ending,
-    Expectations,
     NodeStatus,
     Plan,
     RunKey,
     RunRecord,
     RunRef,
 )
-from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.work_dir.parallel import both
 from airflow_provider_ocidist.work_dir.reports import Reported
 
-WORKLOAD = "Workload"
-"""Kind of Kueue's object for a gang in a queue; its events explain the wait."""
-GONE = Gang(GangState.GONE)
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What one look has shown of several gangs."""
-
-    namespaces: Mapping[str, Seen]
-    at: float
-    """Unix time, by the API server's clock."""
-    preempted: Callable[[str], Mapping[str, str]]
-    """Function that returns which pods of a namespace were preempted; it asks once for each namespace."""
 
 
 class KubernetesBackend(
@@ -98,23 +78,19 @@ class KubernetesBackend(
     """One operator's gangs on the cluster of one connection."""
 
     needs_connection = False
+    # One of type `oci` may name a cluster, too.
+    conn_types = ("kubernetes", "oci")
+    reads = ClusterFields
     operator: ClassVar[Operator]
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
-        self._pods: dict[str, Mapping[int, Obj]] = {}
-        """Pods of each gang as last seen, by its id and by rank: their logs can be read."""
-        self._last: dict[str, dict[int, Obj]] = {}
-        """Pods of each gang as last seen, with those that are deleted by now."""
+        self._gang_nodes = GangNodes(self.operator)
         self._turns = Turns()
-        self._last_words = LastWords(self.operator.container)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         super()._take(fields)
-        known = {field.name for field in fields_of(ClusterFields)}
-        self._fields = ClusterFields(
-            **{name: value for name, value in fields.items() if name in known and value not in (None, "")}
-        )
+        self._fields = read_fields(ClusterFields, fields)
         self._api, self._urgent = Api(self._fields), Api(self._fields, urgent=True)
         self._objects = GangObjects(self._api, self.operator)
         self._urgent_objects = GangObjects(self._urgent, self.operator)
@@ -159,32 +135,12 @@ class KubernetesBackend(
         return [self._ref(attempt.key, obj)] if obj is not None and names.is_of(attempt.key, obj) else []
 
     def _ref(self, key: RunKey, obj: Obj) -> RunRef:
-        metadata, topology = obj["metadata"], self.operator.topology_in(obj)
-        said, nodes = metadata["annotations"], self.operator.nodes_in(obj)
-        return RunRef(
-            backend=self.kind,
-            key=key,
-            nodes=nodes,
-            job_id=f"{metadata['namespace']}/{metadata['name']}",
-            run_ids=tuple(self.operator.node_name(metadata["name"], rank, topology) for rank in range(nodes)),
-            run_dir=said[names.RUN_DIR],
-            submitted_at=unix_time(metadata.get("creationTimestamp")) or self._api.now(),
-            checkpoints_uri=said.get(names.CHECKPOINTS),
-            compartment_id=metadata["namespace"],
-            # The namespace of its pods, whose logs hold its lines.
-            log_group_id=metadata["namespace"],
-            topology=topology,
-            lease=float(said[names.LEASE]) if names.LEASE in said else None,
-        )
+        return ref_of(self.kind, self.operator, key, obj, self._api.now())
 
     # look
 
     def _look(self, refs: Sequence[RunRef]) -> Look:
-        by_namespace: dict[str, list[str]] = {}
-        for ref in refs:
-            by_namespace.setdefault(str(ref.compartment_id), []).append(_name_of(ref))
-        found = {namespace: self._objects.look(namespace, gangs) for namespace, gangs in by_namespace.items()}
-        return Look(found, self._api.now(), cache(self._objects.preempted))
+        return Look.of(refs, self._objects, self._api.now)
 
     def _at(self) -> float:
         return self._api.now()
@@ -192,128 +148,41 @@ class KubernetesBackend(
     def _believed(
         self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
     ) -> Mapping[int, Reported] | None:
-        """Leave out the reports of nodes that began after their pods were listed: the next look has both."""
-        name, namespace = _name_of(ref), str(ref.compartment_id)
-        pods, gangs = seen.namespaces[namespace].pods, seen.namespaces[namespace].gangs
-        known = {*pods.get(name, ()), *self._last.get(ref.job_id, ())}
-        unseen = {rank for rank, each in (reported or {}).items() if _lives(each) and rank not in known}
-        if not unseen or name not in gangs:
-            return reported
-        begun = unseen & self._objects.pods(namespace, name).keys()
-        return {rank: each for rank, each in (reported or {}).items() if rank not in begun}
+        return reported and self._gang_nodes.believed(ref, seen, reported, self._objects)
 
     def _nodes(
         self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
     ) -> tuple[NodeStatus, ...]:
-        return self._nodes_in(ref, seen.namespaces[str(ref.compartment_id)], reported, seen)
-
-    def _nodes_in(
-        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None, look: Look
-    ) -> tuple[NodeStatus, ...]:
-        name = _name_of(ref)
-        gang, pods = seen.gangs.get(name, GONE), seen.pods.get(name, {})
-        self._pods[ref.job_id] = pods
-        pods, last = self._first_pods(ref, pods, reported or {})
-        of_all = _about_all(self.operator, name, gang, seen)
-
-        def node(rank: int) -> NodeStatus:
-            latest, pod = (reported or {}).get(rank), pods.get(rank)
-            about = str(pod["metadata"]["name"]) if pod else ref.run_ids[rank]
-            events = [*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)]
-            return node_status(
-                rank,
-                ref.run_ids[rank],
-                gang,
-                pod,
-                latest.report if latest else None,
-                self.operator.container,
-                events,
-                look.at,
-                last.get(rank),
-            )
-
-        self._last_words.note(self._api, ref, pods)
-        nodes = tuple(self._last_words.added_to(ref, node(rank)) for rank in range(ref.nodes))
-        nodes = tuple(with_absent_master(each, last.get(0)) for each in nodes)
-        if any(has_vanished(each, pods.get(each.rank)) for each in nodes):
-            said = look.preempted(str(ref.compartment_id))
-            return tuple(
-                with_preemption(each, said) if has_vanished(each, pods.get(each.rank)) else each
-                for each in nodes
-            )
-        return nodes
-
-    def _first_pods(
-        self, ref: RunRef, pods: Mapping[int, Obj], reported: Mapping[int, Reported]
-    ) -> tuple[Mapping[int, Obj], Mapping[int, Obj]]:
-        """Return the pods of the nodes by rank, and how each was seen last, also when it is gone.
-
-        A pod with which the operator has replaced that of a node which had begun is not that node.
-        """
-        last = self._last.setdefault(ref.job_id, {})
-
-        def is_another(rank: int, pod: Obj) -> bool:
-            before = last.get(rank, pod)["metadata"].get("uid")
-            return self.operator.replaces_pods and rank in reported and before != pod["metadata"].get("uid")
-
-        own = {rank: pod for rank, pod in pods.items() if not is_another(rank, pod)}
-        last.update(own)
-        return own, last
+        return self._gang_nodes.of(ref, seen, reported or {}, self._api)
 
     def now(self) -> float:
         return self._api.now()
 
     def forget(self, ref: RunRef) -> None:
         super().forget(ref)
-        self._pods.pop(ref.job_id, None)
-        self._last.pop(ref.job_id, None)
-        self._last_words.forget(ref)
+        self._gang_nodes.forget(ref)
 
     # logs
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
-        parts = [(ref, rank, since[rank]) for ref, since in wanted for rank in range(ref.nodes)]
-        turn = self._turns.of([(ref.job_id, rank) for ref, rank, _ in parts], gangs=len(wanted))
-        limit = pod_logs.bytes_of(most, len(turn))
-        due = [part for part in parts if (part[0].job_id, part[1]) in turn]
-        read = in_parallel(lambda part: self._lines(*part, limit), due, pod_logs.at_a_time(len(wanted)))
-        found = {(ref.job_id, rank): lines for (ref, rank, _), lines in zip(due, read, strict=True)}
-        by_gang: dict[str, list[tuple[int, PodLines]]] = {}
-        for ref, rank, since in parts:
-            lines = found.get((ref.job_id, rank), PodLines.later(since))
-            by_gang.setdefault(ref.job_id, []).append((rank, lines))
-        return [pod_logs.part_of(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
+        return pod_logs.in_turn(wanted, self._lines, self._turns, most)
 
     def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> PodLines:
         """Return the lines of a node since a Unix time, of each start of its container that has a log."""
-        pod = self._pod(ref, rank)
+        pod = self._gang_nodes.pod(ref, rank, lambda: self._look([ref]))
         if pod is None:
             return PodLines()
         wanted = PodLog(
-            namespace=str(ref.compartment_id),
+            namespace=namespace_of(ref),
             pod=str(pod["metadata"]["name"]),
             rank=rank,
             since=since,
             container=self.operator.container,
         )
-        before = PodLines()
-        if was_restarted(pod, self.operator.container):
-            before = pod_logs.read(self._api, replace(wanted, previous=True), limit)
-            if before.unread_from is not None:
-                return before
-        found = pod_logs.read(self._api, wanted, limit)
-        return replace(found, lines=(*before.lines, *found.lines))
-
-    def _pod(self, ref: RunRef, rank: int) -> Obj | None:
-        pods = self._pods.get(ref.job_id)
-        if pods is None:
-            name = _name_of(ref)
-            pods = self._pods[ref.job_id] = (
-                self._look([ref]).namespaces[str(ref.compartment_id)].pods.get(name, {})
-            )
-        return pods.get(rank)
+        read = pod_logs.read_each_start if was_restarted(pod, self.operator.container) else pod_logs.read
+        return read(self._api, wanted, limit)
 
     # find without a plan
 
@@ -328,7 +197,7 @@ class KubernetesBackend(
                 "namespace/name",
                 status_code=404,
             )
-        return _record(self._ref(key, obj), self.operator.variables_in(obj))
+        return record_of(self._ref(key, obj), self.operator.variables_in(obj))
 
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
         found = [ref for ref in self._listed(self._api.namespace(), names.SELECTOR) if name in ref.key.name]
@@ -345,13 +214,13 @@ class KubernetesBackend(
     def _listed(self, namespace: str, selector: str, *, live: bool = False) -> list[RunRef]:
         found = []
         for obj in self._objects.all(namespace, selector):
-            key, over = names.key_of_object(obj), self.operator.read(obj).state
-            if key is not None and not (live and over in (GangState.SUCCEEDED, GangState.FAILED)):
+            key = names.key_of_object(obj)
+            if key is not None and not (live and self._is_over(obj)):
                 found.append(self._ref(key, obj))
         return found
 
     def secrets_of(self, ref: RunRef) -> set[str]:
-        namespace, name = str(ref.compartment_id), _name_of(ref)
+        namespace, name = namespace_of(ref), name_of(ref)
         obj = self._objects.get(namespace, name)
         plain = self.operator.variables_in(obj) if obj is not None else ()
         written = {str(each["name"]): str(each["value"]) for each in plain if "value" in each}
@@ -385,10 +254,10 @@ class KubernetesBackend(
     # suspend and resume
 
     def suspend(self, ref: RunRef) -> None:
-        self._objects.suspend(str(ref.compartment_id), _name_of(ref), suspended=True)
+        self._objects.suspend(namespace_of(ref), name_of(ref), suspended=True)
 
     def resume(self, ref: RunRef) -> None:
-        self._objects.suspend(str(ref.compartment_id), _name_of(ref), suspended=False)
+        self._objects.suspend(namespace_of(ref), name_of(ref), suspended=False)
 
     # end
 
@@ -403,7 +272,7 @@ class KubernetesBackend(
 
     def _end(self, ref: RunRef) -> BackendError | None:
         """Delete a gang that may be running; one that has ended keeps its logs until it is deleted after its `ttl`."""
-        namespace, name = str(ref.compartment_id), _name_of(ref)
+        namespace, name = namespace_of(ref), name_of(ref)
         try:
             obj = self._urgent_objects.get(namespace, name)
             if obj is None or (self._is_over(obj) and self.operator.cleans_up(obj)):
@@ -415,7 +284,7 @@ class KubernetesBackend(
 
     def _grace_for(self, obj: Obj) -> int | None:
         """Return the seconds in which nodes end, where their pods, which a runtime describes, do not say it."""
-        config = None if self.operator.sets_grace else _config_in(self.operator.variables_in(obj))
+        config = None if self.operator.sets_grace else config_in(self.operator.variables_in(obj))
         return None if config is None else round(config.limits.stop_grace) + SAVING_TIME
 
     def _is_over(self, obj: Obj) -> bool:
@@ -423,7 +292,7 @@ class KubernetesBackend(
 
     def end_leftovers(self, ref: RunRef) -> None:
         """Delete a gang whose containers outlive its nodes, since its operator never counts it as ended."""
-        namespace, name = str(ref.compartment_id), _name_of(ref)
+        namespace, name = namespace_of(ref), name_of(ref)
         obj = self._objects.get(namespace, name)
         if obj is None:
             return
@@ -433,44 +302,4 @@ class KubernetesBackend(
             self._objects.delete(namespace, name)
 
     def delete(self, ref: RunRef) -> None:
-        self._objects.delete(str(ref.compartment_id), _name_of(ref))
-
-
-def _lives(reported: Reported) -> bool:
-    """Whether a node was at work when it reported."""
-    return reported.report is not None and reported.report.phase is not Phase.DONE
-
-
-def _name_of(ref: RunRef) -> str:
-    return ref.job_id.rpartition("/")[2]
-
-
-def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[str]:
-    """Return the warnings that concern all nodes of a gang; of one that a queue holds back, Kueue's."""
-    found = [text for subject in operator.subjects(name) for text in seen.warnings.get(subject, ())]
-    if not gang.queued:
-        return found
-    # The name of its workload ends in random letters.
-    start = f"{operator.kind.lower()}-{name}-"
-    whys = (
-        texts
-        for (kind, about), texts in seen.warnings.items()
-        if kind == WORKLOAD and about.startswith(start)
-    )
-    return [*found, *(text for texts in whys for text in texts)]
-
-
-def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
-    """Return the record of a gang by the configuration of its nodes, as far as that is not in a Secret."""
-    config = _config_in(variables)
-    if config is not None:
-        return RunRecord.of(ref, config, expectations(config))
-    has_config = any(each["name"] == CONFIG_VARIABLE for each in variables)
-    unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
-    return RunRecord.of(ref, unknown, Expectations(reports=has_config))
-
-
-def _config_in(variables: Sequence[Mapping[str, Any]]) -> AgentConfig | None:
-    """Return the configuration of nodes; None where it is in a Secret, or they have none."""
-    entry = next((each for each in variables if each["name"] == CONFIG_VARIABLE), {})
-    return AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]}) if "value" in entry else None
+        self._objects.delete(namespace_of(ref), name_of(ref))

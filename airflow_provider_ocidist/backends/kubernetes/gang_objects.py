@@ -10,19 +10,18 @@ from typing import Any, TypeVar
 
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
-from airflow_provider_ocidist.backends.kubernetes.kept_list import KeptList
-from airflow_provider_ocidist.backends.kubernetes.operator import Operator
-from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID
-from airflow_provider_ocidist.backends.kubernetes.states import (
+from airflow_provider_ocidist.backends.kubernetes.events import (
     PREEMPTED,
-    Gang,
-    Obj,
-    container_has_begun,
-    essence,
     sentences_by_pod,
     warnings_by_object,
     words_of,
 )
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang
+from airflow_provider_ocidist.backends.kubernetes.kept_list import KeptList
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj
+from airflow_provider_ocidist.backends.kubernetes.operator import Operator
+from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import container_has_begun, essence
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 from airflow_provider_ocidist.work_dir.parallel import in_parallel

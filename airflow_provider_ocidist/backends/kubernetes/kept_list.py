@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from airflow_provider_ocidist.backends.kubernetes.api import Api
-from airflow_provider_ocidist.backends.kubernetes.states import Obj
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.errors import BackendError
 
 LIST_EVERY = 300.0

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_provider_ocidist.backends.kubernetes.api import Api
-from airflow_provider_ocidist.backends.kubernetes.states import Obj, exit_of, runs_agent
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import exit_of, runs_agent
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef
 

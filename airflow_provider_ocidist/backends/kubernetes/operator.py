@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.names import QUEUE
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.pods import PodPlan
-from airflow_provider_ocidist.backends.kubernetes.states import Gang, GangState, Obj
 from airflow_provider_ocidist.model.job import TrainingJob
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_ocidist.backends.fields import ConnectionFields
 from airflow_provider_ocidist.backends.kubernetes.presets import NVIDIA, SHAPES
 from airflow_provider_ocidist.model.job import BackendOptions
 
@@ -90,7 +91,7 @@ class PodOptions(BackendOptions):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterFields:
+class ClusterFields(ConnectionFields):
     """What a connection of Airflow's type `kubernetes` has, by the names that its provider gives them."""
 
     in_cluster: bool | str | None = None
@@ -100,10 +101,5 @@ class ClusterFields:
     cluster_context: str | None = None
     namespace: str | None = None
     disable_verify_ssl: bool | str | None = None
-    work_dir: str | None = None
-    """URI of the work directory; this field and all that follow are read by ocidist only."""
     storage_conn_id: str | None = None
     """Id of a connection of type `oci`, whose credentials open `work_dir` and other places of Object Storage."""
-    require_training: bool | str | None = None
-    prices: Mapping[str, float] | str | None = None
-    """Prices of a node for an hour, by instance type or preset; JSON where they come from the form or from a URI."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON
+from airflow_provider_ocidist.backends.fields import MISSING
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
-from airflow_provider_ocidist.backends.kubernetes.api import truth
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields, PodOptions
 from airflow_provider_ocidist.backends.kubernetes.pods import (
@@ -18,15 +18,13 @@ from airflow_provider_ocidist.backends.kubernetes.pods import (
     secret_variable,
     variable,
 )
-from airflow_provider_ocidist.backends.node_config import expectations, in_json, node_config
+from airflow_provider_ocidist.backends.node_config import in_json, node_config, plan_of, shared_source
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
-from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
-from airflow_provider_ocidist.storage.locations import join
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CONFIG_MAP, SECRET = "CreateConfigMap", "CreateSecret"
@@ -75,22 +73,17 @@ def make_plan(
         requests.insert(0, Request(verb=CONFIG_MAP, body=_shown(config_map, namespace)))
     if secret_data:
         requests.append(Request(verb=SECRET, body=_secret(operator, metadata, secret_data)))
-    return Plan(
-        key=key,
+    return plan_of(
+        job,
+        key,
+        config,
         backend=kind,
-        nodes=job.nodes,
         topology=topology,
         reason=f"topology {topology}: one {operator.kind} in namespace {namespace}, a pod for each node; "
         + _why(options, config),
         requests=tuple(requests),
-        run_dir=config.run_dir,
-        checkpoints_uri=pods.checkpoints_uri,
-        code=job.program.source if job.program.is_local else None,
-        expects=expectations(config),
-        lease=pods.lease,
         compartment_id=namespace,
         machine=_asked_for(options, namespace),
-        price=price,
     )
 
 
@@ -137,23 +130,18 @@ def _options_of(kind: str, job: TrainingJob) -> PodOptions:
 def _resolved(job: TrainingJob, fields: ClusterFields) -> TrainingJob:
     work_dir = job.work_dir or fields.work_dir
     if not work_dir:
-        problem = "is needed here: the job does not set it, and the connection has no default for it"
-        raise JobFileError([Problem("work_dir", problem)], job.name)
-    required = truth(fields.require_training) if job.require_training is None else job.require_training
-    return replace(job, work_dir=work_dir, require_training=required)
+        raise JobFileError([Problem("work_dir", MISSING)], job.name)
+    return replace(job, work_dir=work_dir, require_training=fields.requires_training(job))
 
 
 def _agent_config(
     operator: Operator, job: TrainingJob, key: RunKey, endpoint: str | None, price: float | None
 ) -> AgentConfig:
-    source = job.program.source
-    if job.program.is_local:
-        source = join(str(job.work_dir), key.name, CODE_ARCHIVE)
     roles = {} if operator.roles_apart else {"main_env": job.main_env, "worker_env": job.worker_env}
     return node_config(
         job,
         key,
-        source,
+        shared_source(job, key),
         price=price,
         **roles,
         ends_others=operator.ends_others and job.nodes > 1,

@@ -7,14 +7,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.log_lines import last_time, lines_of, since_time
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.work_dir.parallel import PARALLEL
+from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.work_dir.parallel import PARALLEL, in_parallel
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +87,37 @@ class Turns:
             return set(due)
 
 
-def at_a_time(gangs: int) -> int:
+def in_turn(
+    gangs: Sequence[tuple[RunRef, Sequence[float]]],
+    read_node: Callable[[RunRef, int, float, int], PodLines],
+    turns: Turns,
+    most: int,
+) -> list[LogPart]:
+    """Return the lines of gangs since these Unix times by rank, of the nodes whose turn it is. Raises BackendError.
+
+    `read_node`: reads the log of a node since a Unix time, about so many bytes of it. `most`: about how many lines of
+    all are wanted.
+    """
+    nodes = [(ref, rank, since[rank]) for ref, since in gangs for rank in range(ref.nodes)]
+    turn = turns.of([(ref.job_id, rank) for ref, rank, _ in nodes], gangs=len(gangs))
+    limit = _bytes_of(most, len(turn))
+    due = [node for node in nodes if (node[0].job_id, node[1]) in turn]
+    read_now = in_parallel(lambda node: read_node(*node, limit), due, _at_a_time(len(gangs)))
+    found = {(ref.job_id, rank): lines for (ref, rank, _), lines in zip(due, read_now, strict=True)}
+    return [
+        _part_of(
+            (rank, found.get((ref.job_id, rank), PodLines.later(since[rank]))) for rank in range(ref.nodes)
+        )
+        for ref, since in gangs
+    ]
+
+
+def _at_a_time(gangs: int) -> int:
     """Return how many logs are read side by side: a loop that waits for many gangs shares their interpreter."""
     return PARALLEL if gangs == 1 else READS_AT_A_TIME
 
 
-def bytes_of(lines: int, pods: int) -> int:
+def _bytes_of(lines: int, pods: int) -> int:
     """Return how many bytes are read of each pod, where about so many lines of all are wanted."""
     return max(LEAST_BYTES, lines * BYTES_OF_A_LINE // max(1, pods))
 
@@ -118,6 +144,15 @@ def read(api: Api, wanted: PodLog, limit: int) -> PodLines:
         limit = min(WIDER * limit, MOST_BYTES)
 
 
+def read_each_start(api: Api, wanted: PodLog, limit: int) -> PodLines:
+    """Return the lines of the start of a container before this one, then those of this one. Raises BackendError."""
+    before = read(api, replace(wanted, previous=True), limit)
+    if before.unread_from is not None:
+        return before
+    found = read(api, wanted, limit)
+    return replace(found, lines=(*before.lines, *found.lines))
+
+
 def _content(api: Api, wanted: PodLog, limit: int) -> bytes:
     try:
         return api.text(
@@ -134,7 +169,7 @@ def _content(api: Api, wanted: PodLog, limit: int) -> bytes:
         raise
 
 
-def part_of(read_of: Iterable[tuple[int, PodLines]]) -> LogPart:
+def _part_of(read_of: Iterable[tuple[int, PodLines]]) -> LogPart:
     """Return what was read of the nodes of one gang, by rank."""
     found = list(read_of)
     lines = [line for _, part in found for line in part.lines]

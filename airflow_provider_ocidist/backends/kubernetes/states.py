@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from airflow_provider_ocidist.backends.kubernetes.agent_parts import VOLUME
-from airflow_provider_ocidist.backports import StrEnum, unix_time
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj, reason_and_message, true_conditions
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
+    container_of,
+    exit_of,
+    may_restart,
+    runs_agent,
+)
+from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus
-
-Obj = Mapping[str, Any]
 
 IMAGE_PATIENCE = 120.0
 """Seconds to wait for an image that cannot be pulled, since a registry may be down for a while."""
@@ -33,8 +37,6 @@ DISRUPTIONS = {
     "TerminationByKubelet": Cause.NODE,
 }
 """Reasons of a pod's condition DisruptionTarget (Kubernetes' documentation, Disruptions)."""
-CONDITIONS = ("PodScheduled", "DisruptionTarget")
-"""Conditions of a pod that say why it waits, or ends."""
 POD_REASONS = {
     "Evicted": Cause.PREEMPTED,
     "Preempting": Cause.PREEMPTED,
@@ -52,57 +54,6 @@ WAITS_FOR_MASTER = "init-pytorch"
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 ENDED_AFTER_SUCCESS = "the operator has ended it, since the gang had succeeded"
 ENDED_AFTER_FAILURE = "the operator has ended the gang"
-PREEMPTED = "Preempted"
-"""Reason of the event by which the scheduler names a preempted pod; the event outlives the pod."""
-
-
-class GangState(StrEnum):
-    """What the operator's object says of a whole gang."""
-
-    NEW = "NEW"
-    """The operator has reported nothing yet."""
-    SUSPENDED = "SUSPENDED"
-    ACTIVE = "ACTIVE"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    ENDING = "ENDING"
-    """The object is being deleted."""
-    GONE = "GONE"
-
-
-@dataclass(frozen=True, slots=True)
-class Gang:
-    """An operator's object, read by the rules of its kind."""
-
-    state: GangState
-    details: str = ""
-    """Sentence for a person."""
-    cause: Cause | None = None
-    queued: bool = False
-    """Whether a queue, and no person, has suspended it."""
-
-    @property
-    def awaits(self) -> Cause | None:
-        """The cause why a gang has not begun, if it is suspended."""
-        if self.state is not GangState.SUSPENDED:
-            return None
-        return Cause.CAPACITY if self.queued else Cause.CANCELED
-
-    @property
-    def ended_by(self) -> Cause:
-        """The cause why the nodes of a suspended gang have ended after they had begun."""
-        return Cause.PREEMPTED if self.queued else Cause.CANCELED
-
-
-def true_conditions(obj: Obj) -> dict[str, Obj]:
-    """Return the conditions of an object that hold, by type: their order means nothing, and one may be "False"."""
-    found = (obj.get("status") or {}).get("conditions") or ()
-    return {str(each.get("type")): each for each in found if str(each.get("status")) == "True"}
-
-
-def sentence(condition: Obj) -> str:
-    said = str(condition.get("message") or "").strip()
-    return said or str(condition.get("reason") or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +156,14 @@ def _without_pod(
 
 def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Found:
     status = pod.get("status") or {}
-    own = _container_of(status.get("containerStatuses") or (), container)
-    states = (own or {}).get("state") or {}
+    own = container_of(pod, container)
+    states = own.get("state") or {}
     ended = states.get("terminated")
     if ended is None and runs_agent(pod):
         # The operator has restarted the container; the gang does not go on for that, so the end before counts.
-        ended = ((own or {}).get("lastState") or {}).get("terminated")
+        ended = (own.get("lastState") or {}).get("terminated")
     phase = str(status.get("phase") or "Pending")
-    if ended is not None and (phase in ("Succeeded", "Failed") or not _restarts(pod) or runs_agent(pod)):
+    if ended is not None and (phase in ("Succeeded", "Failed") or not may_restart(pod) or runs_agent(pod)):
         return _ended(status, ended)
     if phase == "Succeeded":
         return _Found(NodeState.SUCCEEDED)
@@ -225,77 +176,15 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         return _Found(NodeState.UNKNOWN, "Kubernetes has lost contact with its machine (phase Unknown)")
     if phase == "Running" and "running" in states:
         return _Found(NodeState.RUNNING)
-    before = ((own or {}).get("lastState") or {}).get("terminated")
+    before = (own.get("lastState") or {}).get("terminated")
     if before is not None:
         # Without an agent, by its pod's policy: it has begun, and begins again.
-        words = [_said(states.get("waiting") or {}), f"it had ended with exit code {before.get('exitCode')}"]
+        words = [
+            reason_and_message(states.get("waiting") or {}),
+            f"it had ended with exit code {before.get('exitCode')}",
+        ]
         return _Found(NodeState.RUNNING, "; ".join(filter(None, words)))
     return _pending(status, states.get("waiting") or {}, events, now)
-
-
-def essence(pod: Obj) -> Obj:
-    """Return what this module, and who names it, reads of a pod: those of a thousand gangs are kept between looks."""
-    metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
-    conditions = [each for each in status.get("conditions") or () if each.get("type") in CONDITIONS]
-    volumes = [{"name": VOLUME}] if runs_agent(pod) else []
-    return {
-        "metadata": _some(metadata, ("name", "uid", "creationTimestamp", "deletionTimestamp")),
-        "spec": {**_some(spec, ("restartPolicy",)), **({"volumes": volumes} if volumes else {})},
-        "status": {
-            **_some(status, ("phase", "reason", "message", "startTime")),
-            **({"conditions": conditions} if conditions else {}),
-            **{
-                name: [_some(each, ("name", "state", "lastState", "restartCount")) for each in status[name]]
-                for name in ("initContainerStatuses", "containerStatuses")
-                if status.get(name)
-            },
-        },
-    }
-
-
-def _some(values: Obj, wanted: Sequence[str]) -> dict[str, Any]:
-    return {name: values[name] for name in wanted if values.get(name)}
-
-
-def runs_agent(pod: Obj) -> bool:
-    """Whether a pod holds a node of ours, and no program with a start of its own."""
-    return any(each.get("name") == VOLUME for each in (pod.get("spec") or {}).get("volumes") or ())
-
-
-def was_restarted(pod: Obj, container: str) -> bool:
-    """Whether the container of this name has been started again in its pod."""
-    own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
-    return int(own.get("restartCount") or 0) > 0
-
-
-def container_has_begun(pod: Obj, container: str) -> bool:
-    """Whether the container of this name has ever run in a pod."""
-    own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
-    return "waiting" not in (own.get("state") or {"waiting": {}})
-
-
-def has_company(pod: Obj, container: str) -> bool:
-    """Whether the container of this name has ended in a pod that others keep alive."""
-    status = pod.get("status") or {}
-    statuses = status.get("containerStatuses") or ()
-    own = (_container_of(statuses, container) or {}).get("state") or {}
-    others = [each for each in statuses if each.get("name") != container]
-    return "terminated" in own and any("running" in (each.get("state") or {}) for each in others)
-
-
-def exit_of(pod: Obj, container: str) -> Obj | None:
-    """Return how the container of this name has ended last, if it ever has."""
-    own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
-    states = ((own.get(name) or {}).get("terminated") for name in ("state", "lastState"))
-    return next(filter(None, states), None)
-
-
-def _restarts(pod: Obj) -> bool:
-    return str((pod.get("spec") or {}).get("restartPolicy", "Always")) != "Never"
-
-
-def _container_of(statuses: Iterable[Obj], name: str) -> Obj | None:
-    return next((item for item in statuses if item.get("name") == name), None)
 
 
 def _ended(status: Obj, ended: Obj) -> _Found:
@@ -364,9 +253,7 @@ def _disruption(status: Obj) -> tuple[str, Cause | None] | None:
     if found is None:
         return None
     reason = str(found.get("reason") or "")
-    return ": ".join(filter(None, [reason, str(found.get("message") or "")])), DISRUPTIONS.get(
-        reason, Cause.NODE
-    )
+    return reason_and_message(found), DISRUPTIONS.get(reason, Cause.NODE)
 
 
 def _reason_of(status: Obj) -> tuple[str, Cause | None] | None:
@@ -374,7 +261,7 @@ def _reason_of(status: Obj) -> tuple[str, Cause | None] | None:
     if not reason:
         return None
     cause = Cause.CAPACITY if reason.startswith("OutOf") else POD_REASONS.get(reason)
-    return ": ".join(filter(None, [reason, str(status.get("message") or "")])), cause
+    return reason_and_message(status), cause
 
 
 def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _Found:
@@ -387,16 +274,16 @@ def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _F
         None,
     )
     if unscheduled is not None:
-        return _Found(NodeState.PENDING, _said(unscheduled) or None, Cause.CAPACITY)
+        return _Found(NodeState.PENDING, reason_and_message(unscheduled) or None, Cause.CAPACITY)
     waits = [waiting, *_waiting(status.get("initContainerStatuses") or ())]
     fault = next((each for each in waits if each.get("reason") in (*PULLS, *CONFIG_FAULTS)), None)
     init = _failed_init(status)
     if fault is None and init is not None:
-        again = _said((init.get("state") or {}).get("waiting") or {})
+        again = reason_and_message((init.get("state") or {}).get("waiting") or {})
         return _Found(NodeState.PENDING, "; ".join(filter(None, [_init_failure(init), again])))
     if fault is None:
-        return _Found(NodeState.PENDING, _said(waiting) or "; ".join(events) or None)
-    details = _said(fault)
+        return _Found(NodeState.PENDING, reason_and_message(waiting) or "; ".join(events) or None)
+    details = reason_and_message(fault)
     if not _is_final(fault, [details, *events], _tried_since(status), now):
         return _Found(NodeState.PENDING, details)
     return _Found(NodeState.FAILED, f"its container cannot start: {details}", Cause.CONFIG)
@@ -404,10 +291,6 @@ def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _F
 
 def _waiting(statuses: Iterable[Obj]) -> list[Obj]:
     return [(item.get("state") or {}).get("waiting") or {} for item in statuses]
-
-
-def _said(found: Obj) -> str:
-    return ": ".join(filter(None, [str(found.get("reason") or ""), str(found.get("message") or "")]))
 
 
 def _tried_since(status: Obj) -> float | None:
@@ -429,38 +312,6 @@ def _is_final(fault: Obj, said: Sequence[str], started: float | None, now: float
 
 def _cause_of_events(events: Sequence[str]) -> Cause | None:
     return Cause.QUOTA if any("exceeded quota" in text for text in events) else None
-
-
-def words_of(event: Obj) -> Obj:
-    """Return what is read of an event."""
-    wanted = ("type", "reason", "message", "lastTimestamp", "eventTime", "firstTimestamp")
-    return {
-        **_some(event, wanted),
-        "involvedObject": _some(event.get("involvedObject") or {}, ("kind", "name")),
-    }
-
-
-def warnings_by_object(events: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:
-    """Return the warnings by kind and name of what they are about: the last of each reason, the oldest first."""
-    found: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}
-    for event in events:
-        about = event.get("involvedObject") or {}
-        if event.get("type") == "Normal":
-            continue
-        at = (
-            unix_time(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp"))
-            or 0.0
-        )
-        place = found.setdefault((str(about.get("kind")), str(about.get("name"))), {})
-        reason, text = str(event.get("reason")), _said(event)
-        if reason not in place or place[reason][0] <= at:
-            place[reason] = (at, text)
-    return {name: [text for _, text in sorted(texts.values())] for name, texts in found.items()}
-
-
-def sentences_by_pod(events: Iterable[Obj]) -> dict[str, str]:
-    """Return what events say of pods, by name."""
-    return {str((event.get("involvedObject") or {}).get("name")): _said(event) for event in events}
 
 
 def has_vanished(node: NodeStatus, pod: Obj | None) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.agent.join.node_identity import ADDRESSES_VARIABLE
-from airflow_provider_ocidist.backends.node_config import expectations, may_replace, node_config
+from airflow_provider_ocidist.backends.fields import ConnectionFields, read_fields
+from airflow_provider_ocidist.backends.node_config import may_replace, node_config, plan_of
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
@@ -39,10 +40,10 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
             "work_dir", f"must be a folder of this machine for backend {KIND!r}, not {work_dir}"
         )
         raise JobFileError([problem], job.name)
-    training = fields.get("require_training") if job.require_training is None else job.require_training
-    job = replace(job, work_dir=work_dir, require_training=str(training).lower() in ("true", "1", "yes"))
+    given = read_fields(ConnectionFields, fields)
+    job = replace(job, work_dir=work_dir, require_training=given.requires_training(job))
     source = None if job.program.is_local else job.program.source
-    price = price_of(job, None, fields.get("prices"))
+    price = price_of(job, None, given.prices)
     config = node_config(
         job,
         key,
@@ -57,10 +58,11 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     if job.nodes > 1:
         environment[ADDRESSES_VARIABLE] = ",".join(_addresses(key, job.nodes))
     ignored = f"; image {job.image} is not used" if job.image else ""
-    return Plan(
-        key=key,
+    return plan_of(
+        job,
+        key,
+        config,
         backend=KIND,
-        nodes=job.nodes,
         topology="processes",
         reason=f"topology processes: each node is a process of this machine, run by {python}{ignored}",
         requests=tuple(
@@ -69,13 +71,6 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
             )
             for rank in range(job.nodes)
         ),
-        run_dir=config.run_dir,
-        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
-        code=job.program.source if job.program.is_local else None,
-        expects=expectations(config),
-        lease=config.limits.lease or None,
-        price=price,
-        replaces=config.replaces,
     )
 
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     ShowsWhatItCreated,
     SpansRegions,
 )
+from airflow_provider_ocidist.backends.fields import read_fields
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
@@ -70,7 +71,7 @@ from airflow_provider_ocidist.model.run import (
     RunStatus,
 )
 from airflow_provider_ocidist.oci_client import clients
-from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in_profile
+from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of, region_in_profile
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -100,6 +101,7 @@ class OciDataScience(
     """Gangs for one connection."""
 
     kind = KIND
+    reads = Defaults
     gangs: Gangs
 
     def __init__(self, access: OciAccess, defaults: Defaults) -> None:
@@ -128,18 +130,18 @@ class OciDataScience(
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
         """See OciAccess and Defaults for the fields."""
-        return cls(_pick(OciAccess, fields), _pick(Defaults, fields))
+        return cls(access_of(fields), read_fields(Defaults, fields))
 
     def reconnect(self, fields: Mapping[str, Any]) -> None:
         """Take the credentials as they are now. What is watched stays where it is, wherever new gangs are made.
 
         Elsewhere the service answers for them as for what was deleted.
         """
-        old, new = self.access, _pick(OciAccess, fields)
+        old, new = self.access, access_of(fields)
         self.access = replace(
             new, region=self._region, endpoint=old.endpoint, tenancy=old.tenancy or new.tenancy
         )
-        self.defaults = _pick(Defaults, fields)
+        self.defaults = read_fields(Defaults, fields)
         for client in ("_client", "_log_client", "_cancel_client"):
             self.__dict__.pop(client, None)
         self._run_dirs.clear()
@@ -392,13 +394,3 @@ def _no_compartment() -> BackendError:
 
 def _is_gang(job: Any) -> bool:
     return TAG_TASK in (job.freeform_tags or {}) and job.lifecycle_state not in ("DELETING", "DELETED")
-
-
-def _pick(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    return cls(
-        **{
-            field.name: values[field.name]
-            for field in fields(cls)
-            if values.get(field.name) not in (None, "")
-        }
-    )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from airflow_provider_ocidist.backends.fields import ConnectionFields
 from airflow_provider_ocidist.model.job import BackendOptions
 
 KIND = "oci_data_science"
@@ -59,7 +60,7 @@ class OciDataScienceOptions(BackendOptions):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Defaults:
+class Defaults(ConnectionFields):
     """The connection's defaults for what a job does not set."""
 
     compartment_id: str | None = None
@@ -68,11 +69,6 @@ class Defaults:
     shape: str | None = None
     log_group_id: str | None = None
     log_id: str | None = None
-    work_dir: str | None = None
-    require_training: bool | str | None = None
-    """Default of jobs; text, `true` or `false`, where it comes from the form or from a URI."""
     region: str | None = None
     conda_region: str | None = None
     """Region of published conda environments; None: `region`."""
-    prices: Mapping[str, float] | str | None = None
-    """Prices of a node for an hour, by shape; JSON where they come from the form or from a URI."""

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, ENTRYPOINT, START_SCRIPT, boot_text
+from airflow_provider_ocidist.backends.fields import MISSING
 from airflow_provider_ocidist.backends.node_config import (
     KEY_VARIABLE,
-    expectations,
     key_text,
     may_replace,
     node_config,
+    plan_of,
 )
 from airflow_provider_ocidist.backends.oci_data_science import ads_variables, mounts
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
@@ -51,7 +52,6 @@ NO_SUBNET_FOR_IMAGE = (
     "is needed: the nodes of this image talk through a subnet that allows traffic within itself; where the image "
     "starts the agent of ocidist, topology multi_node needs none"
 )
-MISSING = "is needed here: the job does not set it, and the connection has no default for it"
 
 
 def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
@@ -61,23 +61,17 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
     price = price_of(job, options.shape, defaults.prices)
     config = _agent_config(job, options, key, topology, endpoint, price)
     blueprint = _blueprint(job, options, key, config)
-    return Plan(
-        key=key,
+    return plan_of(
+        job,
+        key,
+        config,
         backend=KIND,
-        nodes=job.nodes,
         topology=topology.kind,
         reason=f"topology {topology.kind}, {because}: {topology.why(blueprint)}",
         requests=_requests(job, options, key, topology, blueprint),
-        run_dir=config.run_dir,
-        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
-        code=job.program.source if job.program.is_local else None,
-        expects=expectations(config),
-        lease=config.limits.lease or None,
         compartment_id=options.compartment_id,
         region=defaults.region,
         machine=_asked_for(options, topology, defaults),
-        price=price,
-        replaces=config.replaces,
     )
 
 
@@ -117,13 +111,10 @@ def resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciData
     if problems:
         raise JobFileError(problems, job.name)
     placed = mounts.in_work_dir(job, str(work_dir))
-    required = _truth(defaults.require_training) if job.require_training is None else job.require_training
     options = replace(job.backend, **filled)
-    return replace(job, work_dir=work_dir, mounts=placed, require_training=required), options
-
-
-def _truth(value: bool | str | None) -> bool:
-    return str(value).lower() in ("true", "1", "yes")
+    return replace(
+        job, work_dir=work_dir, mounts=placed, require_training=defaults.requires_training(job)
+    ), options
 
 
 def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any]:

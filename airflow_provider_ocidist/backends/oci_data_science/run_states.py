@@ -42,9 +42,9 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: Any) -> Self:
-        # One of a few texts, for all runs that are waited for.
-        state = sys.intern(str(run.lifecycle_state))
-        return cls(state, run.lifecycle_details, run.time_started, run.time_finished)
+        # A few texts, for all runs that are waited for.
+        state, details = sys.intern(str(run.lifecycle_state)), run.lifecycle_details
+        return cls(state, details and sys.intern(str(details)), run.time_started, run.time_finished)
 
     @property
     def is_final(self) -> bool:

@@ -10,18 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names, pods
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj, sentence, true_conditions
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
     suspended,
-)
-from airflow_provider_ocidist.backends.kubernetes.states import (
-    Gang,
-    GangState,
-    Obj,
-    sentence,
-    true_conditions,
 )
 from airflow_provider_ocidist.backends.pytorchjob.options import CONTAINER, PyTorchJobOptions
 from airflow_provider_ocidist.errors import BackendError, Cause

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
@@ -27,7 +25,9 @@ from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.runai import command_lines, names, pod_logs, preflight
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
-from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, id_of_project, make_plan
+from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, make_plan
+from airflow_provider_ocidist.backends.runai.projects import chosen, projects_of, with_ids
+from airflow_provider_ocidist.backends.runai.workloads import Answer, Workloads
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
 from airflow_provider_ocidist.errors import (
     AgentError,
@@ -38,7 +38,6 @@ from airflow_provider_ocidist.errors import (
     StorageError,
 )
 from airflow_provider_ocidist.model.attempts import Attempt
-from airflow_provider_ocidist.model.evidence import Absent
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
@@ -51,24 +50,14 @@ from airflow_provider_ocidist.model.run import (
     RunRef,
 )
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, STOP_FILE
-from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.runai.client import Client
 
-log = logging.getLogger(__name__)
-
-WORKLOADS = "/api/v1/workloads"
-PROJECTS, CLUSTERS = "/api/v1/org-unit/projects", "/api/v1/clusters"
-FEW = 4
-"""Most gangs that are requested one by one; more of them take a list of their projects' workloads since the oldest."""
-EVERY_PROJECT = ""
-EARLIER = 3600.0
-"""Seconds by which that list begins before the oldest gang, since the clocks of two machines differ."""
+CLUSTERS = "/api/v1/clusters"
 LOOKS, BETWEEN_LOOKS = 10, 1.0
 """Number of looks at a list, and seconds between them, for a workload whose name is taken: lists may lag."""
-FINAL = ("Completed", "Failed")
 
 
 class Runai(
@@ -83,17 +72,13 @@ class Runai(
     """Creates workloads in a project and watches them; all that concerns single nodes is in their reports."""
 
     kind = KIND
+    conn_types = ("runai",)
+    reads = Fields
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
-        self._ended: dict[str, Workload] = {}
-        self._absent: dict[str, Absent] = {}
+        self._workloads = Workloads(lambda: self._client)
         self._paused: set[str] = set()
-        self._reporting: dict[str, bool] = {}
-        """Whether the nodes of a workload report, by its id; the service shows that only with what was submitted."""
-        self._namespaces: dict[str, str] = {}
-        self._projects: dict[str, str] = {}
-        """Projects by the workload's id, as last seen."""
         self._turns = Turns()
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -136,14 +121,14 @@ class Runai(
     def _admission(self, body: Mapping[str, Any], nodes: int) -> Iterator[Finding]:
         """Yield whether the control plane takes the account, its project, and as many GPUs."""
         try:
-            projects = list(self._client.pages(PROJECTS, "projects", "looking for the project"))
+            projects = projects_of(self._client)
             clusters = self._client.get(CLUSTERS, "looking for the cluster")
         except BackendError as error:
             yield Finding.failed("sign-in", str(error), preflight.ACCESS)
             return
         yield Finding.passed("sign-in", f"the control plane takes the service account ({self._fields.url})")
         try:
-            project = _chosen(projects, str(body["projectId"]))
+            project = chosen(projects, str(body["projectId"]))
         except BackendError as error:
             yield Finding.failed(
                 "project", str(error), "correct backend.project, or give the account an access rule"
@@ -162,7 +147,7 @@ class Runai(
     def _existing(self, plan: Plan) -> RunRef | None:
         """Return the gang that exists under the plan's name. Raises BackendError where that is another's."""
         (request,) = plan.requests
-        for workload in self._named(request.body["name"]):
+        for workload in self._workloads.named(request.body["name"]):
             found = self._opened(workload)
             if found is not None and (found.key, found.run_dir) == (plan.key, plan.run_dir):
                 return found
@@ -179,12 +164,10 @@ class Runai(
         run_dir_files.write(plan, self._run_dirs)
         refuse_if_stopped(plan, stop)
         (request,) = plan.requests
-        body = self._completed(request.body)
-        path, doing = f"{WORKLOADS}/{PATHS[request.verb]}", f"creating the workload {body['name']}"
+        body = with_ids(request.body, self._client)
         for attempt in range(LOOKS):
             try:
-                answer = self._client.call("POST", path, doing, attempts=1, json=body)
-                return _ref_of(plan, str(answer["workloadId"]))
+                return _ref_of(plan, self._workloads.create(PATHS[request.verb], body))
             except BackendError as error:
                 taken = error.status_code == 409 or (error.status_code == 400 and "exist" in str(error))
                 # Also a request that was not answered may have been taken.
@@ -195,37 +178,15 @@ class Runai(
                 return found
         raise AssertionError("unreachable")
 
-    def _completed(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request with the ids that only the service can give."""
-        filled = dict(body)
-        if not str(body["projectId"]).isdecimal() or body["clusterId"] == CLUSTER_ID:
-            project = self._project(str(body["projectId"]))
-            filled["projectId"] = str(project["id"])
-            if body["clusterId"] == CLUSTER_ID:
-                filled["clusterId"] = str(project["clusterId"])
-        return filled
-
-    def _project(self, wanted: str) -> Mapping[str, Any]:
-        """Return the project of an id, or of what stands in a plan for one. Raises BackendError."""
-        return _chosen(list(self._client.pages(PROJECTS, "projects", "looking for the project")), wanted)
-
-    def _named(self, name: str) -> list[Mapping[str, Any]]:
-        doing = f"looking for the workload {name}"
-        return [
-            item
-            for item in self._client.pages(WORKLOADS, "workloads", doing, filterBy=f"name=={name}")
-            if item.get("name") == name
-        ]
-
     # find
 
     def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
-        found = map(self._opened, self._named(names.workload_name(attempt.key)))
+        found = map(self._opened, self._workloads.named(names.workload_name(attempt.key)))
         return [ref for ref in found if ref is not None and ref.run_dir == attempt.place.run_dir]
 
-    def _opened(self, workload: Mapping[str, Any]) -> RunRef | None:
+    def _opened(self, workload: Answer) -> RunRef | None:
         """Return the gang that a workload is; None where ocidist has not made it."""
-        environment = self._environment_of(workload)
+        environment = self._workloads.environment_of(workload)
         key = key_in(environment)
         if key is None:
             return None
@@ -246,42 +207,24 @@ class Runai(
             )
         return None
 
-    def _as_submitted(self, workload_id: str) -> Mapping[str, Any]:
-        """Return what a workload was submitted with: older versions show its variables nowhere else."""
-        for kind in PATHS.values():
-            with suppress(RunNotFound):
-                answer: Mapping[str, Any] = self._client.get(
-                    f"{WORKLOADS}/{kind}/{workload_id}", "reading how a workload was submitted"
-                )
-                return answer
-        return {}
-
     def open(self, resource_id: str) -> RunRecord:
-        workload = self._client.get(f"{WORKLOADS}/{resource_id}", f"looking for the workload {resource_id}")
+        workload = self._workloads.get(resource_id, f"looking for the workload {resource_id}")
         ref = self._opened(workload)
         if ref is None:
             raise RunNotFound(f"{resource_id} was not started by ocidist", cause=Cause.CONFIG)
-        config = names.config_in(self._environment_of(workload))
+        config = names.config_in(self._workloads.environment_of(workload))
         return RunRecord.of(ref, config, expectations(config))
 
     def secrets_of(self, ref: RunRef) -> set[str]:
         doing = f"reading the variables of {ref.key.name}"
         with suppress(RunNotFound):
-            return secrets_of_nodes(
-                [self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))]
-            )
+            workload = self._workloads.get(ref.job_id, doing)
+            return secrets_of_nodes([self._workloads.environment_of(workload)])
         return set()
-
-    def _environment_of(self, workload: Mapping[str, Any]) -> Mapping[str, str]:
-        environment = names.environment_of(workload)
-        if KEY_VARIABLE in environment:
-            return environment
-        return names.environment_of(self._as_submitted(str(workload["id"])))
 
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
         found: list[RunRef] = []
-        order = {"sortBy": "createdAt", "sortOrder": "desc"}
-        for workload in self._client.pages(WORKLOADS, "workloads", "listing workloads", **order):
+        for workload in self._workloads.newest():
             ref = self._opened(workload) if KEY_VARIABLE in names.environment_of(workload) else None
             if ref is not None and name in ref.key.name:
                 found.append(ref)
@@ -292,7 +235,7 @@ class Runai(
     # look
 
     def _look(self, refs: Sequence[RunRef]) -> Mapping[str, Workload]:
-        return self._workloads(refs)
+        return self._workloads.look(refs)
 
     def _reads_all(self, ref: RunRef, seen: Mapping[str, Workload]) -> bool:
         return _is_over(seen.get(ref.job_id))
@@ -304,8 +247,8 @@ class Runai(
         reports = None if reported is None else [_report_of(reported, rank) for rank in range(ref.nodes)]
         if workload is not None:
             self._forget_paused(ref, workload)
-        state = self._gone(ref) if workload is None else workload.state
-        has_agent = workload is None or self._has_agent(workload)
+        state = self._workloads.state_without(ref) if workload is None else workload.state
+        has_agent = workload is None or self._workloads.has_agent(workload)
         states = node_states(state, reports, ref.nodes, has_agent=has_agent)
         return [
             NodeStatus(
@@ -321,15 +264,6 @@ class Runai(
             for rank, (own, report) in enumerate(zip(states, reports or [None] * ref.nodes, strict=True))
         ]
 
-    def _has_agent(self, workload: Workload) -> bool:
-        """Whether the nodes report: a container with a start of its own does not."""
-        if workload.has_agent is not None:
-            return workload.has_agent
-        if workload.id not in self._reporting:
-            found = names.environment_of(self._as_submitted(workload.id))
-            self._reporting[workload.id] = names.START_VARIABLE in found
-        return self._reporting[workload.id]
-
     def _forget_paused(self, ref: RunRef, workload: Workload) -> None:
         """Delete the reports of nodes that a suspension has ended: resumed ones would take them for each other's."""
         if not workload.is_paused:
@@ -342,67 +276,10 @@ class Runai(
                 store.delete(f"{prefix}{STOP_FILE}")
                 self._paused.add(ref.job_id)
 
-    def _workloads(self, refs: Sequence[RunRef]) -> dict[str, Workload]:
-        """Return what the control plane says of each gang, by id; those that it does not find are not among them."""
-        wanted = {ref.job_id: ref for ref in refs if ref.job_id not in self._ended}
-        found: dict[str, Workload] = {}
-        if len(wanted) > FEW:
-            since = min(ref.submitted_at for ref in wanted.values()) - EARLIER
-            for project in self._projects_of(wanted):
-                found |= {each.id: each for each in self._since(since, project) if each.id in wanted}
-        rest = [job_id for job_id in wanted if job_id not in found]
-        found |= {each.id: each for each in in_parallel(self._get, rest) if each is not None}
-        for workload in found.values():
-            self._absent.pop(workload.id, None)
-            self._projects[workload.id] = workload.project
-            if workload.namespace:
-                self._namespaces[workload.id] = workload.namespace
-            if workload.phase in FINAL:
-                self._ended[workload.id] = workload
-        return {**found, **{ref.job_id: self._ended[ref.job_id] for ref in refs if ref.job_id in self._ended}}
-
-    def _projects_of(self, wanted: Collection[str]) -> Sequence[str]:
-        """Return the projects whose workloads are listed; where too many were never seen, those of the whole tenant."""
-        known = {job_id: self._projects[job_id] for job_id in wanted if self._projects.get(job_id)}
-        return sorted(set(known.values())) if len(wanted) - len(known) <= FEW else [EVERY_PROJECT]
-
-    def _since(self, time_s: float, project: str) -> Iterator[Workload]:
-        filters = f"createdAt>={datetime.fromtimestamp(time_s, timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')}"
-        if project != EVERY_PROJECT:
-            filters += f",projectId=={project}"
-        doing = "asking for the phases of the workloads"
-        return map(Workload.of, self._client.pages(WORKLOADS, "workloads", doing, filterBy=filters))
-
-    def _get(self, workload_id: str) -> Workload | None:
-        try:
-            return Workload.of(
-                self._client.get(f"{WORKLOADS}/{workload_id}", "asking for the phase of a workload")
-            )
-        except RunNotFound:
-            return None
-
-    def _gone(self, ref: RunRef) -> NodeState:
-        """Return the state of a gang that was not found: deleted, where that is certain.
-
-        A workload that was just created may be unknown for a moment, and one that these credentials may not see is
-        not found, too. So it counts as deleted when it is listed as such, or was not found at looks over minutes.
-        """
-        doing = f"looking whether {ref.key.name} was deleted"
-        name = names.workload_name(ref.key)
-        deleted = self._client.pages(WORKLOADS, "workloads", doing, deleted="true", filterBy=f"name=={name}")
-        if any(item.get("id") == ref.job_id for item in deleted):
-            return NodeState.MISSING
-        now, before = time.monotonic(), self._absent.get(ref.job_id)
-        absent = self._absent[ref.job_id] = before.again() if before else Absent(now)
-        return NodeState.MISSING if absent.is_gone(now) else NodeState.UNKNOWN
-
     def forget(self, ref: RunRef) -> None:
         super().forget(ref)
-        self._ended.pop(ref.job_id, None)
-        self._absent.pop(ref.job_id, None)
-        self._namespaces.pop(ref.job_id, None)
-        self._reporting.pop(ref.job_id, None)
-        self._projects.pop(ref.job_id, None)
+        self._workloads.forget(ref)
+        self._paused.discard(ref.job_id)
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
@@ -413,7 +290,7 @@ class Runai(
         """
         if self._cluster is None:
             return [LogPart(self._last_lines(ref, since)) for ref, since in wanted]
-        gangs = [(ref, self._namespace_of(ref), since) for ref, since in wanted]
+        gangs = [(ref, self._workloads.namespace_of(ref), since) for ref, since in wanted]
         return pod_logs.read(self._cluster, gangs, most, self._turns)
 
     def _last_lines(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
@@ -423,26 +300,13 @@ class Runai(
         ]
         return sorted((line for line in lines if line.time >= since[line.rank]), key=lambda line: line.time)
 
-    def _namespace_of(self, ref: RunRef) -> str | None:
-        """Return where a gang's pods are; None once it is gone."""
-        if ref.job_id not in self._namespaces:
-            found = self._get(ref.job_id)
-            if found is None or not found.namespace:
-                return None
-            self._namespaces[ref.job_id] = found.namespace
-        return self._namespaces[ref.job_id]
-
     # suspend and resume
 
     def suspend(self, ref: RunRef) -> None:
-        self._act(ref, "suspend", "suspending")
+        self._workloads.suspend(ref)
 
     def resume(self, ref: RunRef) -> None:
-        self._act(ref, "resume", "resuming")
-
-    def _act(self, ref: RunRef, act: str, doing: str) -> None:
-        path = f"{WORKLOADS}/{ref.topology}/{ref.job_id}/{act}"
-        self._client.call("POST", path, f"{doing} the workload of {ref.key.name}")
+        self._workloads.resume(ref)
 
     # end
 
@@ -455,22 +319,7 @@ class Runai(
             raise CancelFailed(error, stop_requested=stop_requested) from error
 
     def delete(self, ref: RunRef) -> None:
-        with suppress(RunNotFound):
-            path = f"{WORKLOADS}/{ref.topology}/{ref.job_id}"
-            self._client.call("DELETE", path, f"deleting the workload of {ref.key.name}")
-
-
-def _chosen(projects: Sequence[Mapping[str, Any]], wanted: str) -> Mapping[str, Any]:
-    """Return the project of an id, or of what stands in a plan for one. Raises BackendError."""
-    for project in projects:
-        if wanted in (str(project["id"]), id_of_project(str(project["name"]))):
-            return project
-    known = ", ".join(sorted(str(project["name"]) for project in projects)) or "none"
-    raise BackendError(
-        f"there is no {wanted.removeprefix('<id of ').removesuffix('>')} that the service account may use; "
-        f"it may use {known}: correct backend.project, or give it an access rule",
-        cause=Cause.CONFIG,
-    )
+        self._workloads.delete(ref)
 
 
 def _ref_of(plan: Plan, workload_id: str) -> RunRef:

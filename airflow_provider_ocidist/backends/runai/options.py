@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+from airflow_provider_ocidist.backends.fields import ConnectionFields, read_fields
 from airflow_provider_ocidist.backends.kubernetes.options import SecretKey
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
@@ -112,7 +113,7 @@ class RunaiOptions(BackendOptions):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fields:
+class Fields(ConnectionFields):
     """What a connection of type `runai` says."""
 
     url: str | None = None
@@ -120,25 +121,16 @@ class Fields:
     client_secret: str | None = field(default=None, repr=False)
     project: str | None = None
     cluster_id: str | None = None
-    work_dir: str | None = None
     verify: bool | str = True
     """Whether, or with which bundle of authorities, the control plane's certificate is verified."""
-    require_training: bool | str | None = None
-    prices: Mapping[str, float] | str | None = None
-    """Prices of a node for an hour, by node type or first node pool; JSON where they come from the form or from a
-    URI."""
     kube_config_path: str | None = None
     """Path of a kubeconfig, with which the logs of nodes are read from the cluster itself."""
     cluster_context: str | None = None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        known = {
-            name: fields[name] for name in cls.__dataclass_fields__ if fields.get(name) not in (None, "")
-        }
-        if "verify" in known:
-            known["verify"] = _verify(known["verify"])
-        return cls(**known)
+        read = read_fields(cls, fields)
+        return replace(read, verify=_verify(read.verify))
 
     @property
     def address(self) -> str:

@@ -10,14 +10,16 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
+from airflow_provider_ocidist.backends.fields import MISSING
 from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM
 from airflow_provider_ocidist.backends.kubernetes.pods import labels_and_others, literal
 from airflow_provider_ocidist.backends.node_config import (
     KEY_VARIABLE,
-    expectations,
     in_json,
     key_text,
     node_config,
+    plan_of,
+    shared_source,
 )
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.backends.runai.names import (
@@ -32,8 +34,6 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
-from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
-from airflow_provider_ocidist.storage.locations import join
 
 DISTRIBUTED, TRAINING = "CreateDistributed", "CreateTraining"
 PATHS = {DISTRIBUTED: "distributed", TRAINING: "trainings"}
@@ -42,7 +42,6 @@ START_COMMAND = f"import os; exec(os.environ['{START_VARIABLE}'])"
 """Command that starts the agent, in one line whose blanks do not matter, as the platform splits it in its own way."""
 SAVING_GRACE = 60.0
 """Seconds beyond `limits.stop_grace` in which a node that is ended saves its checkpoint."""
-MISSING = "is needed here: the job does not set it, and the connection has no default for it"
 
 
 def make_plan(job: TrainingJob, key: RunKey, fields: Fields) -> Plan:
@@ -59,20 +58,15 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Fields) -> Plan:
         **({"masterSpecSameAsWorker": True} if verb == DISTRIBUTED else {}),
         "spec": _spec(job, options, key, config),
     }
-    return Plan(
-        key=key,
+    return plan_of(
+        job,
+        key,
+        config,
         backend=KIND,
-        nodes=job.nodes,
         topology=PATHS[verb],
         reason=_reason(job.nodes) + _shown_secrets(job),
         requests=(Request(verb=verb, body=body),),
-        run_dir=config.run_dir,
-        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
-        code=job.program.source if job.program.is_local else None,
-        expects=expectations(config),
-        lease=config.limits.lease or None,
         machine=_asked_for(options),
-        price=price,
     )
 
 
@@ -121,19 +115,14 @@ def resolved(job: TrainingJob, fields: Fields) -> tuple[TrainingJob, RunaiOption
     problems = [Problem(path, MISSING) for path, value in absent.items() if not value]
     if problems:
         raise JobFileError(problems, job.name)
-    training = fields.require_training if job.require_training is None else job.require_training
-    required = str(training).lower() in ("true", "1", "yes")
-    return replace(job, work_dir=work_dir, require_training=required), options
+    return replace(job, work_dir=work_dir, require_training=fields.requires_training(job)), options
 
 
 def _config(job: TrainingJob, options: RunaiOptions, key: RunKey, price: float | None) -> AgentConfig:
-    source = job.program.source
-    if job.program.is_local:
-        source = join(str(job.work_dir), key.name, CODE_ARCHIVE)
     config = node_config(
         job,
         key,
-        source,
+        shared_source(job, key),
         price=price,
         main_env=job.main_env,
         worker_env=job.worker_env,

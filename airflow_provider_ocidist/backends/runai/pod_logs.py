@@ -11,7 +11,6 @@ from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.model.run import RunRef
-from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 
 def api_of(fields: Fields) -> Api | None:
@@ -31,18 +30,13 @@ def read(
     `most`: about how many lines of all; `turns`: whose log is read now. Raises BackendError.
     """
     gangs = list(gangs)
-    wanted = [
-        (number, PodLog(namespace=namespace, pod=ref.run_ids[rank], rank=rank, since=since[rank]))
-        for number, (ref, namespace, since) in enumerate(gangs)
-        if namespace is not None
-        for rank in range(ref.nodes)
-    ]
-    turn = turns.of([(each.namespace, each.pod) for _, each in wanted], gangs=len(gangs))
-    limit = pod_logs.bytes_of(most, len(turn))
-    due = [each for _, each in wanted if (each.namespace, each.pod) in turn]
-    read_now = in_parallel(lambda each: pod_logs.read(api, each, limit), due, pod_logs.at_a_time(len(gangs)))
-    found = dict(zip(due, read_now, strict=True))
-    of_gangs: list[list[tuple[int, PodLines]]] = [[] for _ in gangs]
-    for number, each in wanted:
-        of_gangs[number].append((each.rank, found.get(each, PodLines.later(each.since))))
-    return [pod_logs.part_of(lines) for lines in of_gangs]
+    namespaces = {ref.job_id: namespace for ref, namespace, _ in gangs}
+
+    def read_node(ref: RunRef, rank: int, since: float, limit: int) -> PodLines:
+        namespace = namespaces[ref.job_id]
+        if namespace is None:
+            return PodLines()
+        wanted = PodLog(namespace=namespace, pod=ref.run_ids[rank], rank=rank, since=since)
+        return pod_logs.read(api, wanted, limit)
+
+    return pod_logs.in_turn([(ref, since) for ref, _, since in gangs], read_node, turns, most)

@@ -10,17 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import names, pods
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj, sentence, true_conditions
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
     suspended,
-)
-from airflow_provider_ocidist.backends.kubernetes.states import (
-    Gang,
-    GangState,
-    Obj,
-    sentence,
-    true_conditions,
 )
 from airflow_provider_ocidist.backends.trainjob import releases
 from airflow_provider_ocidist.backends.trainjob.options import CONTAINER, PATCHED, TrainJobOptions

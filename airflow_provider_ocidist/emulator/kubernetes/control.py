@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator.control import BASE, added, filtered, is_span, rule_of
+from airflow_provider_ocidist.emulator.api_control import ApiControl, no_stale
+from airflow_provider_ocidist.emulator.control import BASE
+from airflow_provider_ocidist.emulator.control_rules import MAX_SHOWN, added, is_span, rule_of
 from airflow_provider_ocidist.emulator.errors import invalid
-from airflow_provider_ocidist.emulator.faults import Fault
 from airflow_provider_ocidist.emulator.kubernetes import users
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_faults import PodRule
 from airflow_provider_ocidist.emulator.kubernetes.service import Kubernetes
@@ -14,7 +15,6 @@ from airflow_provider_ocidist.emulator.wire import Call, Route, answer, encode_j
 
 HERE = f"{BASE}/kubernetes"
 MAX_NAME = 253
-MAX_SHOWN = 200
 
 
 class ClusterControl:
@@ -22,13 +22,17 @@ class ClusterControl:
 
     def __init__(self, kubernetes: Kubernetes) -> None:
         self._kubernetes = kubernetes
+        self._api = ApiControl(
+            HERE,
+            calls=lambda: kubernetes.api.calls,
+            faults=lambda: kubernetes.faults,
+            stale=no_stale("Kubernetes"),
+            after_removal=self._come_back,
+        )
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", f"{HERE}/calls", self.list_calls, signed=False),
-            Route("DELETE", f"{HERE}/calls", self.forget_calls, signed=False),
-            Route("POST", f"{HERE}/faults", self.add_fault, signed=False),
-            Route("DELETE", f"{HERE}/faults", self.remove_faults, signed=False),
+            *self._api.routes(),
             Route("POST", f"{HERE}/pods", self.add_pod_rule, signed=False),
             Route("DELETE", f"{HERE}/pods", self.remove_pod_rules, signed=False),
             Route("POST", f"{HERE}/away", self.go_away, signed=False),
@@ -38,25 +42,8 @@ class ClusterControl:
             Route("POST", f"{HERE}/users", self.add_user),
         ]
 
-    async def list_calls(self, call: Call) -> Response:
-        """Return the requests to the API server; `method`, `path` and `host`, who sent them, filter them."""
-        return answer(filtered(list(self._kubernetes.api.calls), call.query))
-
-    async def forget_calls(self, _: Call) -> Response:
-        self._kubernetes.api.calls.clear()
-        return answer()
-
-    async def add_fault(self, call: Call) -> Response:
-        """Add a rule for requests to the API server, as `/_emulator/faults` has them for OCI."""
-        fault = rule_of(Fault, await call.json())
-        if fault.stale_s is not None:
-            raise invalid("stale_s is not for Kubernetes.")
-        return added(self._kubernetes.faults, fault)
-
-    async def remove_faults(self, _: Call) -> Response:
-        self._kubernetes.faults.clear()
+    def _come_back(self) -> None:
         self._kubernetes.api.come_back()
-        return answer()
 
     async def add_pod_rule(self, call: Call) -> Response:
         return added(self._kubernetes.pod_faults, rule_of(PodRule, await call.json()))

@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from airflow_provider_ocidist.emulator.control import recorded
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
 from airflow_provider_ocidist.emulator.faulty_app import FaultyApp, retry_after
 from airflow_provider_ocidist.emulator.pacing import Dropped
+from airflow_provider_ocidist.emulator.recorded_calls import recorded
 from airflow_provider_ocidist.emulator.runai import filters, views
 from airflow_provider_ocidist.emulator.runai.control import RunaiControl
 from airflow_provider_ocidist.emulator.runai.refusals import Refusal, bad_request, forbidden, not_found

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import asdict, replace
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator import control
-from airflow_provider_ocidist.emulator.control import BASE, RecordedCall, added, filtered, rule_of
-from airflow_provider_ocidist.emulator.errors import invalid
-from airflow_provider_ocidist.emulator.faults import Fault, Faults
+from airflow_provider_ocidist.emulator.api_control import ApiControl, no_stale
+from airflow_provider_ocidist.emulator.control import BASE
+from airflow_provider_ocidist.emulator.control_rules import rule_of
+from airflow_provider_ocidist.emulator.faults import Faults
+from airflow_provider_ocidist.emulator.recorded_calls import new_record
 from airflow_provider_ocidist.emulator.runai.quotas import Quota
 from airflow_provider_ocidist.emulator.runai.refusals import not_found
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
@@ -26,30 +26,18 @@ class RunaiControl:
         self._tokens = tokens
         self._quotas = {project.id: project.quota for project in workloads.projects.values()}
         self.faults = faults
-        self.calls: deque[RecordedCall] = deque(maxlen=control.MAX_CALLS)
+        self.calls = new_record()
+        self._api = ApiControl(
+            BASE, calls=lambda: self.calls, faults=lambda: self.faults, stale=no_stale("Run:ai")
+        )
 
     def routes(self) -> list[Route]:
         return [
-            Route("POST", f"{BASE}/faults", self.add_fault, signed=False),
-            Route("DELETE", f"{BASE}/faults", self.remove_faults, signed=False),
-            Route("GET", f"{BASE}/calls", self.list_calls, signed=False),
+            *self._api.routes(),
             Route("DELETE", f"{BASE}/tokens", self.revoke, signed=False),
             Route("PUT", f"{BASE}/projects/{{id}}", self.set_quota, signed=False),
             Route("POST", f"{BASE}/reset", self.reset, signed=False),
         ]
-
-    async def add_fault(self, call: Call) -> Response:
-        fault = rule_of(Fault, await call.json())
-        if fault.stale_s is not None:
-            raise invalid("stale_s is not for Run:ai.")
-        return added(self.faults, fault)
-
-    async def remove_faults(self, _: Call) -> Response:
-        self.faults.clear()
-        return answer()
-
-    async def list_calls(self, call: Call) -> Response:
-        return answer(filtered(self.calls, call.query))
 
     async def revoke(self, _: Call) -> Response:
         self._tokens.revoke()
@@ -68,7 +56,7 @@ class RunaiControl:
 
     async def reset(self, _: Call) -> Response:
         """Return to the state of a fresh start."""
-        self.faults.clear()
+        self._api.clear_faults()
         self._workloads.reset()
         for project_id, quota in self._quotas.items():
             self._workloads.projects[project_id].quota = quota

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from airflow_provider_ocidist.emulator.control import RecordedCall
+from airflow_provider_ocidist.emulator.recorded_calls import RecordedCall
 
 SECONDS = 60
 

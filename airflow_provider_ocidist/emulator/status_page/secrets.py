@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from airflow_provider_ocidist.emulator.control import hide_par
+from airflow_provider_ocidist.emulator.recorded_calls import hide_par
 
 HIDDEN = "(hidden)"
 SHORTEST = 5

@@ -130,9 +130,15 @@ class Store(ABC):
     def read(self, name: str) -> bytes:
         """Return the content. Raises FileNotFoundError when the store is there and the name is not."""
 
-    @abstractmethod
     def write(self, name: str, data: Buffer) -> str | None:
         """Replace the content, whole or not at all; return its new etag where it is known."""
+        upload = self.upload(name, len(data), len(data))
+        try:
+            upload.write(0, 0, data)
+            return upload.commit()
+        except BaseException:
+            upload.abort()
+            raise
 
     def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
         """Replace the content with this etag, None: create the file; return False for another content.
@@ -225,9 +231,11 @@ class Store(ABC):
         raise CannotTake(f"{self.uri} cannot copy {source.uri_of(entry.name)} to {name}")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def _shown_place(uri: str, name: str) -> str:
-    """Every request names its place, should it fail: a node's few files at each beat."""
+    """Every request names its place, should it fail: a node's few files at each beat. Those of a thousand gangs are not
+    kept.
+    """
     return locations.shown(locations.join(uri, name))
 
 

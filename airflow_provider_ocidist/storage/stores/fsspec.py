@@ -55,13 +55,7 @@ class FsspecStore(Store):
             if self._protocols & _WHOLE_WRITES:
                 self.file_system.pipe_file(self._path(name), bytes(data))
                 return None
-        upload = self.upload(name, len(data), len(data))
-        try:
-            upload.write(0, 0, data)
-            return upload.commit()
-        except BaseException:
-            upload.abort()
-            raise
+        return super().write(name, data)
 
     def list(self, prefix: str = "") -> list[Entry]:
         with fsspec_errors(self.uri):

@@ -52,15 +52,6 @@ class LocalStore(Store):
         with local_errors(path):
             return path.read_bytes()
 
-    def write(self, name: str, data: Buffer) -> str | None:
-        upload = self.upload(name, len(data), len(data))
-        try:
-            upload.write(0, 0, data)
-            return upload.commit()
-        except BaseException:
-            upload.abort()
-            raise
-
     def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
         path = self._path(name)
         with local_errors(path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.outputs import fixed_part, planned_copies, with_variables
+from airflow_provider_ocidist.agent.save.outputs import planned_copies, with_variables
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Output
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -43,7 +43,7 @@ def test_an_unknown_variable_is_named(uri: str) -> None:
     [("oci://b@n/a", "oci://b@n/a"), ("oci://b@n/a/x-${DAY}/c", "oci://b@n/a"), ("${WHERE}/a", "")],
 )
 def test_what_of_a_uri_is_known_beforehand(uri: str, fixed: str) -> None:
-    assert fixed_part(uri) == fixed
+    assert Output(path="x", uri=uri).known_folder == fixed
 
 
 def test_each_node_and_each_failed_attempt_has_a_place_of_its_own(tmp_path: Path) -> None:

@@ -769,7 +769,7 @@ def test_another_launch_waits_for_what_is_just_being_published(
     assert watched.end(Moment.CUT_OFF, limit=0.0) is not None
     abandons = threading.Thread(target=watched.uploader.abandon)
     abandons.start()
-    until(lambda: watched.uploader._abandoned)
+    until(lambda: watched.uploader._publisher._abandoned)
     assert abandons.is_alive()
     goes_on.set()
     abandons.join(60)

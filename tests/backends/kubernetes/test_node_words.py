@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.backends.kubernetes import states
-from airflow_provider_ocidist.backends.kubernetes.states import IMAGE_PATIENCE, Gang, GangState, unix_time
+from airflow_provider_ocidist.backends.kubernetes import objects, pod_parts, states
+from airflow_provider_ocidist.backends.kubernetes.events import (
+    PREEMPTED,
+    sentences_by_pod,
+    warnings_by_object,
+    words_of,
+)
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
+from airflow_provider_ocidist.backends.kubernetes.states import IMAGE_PATIENCE
+from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus
@@ -449,44 +457,44 @@ def test_a_program_that_begins_again_says_how_it_had_ended() -> None:
 
 def test_what_runs_in_a_pod_is_told_by_its_volume_and_its_containers() -> None:
     ours = of_agent(pod(state={"running": {}}), restarts=0)
-    assert states.runs_agent(ours)
-    assert not states.runs_agent(pod())
-    assert not states.runs_agent({})
-    assert not states.runs_agent({"spec": {"volumes": [{"name": "other"}]}})
-    assert not states.was_restarted(ours, "pytorch")
-    assert states.was_restarted(of_agent(pod(state={"running": {}}), restarts=1), "pytorch")
-    assert not states.was_restarted(of_agent(pod(state={"running": {}}), restarts=1), "sidecar")
-    assert not states.was_restarted({}, "pytorch")
+    assert pod_parts.runs_agent(ours)
+    assert not pod_parts.runs_agent(pod())
+    assert not pod_parts.runs_agent({})
+    assert not pod_parts.runs_agent({"spec": {"volumes": [{"name": "other"}]}})
+    assert not pod_parts.was_restarted(ours, "pytorch")
+    assert pod_parts.was_restarted(of_agent(pod(state={"running": {}}), restarts=1), "pytorch")
+    assert not pod_parts.was_restarted(of_agent(pod(state={"running": {}}), restarts=1), "sidecar")
+    assert not pod_parts.was_restarted({}, "pytorch")
     for state, begun in (({"running": {}}, True), (ended(0), True), (waiting("x"), False), ({}, False)):
-        assert states.container_has_begun(pod(state=state), "pytorch") is begun
-    assert not states.container_has_begun(pod(), "pytorch")
-    assert not states.container_has_begun({}, "pytorch")
+        assert pod_parts.container_has_begun(pod(state=state), "pytorch") is begun
+    assert not pod_parts.container_has_begun(pod(), "pytorch")
+    assert not pod_parts.container_has_begun({}, "pytorch")
 
 
 def test_a_container_has_company_where_another_runs_on_after_its_end() -> None:
-    assert states.has_company(pod(state=ended(0)), "pytorch")
-    assert not states.has_company(pod(state={"running": {}}), "pytorch")
-    assert not states.has_company(pod(), "pytorch")
-    assert not states.has_company({}, "pytorch")
+    assert pod_parts.has_company(pod(state=ended(0)), "pytorch")
+    assert not pod_parts.has_company(pod(state={"running": {}}), "pytorch")
+    assert not pod_parts.has_company(pod(), "pytorch")
+    assert not pod_parts.has_company({}, "pytorch")
     alone = pod(state=ended(0))
     alone["status"]["containerStatuses"][0]["state"] = ended(0)
-    assert not states.has_company(alone, "pytorch")
+    assert not pod_parts.has_company(alone, "pytorch")
     alone["status"]["containerStatuses"] = [{"name": "pytorch", "state": {**ended(0), "running": {}}}]
-    assert not states.has_company(alone, "pytorch")
+    assert not pod_parts.has_company(alone, "pytorch")
     alone = pod(state=ended(0))
     alone["status"]["containerStatuses"][0] = {"name": "sidecar"}
-    assert not states.has_company(alone, "pytorch")
+    assert not pod_parts.has_company(alone, "pytorch")
 
 
 def test_the_last_end_of_a_container_is_that_of_now_or_else_of_before() -> None:
     both = pod(state=ended(1))
     both["status"]["containerStatuses"][1]["lastState"] = ended(2)
-    assert (states.exit_of(both, "pytorch") or {})["exitCode"] == 1
+    assert (pod_parts.exit_of(both, "pytorch") or {})["exitCode"] == 1
     both["status"]["containerStatuses"][1]["state"] = {"running": {}}
-    assert (states.exit_of(both, "pytorch") or {})["exitCode"] == 2
-    assert states.exit_of(pod(state={"running": {}}), "pytorch") is None
-    assert states.exit_of(both, "sidecar") is None
-    assert states.exit_of({}, "pytorch") is None
+    assert (pod_parts.exit_of(both, "pytorch") or {})["exitCode"] == 2
+    assert pod_parts.exit_of(pod(state={"running": {}}), "pytorch") is None
+    assert pod_parts.exit_of(both, "sidecar") is None
+    assert pod_parts.exit_of({}, "pytorch") is None
 
 
 # conditions and events
@@ -498,12 +506,12 @@ def test_only_conditions_that_hold_count_and_each_has_a_sentence() -> None:
         {"type": "B", "status": "False"},
         {"type": "C", "status": True},
     ]
-    found = states.true_conditions({"status": {"conditions": conditions}})
+    found = objects.true_conditions({"status": {"conditions": conditions}})
     assert list(found) == ["A", "C"]
-    assert states.sentence(found["A"]) == "words"
-    assert states.sentence({"reason": "r", "message": "  "}) == "r"
-    assert states.sentence({}) == ""
-    assert states.true_conditions({}) == {}
+    assert objects.sentence(found["A"]) == "words"
+    assert objects.sentence({"reason": "r", "message": "  "}) == "r"
+    assert objects.sentence({}) == ""
+    assert objects.true_conditions({}) == {}
     assert unix_time(None) is None
     assert unix_time("") is None
     assert unix_time("1970-01-01T00:01:00Z") == 60.0
@@ -526,15 +534,15 @@ def test_a_warning_is_dated_by_the_time_that_it_has() -> None:
         an_event("C", firstTimestamp=at(1)),
         an_event("D"),
     ]
-    assert states.warnings_by_object(events) == {("Pod", "p"): ["D", "C", "B", "A"]}
+    assert warnings_by_object(events) == {("Pod", "p"): ["D", "C", "B", "A"]}
     # Of two in one second the one that is listed later.
     twice = [an_event("A", text, lastTimestamp=at(1)) for text in ("first", "second")]
-    assert states.warnings_by_object(twice) == {("Pod", "p"): ["A: second"]}
+    assert warnings_by_object(twice) == {("Pod", "p"): ["A: second"]}
     aside = [an_event("A", kind="Job"), an_event("A", name="q")]
-    assert set(states.warnings_by_object(aside)) == {("Job", "p"), ("Pod", "q")}
-    assert states.warnings_by_object([{"type": "Normal"}]) == {}
-    assert states.sentences_by_pod([an_event("Preempted", "for p2")]) == {"p": "Preempted: for p2"}
-    assert states.PREEMPTED == "Preempted", "as the scheduler calls it"
+    assert set(warnings_by_object(aside)) == {("Job", "p"), ("Pod", "q")}
+    assert warnings_by_object([{"type": "Normal"}]) == {}
+    assert sentences_by_pod([an_event("Preempted", "for p2")]) == {"p": "Preempted: for p2"}
+    assert PREEMPTED == "Preempted", "as the scheduler calls it"
 
 
 def test_only_a_failure_that_nothing_explains_has_vanished() -> None:
@@ -586,14 +594,14 @@ def test_of_a_pod_what_is_read_is_kept_and_nothing_else() -> None:
             "containerStatuses": [{**container, "imageID": "i"}],
         },
     }
-    assert states.essence(whole) == kept
-    assert states.essence(kept) == kept
+    assert pod_parts.essence(whole) == kept
+    assert pod_parts.essence(kept) == kept
     nothing: dict[str, Any] = {"metadata": {}, "spec": {}, "status": {}}
-    assert states.essence({}) == states.essence(nothing) == nothing
+    assert pod_parts.essence({}) == pod_parts.essence(nothing) == nothing
     empty = {"conditions": [], "initContainerStatuses": [], "containerStatuses": None, "reason": ""}
     of_a_stranger = {"spec": {"volumes": [{"name": "data"}]}, "status": empty}
-    assert states.essence(of_a_stranger) == nothing
-    assert states.essence({"status": {"conditions": [{"type": "Ready"}]}}) == nothing
+    assert pod_parts.essence(of_a_stranger) == nothing
+    assert pod_parts.essence({"status": {"conditions": [{"type": "Ready"}]}}) == nothing
 
 
 def test_of_an_event_what_is_read_is_kept_and_nothing_else() -> None:
@@ -611,5 +619,5 @@ def test_of_an_event_what_is_read_is_kept_and_nothing_else() -> None:
         "source": {"component": "kubelet"},
         "involvedObject": {"kind": "Pod", "name": "p", "uid": "u"},
     }
-    assert states.words_of(whole) == kept
-    assert states.words_of({"reason": "Failed", "count": 3}) == {"reason": "Failed", "involvedObject": {}}
+    assert words_of(whole) == kept
+    assert words_of({"reason": "Failed", "count": 3}) == {"reason": "Failed", "involvedObject": {}}

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backends.kubernetes.events import warnings_by_object
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import essence
 from airflow_provider_ocidist.backends.kubernetes.states import (
     IMAGE_PATIENCE,
-    Gang,
-    GangState,
-    essence,
     has_vanished,
     node_status,
-    warnings_by_object,
     with_preemption,
 )
 from airflow_provider_ocidist.backports import unix_time

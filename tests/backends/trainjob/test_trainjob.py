@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import names
-from airflow_provider_ocidist.backends.kubernetes.states import GangState
+from airflow_provider_ocidist.backends.kubernetes.gang_state import GangState
 from airflow_provider_ocidist.backends.trainjob.operator import OPERATOR
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.jobset import jobset
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import RELEASES

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from airflow_provider_ocidist.emulator import control
+from airflow_provider_ocidist.emulator import control_rules
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.replicas import by_index
 from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 from tests.emulator.kubernetes.gangs import Gangs
@@ -69,7 +69,7 @@ def test_request_ids_paths_and_names_are_kept_of_a_call_as_far_as_they_are_short
     [("faults", {"path": "/none", "status": 503}), ("pods", {"name": "none", "effect": "kill"})],
 )
 def test_rules_are_not_taken_without_end(kube, monkeypatch, where, rule):
-    monkeypatch.setattr(control, "MAX_RULES", 3)
+    monkeypatch.setattr(control_rules, "MAX_RULES", 3)
     url = f"{kube.emulator.url}/_emulator/kubernetes/{where}"
     with httpx.Client(trust_env=False) as client:
         answers = [client.post(url, json=rule).status_code for _ in range(4)]

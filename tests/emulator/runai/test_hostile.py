@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from airflow_provider_ocidist.emulator import control
+from airflow_provider_ocidist.emulator import control_rules, recorded_calls
 from airflow_provider_ocidist.emulator.runai import submissions
 from airflow_provider_ocidist.emulator.runai.server import RunaiServer
 from tests.emulator.fuzz import runai_bodies
@@ -80,7 +80,7 @@ def test_pages_of_others_do_not_control_the_stand_in(
 def test_of_calls_the_newest_are_kept_and_of_each_the_beginning(
     cluster: PaperCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "MAX_CALLS", 3)
+    monkeypatch.setattr(recorded_calls, "MAX_CALLS", 3)
     with RunaiServer(cluster) as access, httpx.Client(base_url=access.url, trust_env=False) as http:
         for number in range(5):
             http.get(f"/api/v1/workloads/{number}?x={'y' * 50_000}", headers={"host": "h" * 50_000})
@@ -95,7 +95,7 @@ def test_a_body_is_not_held_without_limit(plane: Plane, path: str) -> None:
 
 
 def test_rules_are_not_taken_without_end(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "MAX_RULES", 3)
+    monkeypatch.setattr(control_rules, "MAX_RULES", 3)
     rule = {"path": "/none", "status": 503}
     answers = [plane.http.post("/_emulator/faults", json=rule).status_code for _ in range(4)]
     assert answers == [200, 200, 200, 400]

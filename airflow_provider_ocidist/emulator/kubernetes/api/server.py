@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect
@@ -12,7 +11,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.control import MAX_CALLS, RecordedCall, recorded
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault, Faults
 from airflow_provider_ocidist.emulator.faulty_app import FaultyApp, retry_after
 from airflow_provider_ocidist.emulator.kubernetes import roles, statuses, users
@@ -30,6 +28,7 @@ from airflow_provider_ocidist.emulator.kubernetes.roles import Action
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.kubernetes.users import User, Users
 from airflow_provider_ocidist.emulator.pacing import Dropped
+from airflow_provider_ocidist.emulator.recorded_calls import new_record, recorded
 
 REASONS = {
     400: "BadRequest",
@@ -85,7 +84,7 @@ class Api(FaultyApp[Call]):
         }
         self._away_until = 0.0
         self.url = ""
-        self.calls: deque[RecordedCall] = deque(maxlen=MAX_CALLS)
+        self.calls = new_record()
 
     def go_away(self, seconds: float) -> None:
         """Cut all connections, and each new one at its first request, for so long."""

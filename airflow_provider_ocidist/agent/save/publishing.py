@@ -1,0 +1,167 @@
+"""Publisher: brings whole checkpoints to their place, unless the program or the next launch has gone on meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.save.entries import Candidate, signature
+from airflow_provider_ocidist.agent.save.proofs import Proof
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
+from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import Fenced, OcidistError, StorageError
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.job import Checkpoints
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A checkpoint to publish."""
+
+    item: Candidate
+    proof: Proof
+    begun: int
+    """Number of the save, from 1, in the order in which the program has begun its saves; a late proof makes no save
+    newer."""
+    step: int | None
+
+    @property
+    def series(self) -> str:
+        return self.item.placed.series
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the program has left it as it was when it was proved."""
+        try:
+            return signature(self.item.path) == self.item.signature
+        except OSError:
+            return False
+
+
+class Changed(StorageError):
+    """The program has written to the entry, or deleted it."""
+
+
+class Publisher:
+    """Writes to the place of one attempt's checkpoints."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        access: OciAccess,
+        fence: Fence,
+        *,
+        loss_at: Callable[[int], float | None],
+        shards: ShardCollector | None = None,
+    ) -> None:
+        """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold."""
+        assert checkpoints.uri is not None
+        self._checkpoints = checkpoints
+        self._uri = checkpoints.uri
+        self._access = access
+        self._fence = fence
+        self._loss_at = loss_at
+        self._shards = shards
+        self._first_sequence: int | None = None
+        """Sequence number of this process's first checkpoint; None until looked up."""
+        self._offers = threading.Condition()
+        self._is_offering = False
+        """Whether a checkpoint whose files have all arrived is just being published."""
+        self._abandoned = False
+
+    def publish(self, whole: Whole, then: Callable[[CheckpointRef], object]) -> None:
+        """Publish a checkpoint, and call `then` with it before another launch may choose what it goes on from.
+
+        Raises Changed where it is not what was proved, Fenced where the next launch is chosen or a later attempt saves
+        to the same place, and other errors.
+        """
+        self._refuse_if_abandoned(whole)
+        self._require_unchanged(whole)
+        try:
+            then(self._sent(whole))
+        finally:
+            with self._offers:
+                self._is_offering = False
+                self._offers.notify_all()
+
+    def abandon(self) -> None:
+        """Publish nothing from here on. Returns when what was just being published is there."""
+        with self._offers:
+            self._abandoned = True
+            self._offers.wait_for(lambda: not self._is_offering, SAVE_LIMIT)
+
+    def _sent(self, whole: Whole) -> CheckpointRef:
+        from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
+
+        item = whole.item
+        if self._first_sequence is None:
+            self._first_sequence = next_sequence(self._uri, self._fence, self._access)
+        sequence = self._first_sequence + whole.begun - 1
+        loss = None if whole.step is None else self._loss_at(whole.step)
+        if self._shards and self._shards.needs_others(item.path):
+            return self._shards.publish(
+                item,
+                self._uri,
+                step=whole.step,
+                loss=loss,
+                fence=self._fence,
+                sequence=sequence,
+                proof=whole.proof.by,
+                confirm=lambda: self._begin_offer(whole),
+            )
+        return publish(
+            item.path,
+            self._uri,
+            step=whole.step,
+            fence=self._fence,
+            sequence=sequence,
+            proof=whole.proof.by,
+            loss=loss,
+            metrics=item.placed.metrics,
+            confirm=lambda: self._begin_offer(whole),
+            access=self._access,
+        )
+
+    def _begin_offer(self, whole: Whole) -> None:
+        self._require_unchanged(whole)
+        with self._offers:
+            self._refuse_if_abandoned(whole)
+            self._is_offering = True
+
+    def _refuse_if_abandoned(self, whole: Whole) -> None:
+        if self._abandoned:
+            name = whole.item.path.name
+            raise Fenced(f"{name} is not published: the training is launched again from before it")
+
+    def _require_unchanged(self, whole: Whole) -> None:
+        if not whole.is_unchanged:
+            path = whole.item.path
+            raise Changed(f"{path} changed while it was read", uri=str(path))
+
+    def retain(self) -> None:
+        """Delete the checkpoints that are not to be kept. Raises nothing."""
+        from airflow_provider_ocidist.storage.retention import Retention, retain
+
+        try:
+            retain(self._uri, Retention.of(self._checkpoints), fence=self._fence, access=self._access)
+        except (OcidistError, OSError) as error:
+            logger.warning("old checkpoints cannot be deleted: %s", error)
+
+    def keep_aside(self, unproved: Sequence[Path], deadline: SaveDeadline) -> None:
+        """Copy entries that nothing proves to a place beside the checkpoints, the newest first."""
+        from airflow_provider_ocidist.agent.save.unproved_copies import keep_aside
+
+        keep_aside(unproved[: self._checkpoints.keep], self._uri, self._access, deadline)
+
+    def forget_unproved(self) -> None:
+        """Delete the copies of entries that nothing proved, once a checkpoint is published."""
+        from airflow_provider_ocidist.agent.save.unproved_copies import forget
+
+        forget(self._uri, self._access)

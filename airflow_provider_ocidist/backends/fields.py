@@ -1,0 +1,41 @@
+"""The fields that backends of every kind read of a connection; a kind that reads more derives a class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from airflow_provider_ocidist.model.job import TrainingJob
+
+MISSING = "is needed here: the job does not set it, and the connection has no default for it"
+Fields = TypeVar("Fields", bound="ConnectionFields")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectionFields:
+    """What a connection says for gangs, besides the credentials of storage."""
+
+    work_dir: str | None = None
+    """URI of the work directory."""
+    require_training: bool | str | None = None
+    """Default of jobs; text, `true` or `false`, where it comes from the form or from a URI."""
+    prices: Mapping[str, float] | str | None = None
+    """Prices of a node for an hour, by what the kind calls a machine; JSON where they come from the form or from a
+    URI."""
+
+    def requires_training(self, job: TrainingJob) -> bool:
+        """Whether a run that shows no training fails: by its job, else by this default."""
+        return truth(self.require_training if job.require_training is None else job.require_training)
+
+
+def read_fields(cls: type[Fields], fields: Mapping[str, Any]) -> Fields:
+    """Return what a class has of the fields of a connection; what is empty there has its default."""
+    return cls(
+        **{name: fields[name] for name in cls.__dataclass_fields__ if fields.get(name) not in (None, "")}
+    )
+
+
+def truth(value: bool | str | None) -> bool:
+    """Return what a field says that is text where it comes from a form or a URI."""
+    return str(value).lower() in ("true", "1", "yes")

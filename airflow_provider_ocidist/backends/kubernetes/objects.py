@@ -1,0 +1,28 @@
+"""What every object of Kubernetes says of itself: its conditions, reason and message. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Obj = Mapping[str, Any]
+
+
+def true_conditions(obj: Obj) -> dict[str, Obj]:
+    """Return the conditions of an object that hold, by type: their order means nothing, and one may be "False"."""
+    found = (obj.get("status") or {}).get("conditions") or ()
+    return {str(each.get("type")): each for each in found if str(each.get("status")) == "True"}
+
+
+def sentence(condition: Obj) -> str:
+    said = str(condition.get("message") or "").strip()
+    return said or str(condition.get("reason") or "")
+
+
+def reason_and_message(found: Obj) -> str:
+    return ": ".join(filter(None, [str(found.get("reason") or ""), str(found.get("message") or "")]))
+
+
+def picked(values: Obj, wanted: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of these names that are set."""
+    return {name: values[name] for name in wanted if values.get(name)}
