@@ -87,7 +87,10 @@ def test_prune_keeps_the_best_and_the_young(place):
             ["prune", "place", "--older-than", "soon"],
             "--older-than soon: write seconds, or 90s, 15m, 2h, 30d",
         ),
-        (["list", "plaice"], "plaice: does not exist; name a folder of checkpoints, a URI, or the info.yaml of a run"),
+        (
+            ["list", "plaice"],
+            "plaice: does not exist; name a folder of checkpoints, a URI, or the info.yaml of a run",
+        ),
         (["verify", "place", "--step", "7"], "there is no published checkpoint of step 7"),
         (["fetch", "place", "new", "--step", "7"], "no whole checkpoint of step 7 found"),
         (["export", "place", "place"], "place: exists already; name a new path"),

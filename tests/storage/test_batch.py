@@ -102,7 +102,10 @@ def test_several_sources_go_into_one_folder() -> None:
     "data, expected",
     [
         ([{"source": "/a"}], "item 1: has no 'target'"),
-        ([{"source": "/a", "target": "/b"}, {"sorce": "/a", "target": "/c"}], "item 2: has the unknown key 'sorce'"),
+        (
+            [{"source": "/a", "target": "/b"}, {"sorce": "/a", "target": "/c"}],
+            "item 2: has the unknown key 'sorce'",
+        ),
         ([{"sorce": "/a", "target": "/c"}], "did you mean 'source'?"),
         (["/a"], 'item 1: must be {"source": URI, "target": URI}, not \'/a\''),
         ([{"source": "None", "target": "/b"}], "item 1, source: is 'None': its template has found nothing"),
