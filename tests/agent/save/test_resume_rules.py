@@ -108,7 +108,7 @@ def test_all_that_is_fetched_is_fetched_by_the_credentials_of_the_run(
         assert way(own) == newest
         assert own.brought == {path.name for path in own.folder.iterdir()} == set(references)
         assert f"resuming from step 10: {newest.uri}" in caplog.text
-        assert f"and from step 10: {references['last.ckpt'].uri}" in caplog.text
+        assert f"also fetched step 10: {references['last.ckpt'].uri}" in caplog.text
     ways.start_from(newest)
     assert ways.brought == {path.name for path in ways.folder.iterdir()} == {"epoch=1-step=10.ckpt"}
     assert f"starting from {newest.uri}" in caplog.text

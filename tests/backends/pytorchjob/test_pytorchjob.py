@@ -265,7 +265,7 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
         ({"backend": {"memory": "64 GB"}}, "backend.memory", "must be an amount"),
         ({"backend": {"preset": "BM.GPU.H100"}}, "backend.preset", "did you mean 'BM.GPU.H100.8'?"),
         ({"backend": {"labels": {"ocidist/task": "x"}}}, "backend.labels.ocidist/task", "are reserved"),
-        ({"backend": {"labels": {"a": "x y"}}}, "backend.labels.a", "no value of a label"),
+        ({"backend": {"labels": {"a": "x y"}}}, "backend.labels.a", "not a valid value of a label"),
         ({"backend": {"pod_template": {"specs": {}}}}, "backend.pod_template.specs", "did you mean 'spec'?"),
         (
             {"backend": {"pod_template": {"spec": {"tolerationz": []}}}},

@@ -309,7 +309,7 @@ def test_a_tag_that_no_label_can_hold_is_an_annotation() -> None:
 @pytest.mark.parametrize(
     "changes, path, words",
     [
-        ({"backend": {"labels": {"k": "v v"}}}, "backend.labels.k", "no value of a label"),
+        ({"backend": {"labels": {"k": "v v"}}}, "backend.labels.k", "not a valid value of a label"),
         ({"tags": {"a b": "x"}}, "tags.a b", "is not a valid key"),
         ({"backend": {"labels": {"ocidist/x": "y"}}}, "backend.labels.ocidist/x", "are reserved"),
         (
