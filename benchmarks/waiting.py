@@ -73,7 +73,7 @@ def waiting_program(
 ) -> Iterator[Measure]:
     """Run the driver until it waits for the gangs; what is yielded lets it measure so many seconds.
 
-    `reports`: it has read the reports of all nodes before, which takes it a quarter of an hour for a thousand gangs.
+    `reports`: it has read the reports of all nodes before.
     """
     with tempfile.TemporaryDirectory() as folder:
         settings = {

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
+from airflow_provider_ocidist.work_dir import reports
+
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import Watch
 
@@ -76,6 +78,9 @@ async def lags(seconds: float) -> list[float]:
 async def triggerer(settings: dict[str, Any]) -> Waiting:
     """Wait for all gangs as a triggerer does."""
     conn_id = next(iter(settings["connections"]))
+    if settings["reports"]:
+        # All first reports are read in as few looks as there is time for: else that takes minutes, and changes nothing.
+        reports.FIRST_READS = sum(record["ref"]["nodes"] for record in settings["records"])
     waiting = await _running(
         "airflow_provider_ocidist.triggers.DistributedTrainingTrigger",
         [
@@ -88,7 +93,7 @@ async def triggerer(settings: dict[str, Any]) -> Waiting:
             for record in settings["records"]
         ],
     )
-    await _until_all_are_known(conn_id, settings["records"], reports=settings["reports"])
+    await _until_all_are_known(conn_id, settings["records"], reported=settings["reports"])
     return waiting
 
 
@@ -109,7 +114,7 @@ async def _running(classpath: str, each: Sequence[dict[str, Any]]) -> Waiting:
     return before, lambda: (not one["task"].done() for one in runner.triggers.values())
 
 
-async def _until_all_are_known(conn_id: str, records: Sequence[Mapping[str, Any]], *, reports: bool) -> None:
+async def _until_all_are_known(conn_id: str, records: Sequence[Mapping[str, Any]], *, reported: bool) -> None:
     """Wait until the states of all gangs are known, or the reports of all nodes: then memory and calls stay alike."""
     from airflow_provider_ocidist.triggers.connections import location_of, shared_connection
 
@@ -120,13 +125,13 @@ async def _until_all_are_known(conn_id: str, records: Sequence[Mapping[str, Any]
     while known < len(records):
         await asyncio.sleep(1.0)
         watches = [followed.watch for followed in list(poller._followed.values())]  # noqa: SLF001 - to measure
-        known = sum(_is_known(watch, reports=reports) for watch in watches)
+        known = sum(_is_known(watch, reported=reported) for watch in watches)
 
 
-def _is_known(watch: Watch, *, reports: bool) -> bool:
+def _is_known(watch: Watch, *, reported: bool) -> bool:
     if watch.status is None:
         return False
-    return not reports or all(node.report is not None for node in watch.status.nodes)
+    return not reported or all(node.report is not None for node in watch.status.nodes)
 
 
 async def pod_triggers(settings: dict[str, Any]) -> Waiting:

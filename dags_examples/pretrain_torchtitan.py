@@ -22,6 +22,7 @@ with DAG(
         "run": Param("llama3-8b", type="string", pattern=r"^[\w.-]+$", title="Name of the dump folder"),
         "config_file": Param("./torchtitan/models/llama3/train_configs/llama3_8b.toml", type="string"),
         "config": Param("llama3_8b", type="string"),
+        "tensor_parallel": Param(1, type="integer", minimum=1, title="Processes that share each layer"),
     },
     tags=["example", "ocidist"],
 ) as dag:

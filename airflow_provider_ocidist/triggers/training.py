@@ -20,6 +20,7 @@ from airflow_provider_ocidist.triggers.connections import (
     location_of,
     shared_connection,
 )
+from airflow_provider_ocidist.triggers.task_states import asked_for
 from airflow_provider_ocidist.triggers.threads import in_thread, keep
 
 # Imports that only a running trigger needs are made there, as in operators.py.
@@ -115,7 +116,8 @@ class DistributedTrainingTrigger(BaseTrigger):
         poller = await self._connection.open()
         watch: Watch = await in_thread(self._watch)
         self._gang = watch
-        outcome = await poller.until_action(watch, self.poll_interval)
+        with asked_for(self.owner, self._end_ownerless):
+            outcome = await poller.until_action(watch, self.poll_interval)
         if isinstance(outcome, Exception):
             # The task asks once more and fails with this error in its own log.
             self.log.warning("%s", outcome)
@@ -161,6 +163,13 @@ class DistributedTrainingTrigger(BaseTrigger):
         """
         await asyncio.shield(self._begin_ending())
 
+    def _end_ownerless(self, state: str | None) -> None:
+        """End the gang of a task that has ended although Airflow has not cancelled its trigger."""
+        name = self._record().ref.key.name
+        self.log.warning("%s: its task is %s; ending all nodes", name, state or "gone")
+        self._user_acted = True
+        self._begin_ending()
+
     def _begin_ending(self) -> asyncio.Task[None]:
         if self._ending is None:
             self._ending = keep(self._end_gang_at_last())
@@ -192,6 +201,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         record = self._record()
         if not self.owner or await self._is_owned(record, ask_until):
             log.info("%s is left running: its task waits for it elsewhere", record.ref.key.name)
+            self._ending = None
             return
         await in_thread(lambda: self._connection.at_once(anew=anew).cancel(record.ref), ends_a_gang=True)
         log.info("%s: cancelled because its task was killed", record.ref.key.name)

@@ -88,23 +88,25 @@ class Home:
         backend: Backend = kinds.load("backends", self.kind).BACKEND.connect(self.fields)
         return backend
 
-    def job(self, folder: Path, *, nodes: int = 2, seconds: float = 0.4, end: str = "0") -> TrainingJob:
-        """Return a job whose last node ends in this way: an exit code, or `killed`."""
+    def job(self, folder: Path, **wanted: Any) -> TrainingJob:
+        """Return a job as `given` has it."""
+        return parsing.build(self.given(folder, **wanted))
+
+    def given(self, folder: Path, *, nodes: int = 2, seconds: float = 0.4, end: str = "0") -> dict[str, Any]:
+        """Return a job, as a file has it, whose last node ends in this way: an exit code, or `killed`."""
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(PROGRAM)
         env = {"CONTRACT_TOKEN": SECRET, **self.changes.get("env", {})}
-        return parsing.build(
-            {
-                "name": "contract",
-                "nodes": nodes,
-                "program": {"source": str(folder), "script": "train.py", "args": [str(seconds), end]},
-                "launcher": {"kind": "python"},
-                "checkpoints": {},
-                "limits": {"stop_grace": 1},
-                **self.changes,
-                "env": env,
-            }
-        )
+        return {
+            "name": "contract",
+            "nodes": nodes,
+            "program": {"source": str(folder), "script": "train.py", "args": [str(seconds), end]},
+            "launcher": {"kind": "python"},
+            "checkpoints": {},
+            "limits": {"stop_grace": 1},
+            **self.changes,
+            "env": env,
+        }
 
     def key(self, told: Mapping[str, Any]) -> RunKey:
         return RunKey(**told)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.emulator.server import Emulator
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
+from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from tests.backends import clusters
 from tests.backends.contract import Contract, Home
 from tests.views import need_views
+from tests.walks.test_capacity import Ti, context
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +42,54 @@ def on_kubernetes(emulator: Emulator, kind: str) -> Home:
     return Home(kind, home.fields, {**job, "backend": {"kind": kind}})
 
 
-class TestPyTorchJob(Contract):
+class OnPods(Contract):
+    """Where no other node takes the place of a lost one."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def loss(cls, home: Home, folder: Path) -> Iterator[Future[Ti]]:
+        """A task whose gang loses a node; it begins before all tests, so that their times do not add up."""
+        given = home.given(folder, seconds=5)
+        given["env"][DRILL_VARIABLE] = "kill-node@training:node=1,step=2"
+        with DAG("dag", schedule=None):
+            task = DistributedTrainingOperator(
+                task_id="train",
+                job={**given, "restarts": {"node": 1}},
+                conn_id="loss",
+                deferrable=False,
+                poll_interval=0.2,
+            )
+        connection = {"conn_type": "oci", "extra": dict(home.fields)}
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
+            patch.setenv("AIRFLOW_CONN_LOSS", json.dumps(connection))
+            ti = Ti()
+            yield pool.submit(lambda: (task.execute(context(ti)), ti)[1])
+
+    def test_a_gang_that_has_lost_a_node_is_made_anew_in_the_same_try(
+        self, home: Home, loss: Future[Ti]
+    ) -> None:
+        xcoms = loss.result().xcoms
+        ref = RunRef.from_json(xcoms["run"])
+        assert (ref.backend, ref.key.attempt, ref.key.generation) == (home.kind, 2, 0)
+        assert xcoms["checkpoint_uri"]
+        assert "failure" not in xcoms
+
+
+class TestPyTorchJob(OnPods):
     @pytest.fixture(scope="class")
     @classmethod
     def home(cls, emulator: Emulator) -> Home:
         return on_kubernetes(emulator, "pytorchjob")
 
 
-class TestTrainJob(Contract):
+class TestTrainJob(OnPods):
     @pytest.fixture(scope="class")
     @classmethod
     def home(cls, emulator: Emulator) -> Home:
         return on_kubernetes(emulator, "trainjob")
 
 
-class TestRunai(Contract):
+class TestRunai(OnPods):
     @pytest.fixture(scope="class")
     @classmethod
     def home(cls, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Home:

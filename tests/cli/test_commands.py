@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli import COMMANDS, EXIT_CODES, main
@@ -167,6 +168,20 @@ def test_a_field_with_an_empty_value_takes_the_next_that_names_one(folder, capsy
     pack = ["--set", "backend.conda_uri=oci://b@n/pack", "--field", "conda_region="]
     plan = plan_of(capsys, *pack, "--field", "region=eu-frankfurt-1")
     assert "'CONDA_ENV_REGION': 'eu-frankfurt-1'" in str(plan)
+
+
+def test_plan_of_a_kubeflow_manifest_prints_the_pytorchjob_that_would_be_created(capsys):
+    manifest = Path(__file__).parents[2] / "tests/job_file/dialects/pytorchjob_cpu.yaml"
+    assert main(["plan", str(manifest), "--json"]) == 0
+    bodies = [request["body"] for request in json.loads(capsys.readouterr().out)["requests"]]
+    (made,) = [body for body in bodies if body["kind"] == "PyTorchJob"]
+    given = yaml.safe_load(manifest.read_text())
+    for role, replicas in made["spec"]["pytorchReplicaSpecs"].items():
+        asked = given["spec"]["pytorchReplicaSpecs"][role]
+        assert replicas["replicas"] == asked["replicas"]
+        container, wanted = (each["template"]["spec"]["containers"][0] for each in (replicas, asked))
+        assert container["image"] == wanted["image"]
+        assert container.get("volumeMounts") == wanted.get("volumeMounts")
 
 
 def test_plan_shows_a_few_of_many_nodes(folder, capsys):

@@ -27,6 +27,7 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
 from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.backends.runai.options import runai_fields
+from airflow_provider_ocidist.backends.trainjob import TrainJob
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -63,6 +64,7 @@ OUTCOMES = {
     "watched": ("train_watched", 3.0),
     "function": ("train_function", 0.0),
     "on pytorchjob": ("train_on_pytorchjob", 4.0),
+    "on trainjob": ("train_on_trainjob", 4.0),
     "on runai": ("train_on_runai", 4.0),
 }
 ACTED_UPON = {
@@ -78,11 +80,13 @@ ACTED_UPON = {
     "sensed": ("train_blocking", 20.0),
     "mapped": ("train_mapped", 1.0),
     "marked failed on pytorchjob": ("train_on_pytorchjob", LONG),
+    "marked failed on trainjob": ("train_on_trainjob", LONG),
     "marked failed on runai": ("train_on_runai", LONG),
     "triggerer killed on pytorchjob": ("train_on_pytorchjob", 40.0),
+    "triggerer killed on trainjob": ("train_on_trainjob", 40.0),
     "triggerer killed on runai": ("train_on_runai", 40.0),
 }
-ELSEWHERE = ("pytorchjob", "runai")
+ELSEWHERE = ("pytorchjob", "trainjob", "runai")
 """Homes besides OCI Data Science; `tests/homes` has all of them, without Airflow's processes."""
 RUNS = OUTCOMES | ACTED_UPON
 
@@ -131,10 +135,11 @@ class Stage:
         return {node.state for node in status.nodes}
 
     def pods(self, ref: RunRef) -> set[str]:
-        """Return the pods of a gang that are there."""
+        """Return the nodes of a gang of which there is a pod; Trainer adds some letters to its name."""
         with kubernetes.config.new_client_from_config(self.clusters.kubeconfig) as client:
             found = kubernetes.client.CoreV1Api(client).list_pod_for_all_namespaces().items
-        return {pod.metadata.name for pod in found} & set(ref.run_ids)
+        names = [f"{pod.metadata.name}-" for pod in found]
+        return {run_id for run_id in ref.run_ids if any(name.startswith(f"{run_id}-") for name in names)}
 
     def wait_for_nodes(self, ref: RunRef, *states: NodeState, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -175,9 +180,11 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
 def connections_of(clusters: Access, folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return Airflow's connection to each home besides OCI, by kind, as JSON has it."""
     found = {kind: HOMES[kind].connection(clusters, folder) for kind in ELSEWHERE}
-    cluster = found["pytorchjob"]
-    storage = {**cluster["extra"], "storage_conn_id": "oci_clusters"}
-    return {**found, "pytorchjob": {**cluster, "extra": storage}}
+    storage = {"storage_conn_id": "oci_clusters"}
+    return {
+        kind: {**each, "extra": {**each["extra"], **(storage if each["conn_type"] == "kubernetes" else {})}}
+        for kind, each in found.items()
+    }
 
 
 def backends_of(clusters: Access, connections: Mapping[str, Mapping[str, Any]]) -> dict[str, Backend]:
@@ -185,6 +192,7 @@ def backends_of(clusters: Access, connections: Mapping[str, Mapping[str, Any]]) 
     fields = {**clusters.connection_fields(), **cluster["extra"]}
     return {
         "pytorchjob": PyTorchJob.connect(fields),
+        "trainjob": TrainJob.connect(fields),
         "runai": Runai.connect(
             runai_fields(plane["host"], plane["login"], plane["password"], plane["extra"])
         ),
@@ -299,13 +307,17 @@ def test_marking_a_deferred_task_failed_leaves_no_pod(stage: Stage, kind: str) -
     name = f"marked failed on {kind}"
     stage.start(name)
     ref = stage.ref(name)
-    (log,) = _trigger_logs(stage, ref, 1)
-    _wait_for_text(log, "] step ")
-    assert stage.pods(ref) == set(ref.run_ids)
+    _wait_until_watched(stage, ref, 1)
+    deadline = time.monotonic() + PATIENCE
+    while (found := stage.pods(ref)) != set(ref.run_ids):
+        assert time.monotonic() < deadline, f"only {found} after {PATIENCE:.0f} s"
+        time.sleep(0.3)
     stage.api.patch_task_state(*stage.run(name), "train", "failed")
     deadline = time.monotonic() + PATIENCE
     while left := stage.pods(ref):
-        assert time.monotonic() < deadline, f"{left} are there after {PATIENCE:.0f} s"
+        if time.monotonic() > deadline:
+            task = stage.api.task_instance(*stage.run(name), "train")
+            pytest.fail(f"{left} are there after {PATIENCE:.0f} s, and the task is {task['state']}")
         time.sleep(0.3)
 
 

@@ -36,7 +36,6 @@ HERE = {
     "program.source": str(CODE),
     "program.script": "titan",
     "program.working_dir": None,
-    "launcher.processes_per_node": 1,
     "checkpoints.keep": 9,
     "env.OMP_NUM_THREADS": "1",
     "env.CUDA_VISIBLE_DEVICES": "",
@@ -69,10 +68,13 @@ class Place:
     kind: str
     folder: Path
 
-    def run(self, key: RunKey, dump: str, **env: str) -> tuple[RunStatus, dict[int, dict[str, Any]]]:
-        """Train to the end of both nodes; return how, and what each rank has left."""
+    def run(
+        self, key: RunKey, dump: str, *, tensor_parallel: int = 1, **env: str
+    ) -> tuple[RunStatus, dict[int, dict[str, Any]]]:
+        """Train to the end of both nodes; return how, and what the first rank of each has left."""
         results = self.folder / f"{dump}-{key.attempt}"
-        ref = self.backend.submit(self.backend.plan(self._job(dump, results, env), key))
+        job = self._job(dump, results, tensor_parallel, env)
+        ref = self.backend.submit(self.backend.plan(job, key))
         try:
             status = wait_until(self.backend, ref, lambda status: status.ended, seconds=400)
         finally:
@@ -80,11 +82,17 @@ class Place:
         ends = [json.loads(path.read_text()) for path in results.rglob("end.json")]
         return status, {end.pop("rank"): end for end in ends}
 
-    def _job(self, dump: str, results: Path, env: Mapping[str, str]) -> TrainingJob:
-        params = {"config_file": "titan.toml", "run": f"{self.kind}-{dump}"}
+    def _job(self, dump: str, results: Path, tensor_parallel: int, env: Mapping[str, str]) -> TrainingJob:
+        """Return the job of the file with as many processes on each node as share a layer."""
+        params = {
+            "config_file": "titan.toml",
+            "run": f"{self.kind}-{dump}",
+            "tensor_parallel": tensor_parallel,
+        }
         more = {
             **HERE,
             **HOMES[self.kind],
+            "launcher.processes_per_node": tensor_parallel,
             "env.PATH": f"{PROGRAMS / 'bin'}:/usr/bin:/bin",
             **{f"env.{name}": value for name, value in env.items()},
             "outputs": [{"path": "results", "uri": str(results), "nodes": "all", "required": False}],
@@ -98,15 +106,19 @@ class Place:
 
 @pytest.fixture(params=sorted(HOMES))
 def place(request: pytest.FixtureRequest, emulator: Access, tmp_path: Path) -> Place:
+    return place_of(request.param, emulator, tmp_path)
+
+
+def place_of(kind: str, emulator: Access, tmp_path: Path) -> Place:
     told = dict(emulator.runai or {})
     extra = {"kube_config_path": emulator.kubeconfig, "work_dir": str(tmp_path / "work")}
     fields, namespace = extra, emulator.kubernetes_namespace
-    if request.param == "runai":
+    if kind == "runai":
         own = {**extra, "project": told["project"]}
         fields = runai_fields(told["url"], told["client_id"], told["client_secret"], own)
         namespace = told["namespace"]
     prepare(emulator, namespace)
-    return Place(kinds.load("backends", request.param).BACKEND.connect(fields), request.param, tmp_path)
+    return Place(kinds.load("backends", kind).BACKEND.connect(fields), kind, tmp_path)
 
 
 def prepare(emulator: Access, namespace: str) -> None:
@@ -143,3 +155,23 @@ def test_a_killed_torchtitan_resumes_by_its_dump_folder(place: Place) -> None:
         assert left[rank]["weights"] == pytest.approx(whole[rank]["weights"], rel=1e-6)
     assert resumed.checkpoint is not None
     assert resumed.checkpoint.step == STEPS
+
+
+def test_layers_that_two_processes_share_are_sharded_over_nodes_too_and_resumed(
+    emulator: Access, tmp_path: Path
+) -> None:
+    place = place_of("pytorchjob", emulator, tmp_path)
+    _, whole = place.run(a_key(), "shared", tensor_parallel=2)
+    assert sorted(whole) == [0, 2], "the first rank of each node"
+
+    key = a_key()
+    killed, _ = place.run(key, "killed-shared", tensor_parallel=2, DIES="1")
+    assert {node.state for node in killed.nodes} == {NodeState.FAILED}, killed
+    resumed, left = place.run(
+        dataclasses.replace(key, attempt=2), "killed-shared", tensor_parallel=2, DIES="1"
+    )
+    assert {node.state for node in resumed.nodes} == {NodeState.SUCCEEDED}, resumed
+    assert {end["begun"] for end in left.values()} == {f"step-{SAVED_BEFORE_THE_KILL}"}
+    for rank in (0, 2):
+        assert left[rank]["weights"] == pytest.approx(whole[rank]["weights"], rel=1e-6)
+        assert left[rank]["shards"] == {"fsdp": 2, "tp": 2}

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from greenlet import GreenletExit
@@ -388,9 +388,10 @@ class Airflow:
         for look in self.on_push:
             look(key, value)
 
-    def get_task_states(self, **_: Any) -> Mapping[str, Mapping[str, str]]:
+    def get_task_states(self, *, task_ids: Sequence[str], **_: Any) -> Mapping[str, Mapping[str, str]]:
         self.world.sleep(0.05)
-        return {RUN_ID: {TASK_ID: self.state}}
+        # The tasks of a crowd wait for ever.
+        return {RUN_ID: {name: self.state if name == TASK_ID else "deferred" for name in task_ids}}
 
     def get_xcom(self, *, key: str, **_: Any) -> Any:
         self.world.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -19,7 +20,7 @@ from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.run import RunRecord, RunRef
-from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
+from airflow_provider_ocidist.triggers import DistributedTrainingTrigger, task_states
 from airflow_provider_ocidist.triggers import training as module
 from airflow_provider_ocidist.triggers.training import PauseTrigger
 from tests.service_in_memory import LIVE, Model
@@ -419,6 +420,9 @@ class Airflow:
         monkeypatch.setattr(XCom, "get_one", self._xcom)
 
     def _states(self, **asked: Any) -> dict[str, dict[str, str]]:
+        return self._answer(asked)
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, dict[str, str]]:
         self.asked.append(asked)
         return self.states
 
@@ -474,6 +478,103 @@ def test_a_task_that_waits_for_another_gang_does_not_wait_for_this_one(
 ) -> None:
     airflow.xcom = xcom
     assert still_owned(ref) is False
+
+
+# A cancel that never comes
+
+
+@pytest.fixture
+def watching(trigger: Trigger, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> Trigger:
+    """A trigger that waits for long, and asks often for the state of its task."""
+    monkeypatch.setattr(task_states, "ASK_EVERY", 0.01)
+    monkeypatch.setattr(task_states, "SHARE", 0)
+    trigger.shared.waits = True
+    return trigger
+
+
+async def watch_until(trigger: Trigger, condition: Callable[[], object]) -> None:
+    watching = asyncio.create_task(first(trigger.run()))
+    while not condition():
+        await asyncio.sleep(0.005)
+    if trigger._ending:
+        await trigger._ending
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "upstream_failed", "removed", None])
+def test_a_task_that_has_ended_ends_its_gang_though_airflow_cancels_no_trigger(
+    watching: Trigger, airflow: Airflow, ref: RunRef, state: str | None
+) -> None:
+    airflow.states = {"run": {"train": state}} if state else {}
+    cancelled = watching.shared.model.done
+    run(watch_until(watching, lambda: cancelled("cancel")))
+    assert cancelled("cancel") == [ref.job_id]
+
+
+@pytest.mark.parametrize(
+    "state", ["deferred", "scheduled", "queued", "running", "restarting", "up_for_retry"]
+)
+def test_a_task_that_may_go_on_keeps_its_gang(watching: Trigger, airflow: Airflow, state: str) -> None:
+    airflow.states = {"run": {"train": state}}
+    run(watch_until(watching, lambda: len(airflow.asked) > 5))
+    assert watching.shared.model.done("cancel") == []
+
+
+def test_one_answer_that_a_task_has_ended_ends_nothing_nor_does_none(
+    watching: Trigger, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(["failed", "deferred", "failed", None, "deferred"] * 3)
+
+    def next_state(asked: dict[str, Any]) -> dict[str, dict[str, str]]:
+        airflow.asked.append(asked)
+        if (answer := next(answers, "deferred")) is None:
+            raise ConnectionError("the API server does not answer")
+        return {"run": {"train": answer}}
+
+    monkeypatch.setattr(airflow, "_answer", next_state)
+    run(watch_until(watching, lambda: len(airflow.asked) > 15))
+    assert watching.shared.model.done("cancel") == []
+
+
+def test_a_gang_that_was_left_running_can_still_be_ended(watching: Trigger, airflow: Airflow) -> None:
+    watching.owned = [True, False]
+
+    async def moved_then_failed() -> None:
+        await watching.on_kill()
+        airflow.states = {"run": {"train": "failed"}}
+        await watch_until(watching, lambda: watching.shared.model.done("cancel"))
+
+    run(moved_then_failed())
+
+
+def test_the_runs_of_one_task_are_asked_for_together(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_states, "ASK_EVERY", 0.01)
+    monkeypatch.setattr(task_states, "AT_ONCE", 3)
+    airflow.states = {f"run{number}": {"train": "deferred"} for number in range(4)}
+    airflow.states["run0"] = {"train": "failed", "train_7": "deferred"}
+    ended: list[str] = []
+
+    async def asked() -> None:
+        with contextlib.ExitStack() as waits:
+            for number, index in [(0, -1), (0, 7), (1, -1), (2, -1), (3, -1)]:
+                owner = {**OWNER, "run_id": f"run{number}", "map_index": index}
+                name = f"run{number} {index}"
+                waits.enter_context(
+                    task_states.asked_for(owner, lambda state, name=name: ended.append(f"{name} {state}"))
+                )
+            while len(airflow.asked) < 6:
+                await asyncio.sleep(0.005)
+
+    run(asked())
+    assert ended == ["run0 -1 failed"]
+    assert airflow.asked[:2] == [
+        {"dag_id": "dag", "task_ids": ["train"], "run_ids": ["run0", "run1"]},
+        {"dag_id": "dag", "task_ids": ["train"], "run_ids": ["run2", "run3"]},
+    ]
 
 
 def test_triggers_of_one_connection_and_place_share_it(ref: RunRef) -> None:

@@ -38,6 +38,10 @@ def owners_of(obj: Obj) -> Sequence[Mapping[str, Any]]:
     return found
 
 
+def is_controlled_by(obj: Obj, uid: str) -> bool:
+    return any(each["uid"] == uid and each.get("controller") for each in owners_of(obj))
+
+
 def owner_reference(owner: Obj, *, controller: bool = True) -> Obj:
     """Return what makes an object a dependent of another: it goes with it."""
     return {

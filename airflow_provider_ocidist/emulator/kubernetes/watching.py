@@ -61,7 +61,7 @@ async def lines(cluster: Cluster, watch: Watch, cut: asyncio.Event) -> AsyncIter
 
 
 def _initial(cluster: Cluster, watch: Watch) -> list[Obj]:
-    return [obj for obj in cluster.list(watch.kind, watch.namespace) if watch.fits(obj)]
+    return [obj for obj in cluster.stored(watch.kind, watch.namespace) if watch.fits(obj)]
 
 
 def _subscribe(

@@ -291,10 +291,8 @@ def made(home: Home, backend: KubernetesBackend) -> RunRef:
 
 
 def test_a_look_takes_three_requests_at_one_gang_at_ten_and_at_a_hundred(
-    homes: Callable[[str], Home],
+    home: Home, backend: KubernetesBackend
 ) -> None:
-    home = homes("pytorchjob")
-    backend = connected(home)
     with ThreadPoolExecutor(8) as pool:
         refs = list(pool.map(lambda _: made(home, backend), range(100)))
 
@@ -312,12 +310,9 @@ def test_a_look_takes_three_requests_at_one_gang_at_ten_and_at_a_hundred(
     asked = look(100)
     assert len(asked) == 3, asked
     assert all("watch=true" in path for path in asked)
-    home.clear()
 
 
-def test_what_changes_of_many_gangs_is_seen_by_the_next_look(homes: Callable[[str], Home]) -> None:
-    home = homes("pytorchjob")
-    backend = connected(home)
+def test_what_changes_of_many_gangs_is_seen_by_the_next_look(home: Home, backend: KubernetesBackend) -> None:
     refs = [made(home, backend) for _ in range(FEW + 1)]
     backend.status(refs)
     backend.delete(refs[0])
@@ -326,7 +321,16 @@ def test_what_changes_of_many_gangs_is_seen_by_the_next_look(homes: Callable[[st
     found = backend.status(refs)
     assert states(found[0]) == [NodeState.MISSING] * 2
     assert states(found[-1]) == [NodeState.RUNNING] * 2
-    home.control("/pods", effect="kill", name=refs[-1].run_ids[1])
+    home.control("/pods", effect="kill", name=f"{refs[-1].run_ids[1]}(-.*)?")
     wait_until(connected(home), refs[-1], lambda status: status.nodes[1].state.terminal)
     assert backend.status(refs)[-1].nodes[1].state is NodeState.FAILED
-    home.clear()
+
+
+def test_each_of_more_than_twenty_nodes_is_known_by_its_rank(home: Home, backend: KubernetesBackend) -> None:
+    home.control("/pods", effect="idle")
+    ref = backend.submit(backend.plan(home.job(nodes=25), a_key()))
+    wait_until(backend, ref, lambda status: set(states(status)) == {NodeState.RUNNING})
+    assert len(set(ref.run_ids)) == 25
+    home.control("/pods", effect="kill", name=".*-(worker-20|node-0-21-.*)")
+    status = wait_until(backend, ref, lambda status: status.nodes[21].exit_code is not None)
+    assert [node.rank for node in status.nodes if node.exit_code is not None] == [21]

@@ -104,6 +104,20 @@ def test_what_is_returned_can_be_changed_without_harm(cluster):
     assert "labels" not in found["metadata"]
 
 
+def test_what_an_object_controls_is_returned_by_name_and_can_be_changed_without_harm(cluster):
+    owner, other = cluster.create(config("owner")), cluster.create(config("other"))
+    for name, its in (("b", owner), ("a", owner), ("c", other)):
+        cluster.create(config(name, its))
+    loose = config("d")
+    loose["metadata"]["ownerReferences"] = [owner_reference(owner, controller=False)]
+    cluster.create(loose)
+    found = cluster.controlled("ConfigMap", owner)
+    assert [obj["metadata"]["name"] for obj in found] == ["a", "b"]
+    assert cluster.controlled("Pod", owner) == []
+    found[0]["data"]["x"] = "y"
+    assert cluster.get("ConfigMap", "default", "a")["data"] == {}
+
+
 def test_a_name_is_taken_once_and_a_generated_one_is_new_each_time(cluster):
     cluster.create(config("c"))
     with refused(409, "AlreadyExists"):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider_ocidist.emulator.kubernetes import objects
+from airflow_provider_ocidist.emulator.kubernetes.changes import copy_of
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.operators import Operators
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
@@ -34,6 +36,23 @@ def test_a_pytorchjob_from_its_creation_to_its_success(cluster):
     assert len(events(cluster, "SuccessfulCreateService")) == 2
     assert events(cluster, "PyTorchJobSucceeded")[0]["involvedObject"]["name"] == "train"
     assert events(cluster, "ExitedWithCode")[0]["message"].endswith("exited with code 0")
+
+
+def test_a_look_at_one_job_copies_nothing_of_the_others(monkeypatch):
+    # Else a thousand jobs would take a thousand times as long each.
+    operators = Operators()
+    cluster, _ = cluster_with(operators)
+    (operator,) = [each for each in operators.controllers if getattr(each, "kind", "") == "PyTorchJob"]
+    for name in ("train", "other"):
+        create(cluster, pytorchjob(name=name))
+        operator.reconcile(cluster, "training", name)
+    copied = []
+    monkeypatch.setattr(objects, "copy_of", lambda obj: copied.append(obj) or copy_of(obj))
+    operator.reconcile(cluster, "training", "train")
+    assert {obj["metadata"]["name"] for obj in copied} >= {"train", "train-master-0", "train-worker-0"}
+    for controller in operators.controllers:
+        controller.reconcile(cluster, "", "")
+    assert not [obj for obj in copied if obj["metadata"]["name"].startswith("other")]
 
 
 def test_deleting_a_job_takes_pods_and_services_along(cluster):

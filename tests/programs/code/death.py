@@ -20,17 +20,19 @@ def at(step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def show(begun: object, model: object) -> None:
+def show(begun: object, model: object, **more: object) -> None:
     """Write with which checkpoint it began, and the norms of its weights, which every process has in full."""
     full = [
         each.full_tensor() if hasattr(each, "full_tensor") else each for each in model.state_dict().values()
     ]
     weights = [float(each.double().norm()) for each in full]
-    write_end(begun=begun and Path(str(begun)).name, weights=weights)
+    write_end(begun=begun and Path(str(begun)).name, weights=weights, **more)
 
 
 def write_end(**end: object) -> None:
-    """Write what the test compares; which node has which rank is torchrun's choice."""
+    """Write what the test compares, once on each node; which node has which rank is torchrun's choice."""
+    if os.environ["LOCAL_RANK"] != "0":
+        return
     folder = Path("results")
     folder.mkdir(exist_ok=True)
     (folder / "end.json").write_text(json.dumps({"rank": int(os.environ["RANK"]), **end}))

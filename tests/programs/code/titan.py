@@ -1,4 +1,4 @@
-"""torchtitan's own training of its Llama 3 with FSDP2, on processors, which it does not know by itself."""
+"""torchtitan's own training of its Llama 3, sharded and in parts, on processors, which it does not know by itself."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ class Dies(Trainer):
 
     def train(self):
         super().train()
-        death.show(begun, self.model_parts[0])
+        dims = self.parallel_dims
+        death.show(begun, self.model_parts[0], shards={"fsdp": dims.dp_shard, "tp": dims.tp})
 
 
 main(Dies)

@@ -64,7 +64,7 @@ class Deletions:
     async def delete_all(self, call: Call, target: Target) -> Response:
         options, kind = await call.fields("DeleteOptions", DELETE_OPTIONS), target.kind
         fits = fits_in(call, target)
-        found = [obj for obj in self._cluster.list(kind.name, target.namespace) if fits(obj)]
+        found = [obj for obj in self._cluster.stored(kind.name, target.namespace) if fits(obj)]
         for obj in found:
             self._removed(call, kind, target.namespace or place_of(obj)[0], obj["metadata"]["name"], options)
         metadata = {"resourceVersion": str(self._cluster.version)}

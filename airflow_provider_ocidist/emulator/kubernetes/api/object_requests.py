@@ -52,7 +52,7 @@ class ObjectRequests:
             return self._watch(call, target)
         kind, version = target.kind, self._cluster.version
         fits = fits_in(call, target)
-        found = [obj for obj in self._cluster.list(kind.name, target.namespace) if fits(obj)]
+        found = [obj for obj in self._cluster.stored(kind.name, target.namespace) if fits(obj)]
         page, more = self._page(call, found)
         metadata = {"resourceVersion": str(version), **more}
         if "as=Table" in call.accept:

@@ -21,7 +21,7 @@ def admit(cluster: Cluster, obj: Obj, old: Obj | None) -> None:
     if old is not None:
         return
     kind, metadata = cluster.kind(obj["kind"]), obj["metadata"]
-    for quota in cluster.list("ResourceQuota", metadata["namespace"]):
+    for quota in cluster.stored("ResourceQuota", metadata["namespace"]):
         if why := _excess(cluster, quota, obj):
             name = metadata.get("name") or metadata.get("generateName", "")
             raise forbidden(kind.resource, name, why)
@@ -66,12 +66,12 @@ def _unsaid(hard: Mapping[str, Fraction], obj: Obj) -> str:
 
 def _used(cluster: Cluster, quota: Obj) -> Mapping[str, Fraction]:
     namespace = quota["metadata"]["namespace"]
-    live = [pod for pod in cluster.list("Pod", namespace) if phase(pod) not in ("Succeeded", "Failed")]
+    live = [pod for pod in cluster.stored("Pod", namespace) if phase(pod) not in ("Succeeded", "Failed")]
     counted = [
         obj
         for kind in cluster.kinds
         if kind.namespaced and f"count/{kind.resource}" in quota["spec"].get("hard", {})
-        for obj in cluster.list(kind.name, namespace)
+        for obj in cluster.stored(kind.name, namespace)
         if kind.name != "Pod"
     ]
     return _usage(cluster, [*live, *counted])

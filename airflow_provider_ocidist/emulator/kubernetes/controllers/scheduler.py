@@ -52,7 +52,7 @@ class Scheduler:
         return [*itself(pod), *(self._waiting(pod) if ended else ())]
 
     def _waiting(self, _: Obj) -> Iterable[Key]:
-        return [key for pod in self._cluster.list("Pod") if _waits(pod) for key in itself(pod)]
+        return [key for pod in self._cluster.stored("Pod") if _waits(pod) for key in itself(pod)]
 
     def reconcile(self, cluster: Cluster, namespace: str, name: str) -> float | None:
         pod = cluster.find("Pod", namespace, name)
@@ -67,7 +67,7 @@ class Scheduler:
         """Bind a pod to the first node that takes it; return the nodes' refusals where none does."""
         refusals = []
         used = _used(cluster)
-        nodes = cluster.list("Node")
+        nodes = cluster.stored("Node")
         for node in sorted(nodes, key=lambda node: used.get(node["metadata"]["name"], {}).get("pods", 0)):
             why = _refusals(pod, node, used.get(node["metadata"]["name"], {}))
             if not why:
@@ -86,7 +86,7 @@ def _waits(pod: Obj) -> bool:
 def _used(cluster: Cluster) -> dict[str, dict[str, Fraction]]:
     """Return what the pods of each node have."""
     used: dict[str, dict[str, Fraction]] = {}
-    for pod in cluster.list("Pod"):
+    for pod in cluster.stored("Pod"):
         node = pod["spec"].get("nodeName")
         if node and pod["status"].get("phase") not in ENDED:
             held = used.setdefault(node, {})
@@ -145,7 +145,7 @@ def _expression(expression: Obj, labels: Mapping[str, str]) -> bool:
 
 
 def _missing_claims(cluster: Cluster, pod: Obj) -> list[str]:
-    count = len(cluster.list("Node"))
+    count = len(cluster.stored("Node"))
     for volume in pod["spec"].get("volumes") or ():
         name = (volume.get("persistentVolumeClaim") or {}).get("claimName")
         if name and cluster.find("PersistentVolumeClaim", pod["metadata"]["namespace"], name) is None:

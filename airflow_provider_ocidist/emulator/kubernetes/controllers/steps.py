@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import KeysOf, itself, owner
 from airflow_provider_ocidist.emulator.kubernetes.events import record
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.metadata import moment, owners_of
+from airflow_provider_ocidist.emulator.kubernetes.metadata import moment
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
@@ -68,7 +68,7 @@ class Operator:
         obj = cluster.find(self.kind, namespace, name)
         if obj is None or is_terminating(obj):
             return None
-        owned = {kind: _controlled(cluster.list(kind, namespace), obj) for kind in self.owns}
+        owned = {kind: cluster.controlled(kind, obj) for kind in self.owns}
         owned |= {kind: cluster.list(kind) for kind in self.reads}
         step = self.look(obj, owned, datetime.now(timezone.utc))
         self._carry_out(cluster, obj, step)
@@ -132,15 +132,6 @@ def release(cluster: Cluster, things: Sequence[Obj]) -> None:
 
 def _without_finalizers(thing: Obj) -> None:
     thing["metadata"].pop("finalizers", None)
-
-
-def _controlled(things: Sequence[Obj], obj: Obj) -> Sequence[Obj]:
-    uid = obj["metadata"]["uid"]
-    return [
-        thing
-        for thing in things
-        if any(one["uid"] == uid and one.get("controller") for one in owners_of(thing))
-    ]
 
 
 def is_terminating(thing: Obj) -> bool:

@@ -21,12 +21,12 @@ def hostname(pod: Obj) -> str:
 
 def lines(cluster: Cluster, namespace: str) -> Iterator[str]:
     """Yield the addresses of a namespace, each with its names."""
-    pods = [pod for pod in cluster.list("Pod", namespace) if _is_reachable(pod)]
+    pods = [pod for pod in cluster.stored("Pod", namespace) if _is_reachable(pod)]
     for pod in pods:
         subdomain = pod["spec"].get("subdomain")
         if subdomain and cluster.find("Service", namespace, subdomain):
             yield _line(pod, f"{hostname(pod)}.{subdomain}", namespace)
-    for service in cluster.list("Service", namespace):
+    for service in cluster.stored("Service", namespace):
         selector = service["spec"].get("selector")
         if selector:
             fits = selectors.of_object({"matchLabels": selector})

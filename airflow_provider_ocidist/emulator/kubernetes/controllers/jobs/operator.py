@@ -19,7 +19,7 @@ class JobOperator(Operator):
     def reconcile(self, cluster: Cluster, namespace: str, name: str) -> float | None:
         job = cluster.find(self.kind, namespace, name)
         if job is None or is_terminating(job):
-            release(cluster, _tracked(cluster.list("Pod", namespace), (namespace, name)))
+            release(cluster, _tracked(cluster.stored("Pod", namespace), (namespace, name)))
             return None
         return super().reconcile(cluster, namespace, name)
 

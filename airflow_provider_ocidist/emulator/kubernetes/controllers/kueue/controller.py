@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
+from airflow_provider_ocidist.emulator.kubernetes.changes import copy_of
 from airflow_provider_ocidist.emulator.kubernetes.controllers import conditions
 from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.queues import Place, places
 from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.workloads import (
@@ -24,7 +25,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Key
 
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
-_WATCHED = ("ClusterQueue", "LocalQueue", "Workload", *JOB_KINDS)
+_WATCHED = ("ClusterQueue", "LocalQueue", "Workload")
 
 
 def suspend(_: Cluster, job: Obj, old: Obj | None) -> None:
@@ -37,18 +38,22 @@ def _all(_: Obj) -> Iterable[Key]:
     return [("", "")]
 
 
+def _queued(job: Obj) -> Iterable[Key]:
+    return [("", "")] if queue_of(job) else []
+
+
 class Kueue:
     """Looks at everything at once: what one job gives back is another's."""
 
     @property
     def watches(self) -> Mapping[str, KeysOf]:
-        return dict.fromkeys(_WATCHED, _all)
+        return {**dict.fromkeys(_WATCHED, _all), **dict.fromkeys(JOB_KINDS, _queued)}
 
     def reconcile(self, cluster: Cluster, _namespace: str, _name: str) -> float | None:
-        jobs = [job for kind in JOB_KINDS if cluster.has_kind(kind) for job in cluster.list(kind)]
+        jobs = [job for kind in JOB_KINDS if cluster.has_kind(kind) for job in cluster.stored(kind)]
         for job in jobs:
             if queue_of(job) and "deletionTimestamp" not in job["metadata"]:
-                _follow(cluster, job)
+                _follow(cluster, copy_of(job))
         workloads = cluster.list("Workload")
         found = places(workloads, cluster.list("LocalQueue"), cluster.list("ClusterQueue"))
         for one in workloads:

@@ -1,0 +1,116 @@
+"""Questions to Airflow whether the tasks of this process's triggers still wait: a cancel of Airflow's may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from airflow_provider_ocidist.triggers.threads import in_thread, keep
+
+log = logging.getLogger(__name__)
+
+ASK_EVERY = 60.0
+"""Seconds between two questions about a task. Airflow itself cancels the trigger of an ended task within seconds."""
+SHARE = 20
+"""Asking takes at most one part in so many of the time, however many tasks wait: the triggerer answers by itself."""
+ANSWERS = 2
+"""Number of answers in a row by which a task has ended."""
+AT_ONCE = 100
+"""Most runs of a task in one question: its URL names each, and the client has a limit of 64 KiB."""
+MAY_GO_ON = frozenset(
+    ("deferred", "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule")
+)
+"""States of a task that goes on with its gang, or whose next try adopts or ends it."""
+
+
+@dataclass(eq=False, slots=True)
+class WaitingTask:
+    """A task for which a trigger waits."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    ended: Callable[[str | None], object]
+    """Function to call with the state, None for a task that is gone, once the task has ended."""
+    answers: int = 0
+    """Number of answers in a row by which it has ended."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """Context of its trigger, by which Airflow knows whose log a line belongs to."""
+
+    @property
+    def name(self) -> str:
+        """The key of the task in Airflow's answer."""
+        return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
+
+    def take(self, state: str | None) -> None:
+        self.answers = 0 if state in MAY_GO_ON else self.answers + 1
+        if self.answers == ANSWERS:
+            self.context.run(self.ended, state)
+
+
+_waiting: dict[int, WaitingTask] = {}
+_asking: set[asyncio.Task[None]] = set()
+
+
+@contextlib.contextmanager
+def asked_for(owner: Mapping[str, Any], ended: Callable[[str | None], object]) -> Iterator[None]:
+    """Call `ended` if the task that owns a trigger ends before the block does; ask for nothing without an owner."""
+    if not owner:
+        yield
+        return
+    task = WaitingTask(owner["dag_id"], owner["run_id"], owner["task_id"], owner.get("map_index", -1), ended)
+    _waiting[id(task)] = task
+    if all(asking.done() for asking in _asking):  # also those of an earlier event loop
+        _asking.clear()
+        _asking.add(keep(_ask_while_any_waits()))
+    try:
+        yield
+    finally:
+        del _waiting[id(task)]
+
+
+async def _ask_while_any_waits() -> None:
+    pause = ASK_EVERY
+    while _waiting:
+        await asyncio.sleep(pause)
+        began = time.monotonic()
+        for tasks in _questions():
+            await _ask_for(tasks)
+        pause = max(ASK_EVERY, SHARE * (time.monotonic() - began))
+
+
+def _questions() -> list[list[WaitingTask]]:
+    """Return the waiting tasks, those of one question together: runs of one task of a DAG."""
+    found: dict[tuple[str, str], list[WaitingTask]] = {}
+    for task in _waiting.values():
+        found.setdefault((task.dag_id, task.task_id), []).append(task)
+    return [
+        tasks[start : start + AT_ONCE] for tasks in found.values() for start in range(0, len(tasks), AT_ONCE)
+    ]
+
+
+async def _ask_for(tasks: Sequence[WaitingTask]) -> None:
+    runs = sorted({task.run_id for task in tasks})
+    try:
+        states = await in_thread(partial(_states, tasks[0].dag_id, tasks[0].task_id, runs))
+    except Exception as error:  # noqa: BLE001 - Airflow's or the network's: no answer ends nothing
+        log.debug("Airflow does not say whether %s of %s waits: %s", tasks[0].task_id, tasks[0].dag_id, error)
+        return
+    for task in tasks:
+        if id(task) in _waiting:
+            task.take(states.get(task.run_id, {}).get(task.name))
+
+
+def _states(dag_id: str, task_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
+    """Return the states of a task, by run and name. Blocks."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return RuntimeTaskInstance.get_task_states(dag_id=dag_id, task_ids=[task_id], run_ids=run_ids)
