@@ -20,6 +20,7 @@ OcidistError
     TrainingFailed                the service worked, the training did not .cause
     AgentError                    on a node, before or around the training .cause
         TopologyTimeout           the nodes did not find one another in time
+        DifferentCheckpoints      the nodes found one another, and would not go on from the same content
         StoreUnavailable          data is unavailable now, for a transient fault  (cause SERVICE)
         StoreRefused              a store refused data: one answer may be wrong  (cause DATA)
 """
@@ -221,6 +222,13 @@ class AgentError(OcidistError):
 
 class TopologyTimeout(AgentError):
     """The nodes did not find one another in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause=Cause.NODE)
+
+
+class DifferentCheckpoints(AgentError):
+    """The nodes found one another, and would not go on from the same content."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.NODE)

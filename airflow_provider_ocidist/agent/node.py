@@ -35,7 +35,7 @@ from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.interruptible import interruptible
 from airflow_provider_ocidist.agent.train.launch import check_tools, load_launcher
 from airflow_provider_ocidist.agent.train.supervise import Ended
-from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.errors import AgentError, Cause, DifferentCheckpoints
 from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -134,6 +134,9 @@ class Node:
                 raise
             # Another node has failed before this one's program was launched.
             return outcome.stopped(stopped.stop)
+        except DifferentCheckpoints as error:
+            # They fetch again: what one of them has seen may be newer than what another has.
+            return self.gang_end.not_together(error)
 
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Join the other nodes, train with them, and save; return how that ended."""

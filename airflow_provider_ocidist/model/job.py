@@ -217,6 +217,8 @@ class Checkpoints:
     in `path` are ignored then. None: known layouts, as `step-100.pt`, `epoch=3-step=200.ckpt`, `last.ckpt`."""
     uri: str | None = None
     """URI of the folder for checkpoints; None: under `work_dir`. The key of the task is appended, so runs never mix."""
+    redirect: bool = True
+    """Whether checkpoints that the program itself writes below `uri`, with ocifs, land in `path` instead."""
     keep: Annotated[int, AtLeast(1)] = 3
     """Number of checkpoints that stay at the target, the last that were saved; the newest valid one is never
     deleted."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+import socket
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +37,66 @@ def gauges(monkeypatch: pytest.MonkeyPatch) -> Gauges:
     return noted
 
 
+class Statsd:
+    """A server of metrics: a socket that Airflow's own code sends to."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.settimeout(60)
+        self._set_up: list[Any] = []
+
+    def set_up(self, stats: Any) -> None:
+        """Let these metrics be sent here, as `[metrics] statsd_on` does; the package statsd is not installed."""
+        from airflow.sdk._shared.observability.metrics import statsd_logger
+
+        host, port = self.socket.getsockname()
+        options = {"influxdb_tags_enabled": True, "statsd_influxdb_enabled": True}
+        stats.initialize(
+            factory=lambda: statsd_logger.get_statsd_logger(
+                stats_class=Datagrams, host=host, port=port, prefix="airflow", **options
+            ),
+            export_legacy_names=True,
+        )
+        self._set_up.append(stats)
+
+    def next_gauges(self) -> Gauges:
+        """Return hours and cost as they arrive next."""
+        found = [self.socket.recv(1000).decode() for _ in range(2)]
+        return [_gauge_in(text) for text in found]
+
+    def close(self) -> None:
+        from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+
+        for stats in self._set_up:
+            stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
+        self.socket.close()
+
+
+class Datagrams:
+    """The part of statsd's client that gauges need."""
+
+    def __init__(self, host: str, port: int, prefix: str, ipv6: bool) -> None:
+        self.server, self.prefix = (host, port), prefix
+
+    def gauge(self, stat: str, value: float, rate: float = 1, delta: bool = False) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(f"{self.prefix}.{stat}:{value}|g".encode(), self.server)
+
+
+def _gauge_in(text: str) -> tuple[str, float, Any]:
+    match = re.fullmatch(r"airflow\.([\w.]+),(.*):([\d.e-]+)\|g", text)
+    assert match, text
+    return match[1], float(match[3]), dict(tag.split("=") for tag in match[2].split(","))
+
+
+@pytest.fixture
+def statsd() -> Iterator[Statsd]:
+    server = Statsd()
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def record(backend: OciDataScience, ends: Callable[[RunRef], RunRef]) -> RunRecord:
     """Return the record of a gang whose node runs, for 7200 an hour: two a second."""
@@ -57,6 +119,26 @@ def require_both(gauges: Gauges) -> None:
 def test_a_task_that_waits_on_a_worker_sets_them(
     backend: OciDataScience, conn_id: str, record: RunRecord, gauges: Gauges
 ) -> None:
+    wait_on_a_worker(backend, conn_id, record)
+    require_both(gauges)
+
+
+OF_THEIR_OWN = pytest.mark.since_airflow("3.3", "a task and a triggerer have metrics of their own")
+
+
+@OF_THEIR_OWN
+def test_what_a_task_sets_arrives_at_the_server_that_airflow_sends_its_metrics_to(
+    backend: OciDataScience, conn_id: str, record: RunRecord, statsd: Statsd
+) -> None:
+    from airflow.sdk.execution_time import task_runner
+
+    statsd.set_up(task_runner.stats)
+    wait_on_a_worker(backend, conn_id, record)
+    require_both(statsd.next_gauges())
+
+
+def wait_on_a_worker(backend: OciDataScience, conn_id: str, record: RunRecord) -> None:
+    """Wait for a gang, which is ended, as a task does on a worker."""
     backend.cancel(record.ref)
     wait_until(backend, record.ref, lambda status: status.ended)
     task = DistributedTrainingOperator(task_id="train", job="unused.yaml", conn_id=conn_id, deferrable=False)
@@ -64,20 +146,47 @@ def test_a_task_that_waits_on_a_worker_sets_them(
     context: Any = {"ti": ti}
     with pytest.raises(AirflowFailException):
         task.resume(context, record.to_json())
-    require_both(gauges)
 
 
 def test_a_trigger_sets_them_while_the_training_goes_on(
     conn_id: str, record: RunRecord, gauges: Gauges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "SPENDING_EVERY", 0.0)
+    watch_until(conn_id, record, lambda: bool(gauges))
+    require_both(gauges)
+
+
+@OF_THEIR_OWN
+def test_what_a_trigger_sets_arrives_at_the_server_that_airflow_sends_its_metrics_to(
+    conn_id: str, record: RunRecord, statsd: Statsd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.jobs import triggerer_job_runner
+
+    monkeypatch.setattr(watch, "SPENDING_EVERY", 0.0)
+    statsd.set_up(triggerer_job_runner.stats)
+    arrived: Gauges = []
+    statsd.socket.setblocking(False)
+
+    def has_arrived() -> bool:
+        try:
+            arrived.append(_gauge_in(statsd.socket.recv(1000).decode()))
+        except BlockingIOError:
+            return False
+        return len(arrived) >= 2
+
+    watch_until(conn_id, record, has_arrived)
+    require_both(arrived)
+
+
+def watch_until(conn_id: str, record: RunRecord, condition: Callable[[], bool]) -> None:
+    """Watch a gang as a triggerer does, until the condition is true."""
     owner = {name: WAITING[name] for name in ("dag_id", "run_id", "task_id", "map_index")}
     trigger = DistributedTrainingTrigger(conn_id, record.to_json(), {**owner, "try_number": 1}, 0.1)
 
     async def watched() -> None:
         events = trigger.run()
         waiting = asyncio.ensure_future(anext(events))
-        while not gauges:
+        while not condition():
             await asyncio.sleep(0.02)
             assert not waiting.done()
         waiting.cancel()
@@ -85,4 +194,3 @@ def test_a_trigger_sets_them_while_the_training_goes_on(
             await waiting
 
     asyncio.run(asyncio.wait_for(watched(), 60))
-    require_both(gauges)

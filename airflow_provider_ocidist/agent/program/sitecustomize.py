@@ -1,10 +1,16 @@
 """Lets this Python show where its threads are when the agent asks; then runs the environment's own sitecustomize.
 
-It runs at the start of every Python of the training, whatever its version: it imports little, and nothing of ours.
+It runs at the start of every Python of the training, whatever its version: it imports little, and nothing of ours. Only
+a program that imports ocifs, and whose job stores its checkpoints in Object Storage, imports `checkpoint_paths`.
 """
 
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would double the start-up time
 RENAMED = (2, 10)
@@ -44,6 +50,55 @@ def torch_version() -> "tuple[int, ...]":
     return (0,)
 
 
+class OcifsImport:
+    """Finds ocifs as Python would; once it is loaded, its checkpoints are directed to the checkpoint folder."""
+
+    def find_spec(self, name: str, *_: object) -> "ModuleSpec | None":
+        if name != "ocifs.core":
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_direct(module: "ModuleType") -> None:
+                load(module)
+                direct_to_folder(module)
+
+            spec.loader.exec_module = load_and_direct  # type: ignore[method-assign]  # this module has it alone
+        return spec
+
+
+def direct_to_folder(ocifs: "ModuleType") -> None:
+    """Let checkpoints that the program writes with ocifs land in the checkpoint folder."""
+    environ = os.environ
+    try:
+        import_ours()
+        from pathlib import Path
+
+        from airflow_provider_ocidist.agent.program.checkpoint_paths import Places, adopt
+
+        folder, pattern = Path(environ["OCIDIST_CHECKPOINT_DIR"]), environ.get("OCIDIST_CHECKPOINT_PATTERN")
+        adopt(ocifs, Places(folder, environ["OCIDIST_CHECKPOINT_URI"], pattern))
+    except Exception as error:
+        print(f"ocidist: what ocifs writes goes straight to the store: {error!r}", file=sys.stderr)
+
+
+def import_ours() -> None:
+    """Import our package from where this file is; it may not be on the path of another Python than the agent's."""
+    if "airflow_provider_ocidist" in sys.modules:
+        return
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("airflow_provider_ocidist", [HERE + "/../../.."])
+    if spec is not None and spec.loader is not None:
+        module = sys.modules[spec.name] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
 def run_the_next() -> None:
     """Run the `sitecustomize` that ours hides."""
     from importlib.machinery import PathFinder
@@ -63,6 +118,8 @@ try:
         show_stacks_on_request(os.environ["OCIDIST_STACK_FILE"], int(os.environ["OCIDIST_STACK_SIGNAL"]))
     if "OCIDIST_FLIGHT_RECORDS" in os.environ and "RANK" in os.environ:
         record_collectives(os.environ["OCIDIST_FLIGHT_RECORDS"])
+    if "OCIDIST_CHECKPOINT_URI" in os.environ:
+        sys.meta_path.insert(0, OcifsImport())
 except (OSError, ValueError, KeyError, RuntimeError, AttributeError, ImportError):
     # The training does not depend on it.
     pass

@@ -171,3 +171,17 @@ def _point_deepspeed_to(checkpoint: Path) -> None:
 def checkpoint_folder(checkpoints: Checkpoints | None, working_dir: Path) -> Path:
     """Return where the program writes checkpoints; an absolute path stays one."""
     return Path(os.path.normpath(working_dir / (checkpoints.path if checkpoints else "checkpoints")))
+
+
+def ocifs_environment(checkpoints: Checkpoints | None) -> dict[str, str]:
+    """Return the variables with which checkpoints that the program writes with ocifs land in the checkpoint folder."""
+    if checkpoints is None or checkpoints.uri is None or not checkpoints.redirect:
+        return {}
+    # The last name is the task's, which the job does not know.
+    base = checkpoints.uri.rpartition("/")[0]
+    scheme, _, path = base.partition("://")
+    # Of a whole bucket, much else is written by the same program.
+    if scheme != "oci" or "/" not in path:
+        return {}
+    pattern = {"OCIDIST_CHECKPOINT_PATTERN": checkpoints.pattern} if checkpoints.pattern else {}
+    return {"OCIDIST_CHECKPOINT_URI": base, **pattern}

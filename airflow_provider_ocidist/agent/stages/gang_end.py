@@ -24,7 +24,7 @@ from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
 from airflow_provider_ocidist.agent.train.supervise import Ended
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 
@@ -79,6 +79,11 @@ class GangEnd:
             return outcome.stopped(self._with_odd_ones(ended.stop), exit_code, tail_of(output))
         launch.hang_evidence.keep_records(self.heartbeat.launch)
         return self._failed(diagnose(ended.exit_code, output, process, ended.oom_killed))
+
+    def not_together(self, error: AgentError) -> Outcome:
+        """Return how a launch ended that no node began; all nodes find the same fault, and the first one asks."""
+        failed = outcome.own_fault(error.cause, self.context.masked(str(error)), None)
+        return self._asked(failed, self.context.rank, may_restart=True)
 
     def ask_others(
         self, cause: Cause, message: str, restarts: tuple[Restart, ...] = (), *, hang: bool = False

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.join.topology import (
 )
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.train.launch import public_key
-from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.errors import DifferentCheckpoints
 from airflow_provider_ocidist.launchers.base import Launcher, Placement
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 
@@ -21,7 +21,8 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
     """Return the reports of all nodes, by rank, once each is ready for this launch.
 
-    Raises AgentError where one is missing, or where they cannot train together.
+    Raises AgentError where one is missing, or where they cannot train together; DifferentCheckpoints where they would
+    not go on from the same content.
     """
     context.switch.check()
     config, heartbeat, timeout = context.config, context.heartbeat, context.config.limits.join_timeout
@@ -51,14 +52,13 @@ def _agreed(reports: Sequence[NodeReport], own: tuple[Restart, ...]) -> tuple[Re
 
 
 def _require_same_checkpoint(reports: Sequence[NodeReport]) -> None:
-    """Raise AgentError if the nodes would resume from different checkpoints."""
+    """Raise DifferentCheckpoints if the nodes would resume from different content."""
     # Compared by content: two attempts may save at one step, or a program twice under one name. `starts_from`
     # stays in a node's report, also after it has gone on or has ended over the difference.
     if len({report.starts_from for report in reports} - {None}) > 1:
         known = ((report.rank, report.checkpoint if report.starts_from else None) for report in reports)
         shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
-        raise AgentError(
+        raise DifferentCheckpoints(
             f"the nodes would resume from different checkpoints (of each node: {shown}): "
-            "one of them is damaged, or changed just now; run it again",
-            cause=Cause.NODE,
+            "one of them is damaged, or changed just now; run it again"
         )

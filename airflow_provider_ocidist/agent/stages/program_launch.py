@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
 from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths, program_paths
-from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder
+from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder, ocifs_environment
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import write_files
@@ -109,6 +109,7 @@ class ProgramLaunch:
             "OCIDIST_RUN_NAME": config.run_name,
             "OCIDIST_CHECKPOINT_DIR": str(checkpoint_folder(config.checkpoints, workspace.working_dir)),
             "OCIDIST_PROGRESS_FILE": str(context.meter.file),
+            **ocifs_environment(config.checkpoints),
             **self.hang_evidence.environment(),
         }
         return {**defaults, **inherited, **ours, **self.launcher.environment(self.placement)}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.job import Checkpoints
-from tests.agent.gangs import Gang
+from airflow_provider_ocidist.job import Checkpoints, Restarts
+from tests.agent.gangs import Gang, until
 from tests.storage.published import publish
 
 PROGRAM = "print('trained')"
@@ -48,3 +48,58 @@ def test_nodes_go_on_together_from_one_content_alone(
             assert f"0: {places[0]}/last.txt" in told
             assert Cause.NODE in {agent.report.cause for agent in gang.agents}
             assert not any("trained" in agent.stdout.read_text() for agent in gang.agents)
+
+
+def test_nodes_that_would_go_on_from_different_content_fetch_again_in_the_same_run(tmp_path: Path) -> None:
+    places = [tmp_path / f"safe-{rank}" for rank in (0, 1)]
+    for place, content in zip(places, ("weights", "others")):
+        (tmp_path / "last.txt").write_text(content)
+        publish(tmp_path / "last.txt", str(place), step=5)
+    checkpoints = Checkpoints(uri=str(places[0]), required=False)
+    with Gang(
+        tmp_path / "gang",
+        PROGRAM,
+        nodes=3,
+        checkpoints=checkpoints,
+        attempt=1,
+        restarts=Restarts(node=1),
+    ) as gang:
+        other = replace(gang.config, checkpoints=Checkpoints(uri=str(places[1]), required=False))
+        gang.start(0)
+        gang.start(1, **other.to_env())
+        until(lambda: gang.agents[1].waits)
+        # What the second node looks at is the same from now on.
+        places[1].rename(tmp_path / "before")
+        places[1].symlink_to(places[0])
+        gang.start(2)
+        codes = [agent.wait() for agent in gang.agents]
+        assert codes == [0, 0, 0], "".join(agent.stderr.read_text() for agent in gang.agents)
+        restarts = [agent.report.restarts for agent in gang.agents]
+        assert restarts[0] == restarts[1] == restarts[2]
+        (restart,) = restarts[0]
+        assert restart.cause is Cause.NODE
+        assert "different checkpoints" in restart.message
+        assert [agent.stdout.read_text() for agent in gang.agents] == ["trained\n"] * 3
+
+
+def test_a_difference_that_stays_ends_the_run(tmp_path: Path) -> None:
+    places = [tmp_path / f"safe-{rank}" for rank in (0, 1)]
+    for place, content in zip(places, ("weights", "others")):
+        (tmp_path / "last.txt").write_text(content)
+        publish(tmp_path / "last.txt", str(place), step=5)
+    checkpoints = Checkpoints(uri=str(places[0]), required=False)
+    with Gang(
+        tmp_path / "gang",
+        PROGRAM,
+        nodes=2,
+        checkpoints=checkpoints,
+        attempt=1,
+        restarts=Restarts(node=9),
+    ) as gang:
+        other = replace(gang.config, checkpoints=Checkpoints(uri=str(places[1]), required=False))
+        gang.start(0)
+        gang.start(1, **other.to_env())
+        assert all(agent.wait() for agent in gang.agents)
+        messages = " ".join(agent.report.message or "" for agent in gang.agents)
+        assert "different checkpoints" in messages
+        assert "crash loop" in messages
