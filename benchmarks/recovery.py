@@ -11,13 +11,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.backends.local import Local
-from airflow_provider_ocidist.gangs.drills import carry_out
+from airflow_provider_ocidist.gangs.drills import DrillRecovery, carry_out
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.drill import Fault, FaultKind
 from benchmarks.comparison import Comparison, Interval, Samples
@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "dags_examples" / "jobs" / "drill.yaml"
 PROGRAM = ROOT / "dags_examples" / "train" / "resumable.py"
 STEPS, SAVE_EVERY, STRUCK_AT = 200, 40, 100
+SHORT_PAUSE_S = 0.05
+"""Seconds after each step of the program."""
 TARGET_S = 10.0
 PATIENCE_S = 240.0
 
@@ -39,33 +41,51 @@ class Recovery(Comparison):
     target = f"at most {TARGET_S:.0f} s"
 
     def ours(self) -> float:
-        with tempfile.TemporaryDirectory(prefix="ocidist-bench-") as folder:
-            job = parsing.load(JOB, overrides={"work_dir": folder})
-            fault = Fault(kind=FaultKind.KILL_RANK, node=1, step=STRUCK_AT)
-            log = logging.getLogger("drill")
-            done = carry_out(Local.connect({}), job, uuid.uuid4().hex, fault, log, tries=1)
-        if done.failure or done.recovery is None or done.recovery.seconds is None:
-            raise RuntimeError(f"the training did not come back: {done.failure}")
-        return done.recovery.seconds
+        return seconds_to_recover(FaultKind.KILL_RANK, {})
 
     def peer(self) -> float:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ocidist-bench-")))
             port = free_port()
-            nodes = [_torchrun(folder, rank, port) for rank in range(2)]
-            stack.callback(_end, nodes)
-            reached = _await_step(folder, lambda steps: max(steps, default=0) >= STRUCK_AT)
+            nodes = [torchrun(folder, rank, port) for rank in range(2)]
+            stack.callback(end_nodes, nodes)
+            reached = await_step(folder, lambda steps: max(steps, default=0) >= STRUCK_AT)
             struck_at = time.time()
             os.kill(guard.descendants(nodes[1].pid)[0], signal.SIGKILL)
             # The first step that was reported before: the training has gone back to its checkpoint.
-            _await_step(folder, lambda steps: any(step <= max(reached) for step in steps[len(reached) :]))
+            await_step(folder, lambda steps: any(step <= max(reached) for step in steps[len(reached) :]))
             return time.time() - struck_at
 
     def met(self, samples: Samples) -> bool:
         return Interval.of(samples.ours).high <= TARGET_S
 
 
-def _torchrun(folder: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
+def recovery_from(
+    kind: FaultKind, changes: Mapping[str, object], *, tries: int = 1, step: int = STRUCK_AT
+) -> DrillRecovery:
+    """Return how the training of the example drill went on after a fault on its second node.
+
+    `changes`: values of the job by dotted path. Raises RuntimeError where it did not go on.
+    """
+    with tempfile.TemporaryDirectory(prefix="ocidist-bench-") as folder:
+        job = parsing.load(JOB, overrides={"work_dir": folder, **changes})
+        fault = Fault(kind=kind, node=1, step=step)
+        log = logging.getLogger("drill")
+        done = carry_out(Local.connect({}), job, uuid.uuid4().hex, fault, log, tries=tries)
+    if done.failure or done.recovery is None:
+        raise RuntimeError(f"the training did not come back: {done.failure}")
+    return done.recovery
+
+
+def seconds_to_recover(kind: FaultKind, changes: Mapping[str, object], *, tries: int = 1) -> float:
+    """Return the seconds from a fault to the first new step, as `recovery_from`."""
+    found = recovery_from(kind, changes, tries=tries).seconds
+    if found is None:
+        raise RuntimeError("the training did not come back")
+    return found
+
+
+def torchrun(folder: Path, rank: int, port: int, program: Path = PROGRAM) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "OCIDIST_CHECKPOINT_DIR": str(folder / "checkpoints"),
@@ -79,12 +99,13 @@ def _torchrun(folder: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
         f"--rdzv-conf=is_host={rank == 0}",
         "--local-addr=127.0.0.1",
     ]
-    command += [str(PROGRAM), "--steps", str(STEPS), "--save-every", str(SAVE_EVERY), "--pause", "0.05"]
+    command += [str(program), "--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
+    command += ["--pause", str(SHORT_PAUSE_S)]
     with (folder / f"log-{rank}").open("wb") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
-def _await_step(folder: Path, found: Callable[[list[int]], bool]) -> list[int]:
+def await_step(folder: Path, found: Callable[[list[int]], bool]) -> list[int]:
     """Return the steps reported so far, as soon as they are as wanted. Raises TimeoutError."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -102,7 +123,7 @@ def _steps(path: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith("}")]
 
 
-def _end(nodes: list[subprocess.Popen[bytes]]) -> None:
+def end_nodes(nodes: list[subprocess.Popen[bytes]]) -> None:
     for node in nodes:
         for pid in [*guard.descendants(node.pid), node.pid]:
             try:

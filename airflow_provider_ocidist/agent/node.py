@@ -26,7 +26,7 @@ from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFo
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stages.meeting import meet_others, take_place
-from airflow_provider_ocidist.agent.stages.preparation import fetch_program
+from airflow_provider_ocidist.agent.stages.preparation import exchange_of, fetch_program
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stages.run_watches import RunWatches
@@ -63,6 +63,7 @@ class Node:
         self.launch: ProgramLaunch | None = None
         """Launch that runs, or ran last; None before the first."""
         self.drill: Drill | None = None
+        self.exchange = exchange_of(self.context)
 
     def run(self) -> int:
         """Run all stages; the report records the outcome in any case."""
@@ -113,7 +114,8 @@ class Node:
         workspace = fetch_program(self.context)
         self.context.activity.enter()
         limit = self.config.limits.join_timeout
-        fetch_inputs(self.config.inputs, workspace.working_dir, self.context.access, self.switch, limit)
+        access, exchange = self.context.access, self.exchange
+        fetch_inputs(self.config.inputs, workspace.working_dir, access, self.switch, limit, exchange)
         self._restore(workspace)
         return workspace
 
@@ -141,6 +143,8 @@ class Node:
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Join the other nodes, train with them, and save; return how that ended."""
         reports = meet_others(self.context, launcher)
+        # All nodes have all inputs now, and the program may change them.
+        self._stop_sharing()
         self.run_watches.note_spent(counted_in(reports[0], self.config.price))
         placement = take_place(self.context, launcher, reports)
         self.checkpoints.compare(workspace)
@@ -198,6 +202,10 @@ class Node:
             patience=config.limits.replaced_within + REPLACED_LATE if config.replaces else 0.0,
         )
 
+    def _stop_sharing(self) -> None:
+        if self.exchange:
+            self.exchange.close()
+
     def _not_again(self, workspace: Workspace, failed: Outcome, why: Exception) -> Outcome:
         """End with the failure for which the training was to be launched again."""
         self.heartbeat.update(restarts=failed.restarts[:-1])
@@ -216,6 +224,7 @@ class Node:
         if self.launch:
             self.launch.watches.close()
         context.meter.close()
+        self._stop_sharing()
         self.run_watches.note_recovery()
         self.heartbeat.finish(
             phase=Phase.DONE,

@@ -40,6 +40,7 @@ def node_config(
         program=replace(job.program, source=source),
         launcher=job.launcher,
         inputs=job.inputs,
+        share_inputs=job.share_inputs,
         outputs=job.outputs,
         checkpoints=kept,
         checkpoints_stem=stem,

@@ -42,6 +42,8 @@ class AgentConfig:
     path."""
     launcher: LauncherOptions = field(default_factory=LauncherOptions)
     inputs: tuple[Input, ...] = ()
+    share_inputs: bool = True
+    """Whether nodes take inputs from one another."""
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
     """Checkpoints to publish; their `uri` is complete: they are written to `<uri>/<name>/`."""

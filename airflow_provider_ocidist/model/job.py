@@ -334,6 +334,9 @@ class TrainingJob:
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of the training processes. It is plain text at every platform: name secrets, do not put them here."""
     inputs: tuple[Input, ...] = ()
+    share_inputs: bool = True
+    """Whether nodes take from one another what one of them has read, so that the store is read once for all. The store
+    is read in place of a node that does not answer, or is slow."""
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
     """Checkpoints of the training. None: no checkpoint is uploaded, resumed from or required."""

@@ -20,6 +20,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/claim` | the try that waits for the gang now | an earlier try that is being killed |
 | `<run>/told.json` | the process that logs, with each renewal | the process that continues the log |
 | `<run>/commit` | node 0, once it has cloned | the other nodes |
+| `<run>/sharing/0.json` | each node, as it begins to read inputs: where it shares them | the other nodes |
 | `<run>/wheels/...` | node 0, once pip has built them; `manifest.json` last | the other nodes |
 | `<run>/stacks/launch-0/...` | each node, before it ends a training that hangs | people |
 | `<run>/shards/board.json` | the main node: which checkpoint it puts together | the other nodes |
@@ -55,6 +56,7 @@ SHARD_BOARD = "board.json"
 LOCAL = "local"
 DRILL_FOLDER = "drill"
 STACKS = "stacks"
+SHARING_FOLDER = "sharing"
 
 
 def record_of(generation: int, attempt: int, place: str) -> str:
@@ -80,6 +82,11 @@ def order_in(name: str) -> tuple[int, int] | None:
 def report_of(rank: int) -> str:
     """Return the file of a node's report."""
     return f"{NODES_FOLDER}/{rank}.json"
+
+
+def sharing_of(rank: int) -> str:
+    """Return the file in which a node announces where it shares what it reads."""
+    return f"{SHARING_FOLDER}/{rank}.json"
 
 
 def lost_report_of(rank: int, incarnation: int) -> str:

@@ -1,4 +1,4 @@
-"""Inputs: the data that the program reads, on this node before it starts. Every node fetches for itself."""
+"""Inputs: the data that the program reads, on this node before it starts; nodes share what they read of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.prepare import disk
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
+from airflow_provider_ocidist.agent.prepare.shared_input import SharedInput
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
@@ -20,6 +21,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import shown, shown_in
 
 if TYPE_CHECKING:
+    from airflow_provider_ocidist.agent.share.exchange import Exchange
     from airflow_provider_ocidist.storage.transfer import CopyReport, TransferProgress
 
 logger = logging.getLogger(__name__)
@@ -34,10 +36,11 @@ def fetch_inputs(
     access: OciAccess,
     switch: StopSwitch,
     patience: float = 0.0,
+    exchange: Exchange | None = None,
 ) -> None:
     """Copy all inputs, some at a time. Raises AgentError for the first that fails; the others are cancelled.
 
-    `patience`: the seconds for which to retry while a store does not answer.
+    `patience`: the seconds for which to retry while a store does not answer. `exchange`: with the other nodes.
     """
     if not inputs:
         return
@@ -48,9 +51,12 @@ def fetch_inputs(
     with ThreadPoolExecutor(AT_A_TIME, "inputs") as pool:
         fetched = [
             pool.submit(
-                with_retries, functools.partial(_fetch, item, working_dir, access, ended), patience, ended
+                with_retries,
+                functools.partial(_fetch, item, working_dir, access, ended, exchange, number),
+                patience,
+                ended,
             )
-            for item in inputs
+            for number, item in enumerate(inputs)
         ]
         try:
             for future in as_completed(fetched):
@@ -60,36 +66,47 @@ def fetch_inputs(
             pool.shutdown(wait=False, cancel_futures=True)
             switch.check()
             raise
+    if exchange:
+        exchange.has_read()
 
 
-def _fetch(item: Input, working_dir: Path, access: OciAccess, ended: threading.Event) -> None:
+def _fetch(
+    item: Input,
+    working_dir: Path,
+    access: OciAccess,
+    ended: threading.Event,
+    exchange: Exchange | None,
+    number: int,
+) -> None:
     target = working_dir / os.path.expanduser(item.target)  # noqa: PTH111 - keeps the slash
     what = f"the input {shown(item.source)}"
+    place = f"{target}{'/' if item.target.endswith('/') else ''}"
+    source = SharedInput(item.source, place, access, ended, exchange, number=number)
     with fetch_errors(what, target):
-        report = _copy(item, f"{target}{'/' if item.target.endswith('/') else ''}", what, access, ended)
+        report = _copy(source, what, target, ended)
     if report.files == 0:
         raise AgentError(f"{what} is empty", cause=Cause.DATA)
     logger.info(
-        "fetched %s: %d files, %s in %.1f s",
+        "fetched %s: %d files, %s in %.1f s%s",
         what,
         report.files,
         disk.size_shown(report.bytes),
         report.seconds,
+        f", of which {disk.size_shown(source.borrowed)} from other nodes" if source.borrowed else "",
     )
 
 
-def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threading.Event) -> CopyReport:
+def _copy(source: SharedInput, what: str, target: Path, ended: threading.Event) -> CopyReport:
     from airflow_provider_ocidist.storage.copying.resuming import until_whole
-    from airflow_provider_ocidist.storage.transfer import copy
 
-    watch = _Watch(what, Path(target))
+    watch = _Watch(what, target)
 
     def attempt() -> CopyReport:
         try:
-            return copy(item.source, target, access=access, on_progress=watch, cancel=ended)
+            return source.copy(watch)
         except StorageError as error:
             if disk.is_full(error):
-                raise disk.full_error(what, Path(target), watch.bytes_total) from error
+                raise disk.full_error(what, target, watch.bytes_total) from error
             raise
 
     def say(error: StorageError) -> None:

@@ -1,14 +1,23 @@
-"""Preparation: brings the program to this node, with the packages that its job adds."""
+"""Preparation: brings the program to this node, with the packages that its job adds; how inputs are shared."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from airflow_provider_ocidist.agent.join.topology import await_address
 from airflow_provider_ocidist.agent.prepare import code
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.errors import TopologyTimeout
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.git_source import at_commit
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.agent.share.exchange import Exchange
+
+ADDRESS_WITHIN = 5.0
+"""Seconds within which the service lists this node's address, for it to share its inputs."""
 
 
 def fetch_program(context: NodeContext) -> Workspace:
@@ -22,6 +31,22 @@ def fetch_program(context: NodeContext) -> Workspace:
             code.announce(workspace.commit, context.heartbeat.store)
     context.activity.enter()
     return _with_packages(context, workspace)
+
+
+def exchange_of(context: NodeContext) -> Exchange | None:
+    """Return this node's part in the exchange of inputs; None where there is nothing to share, or nobody."""
+    config, identity = context.config, context.identity
+    if not config.inputs or not config.share_inputs or config.nodes == 1:
+        return None
+    from airflow_provider_ocidist.agent.share.exchange import Exchange
+
+    def address() -> str | None:
+        try:
+            return await_address(identity, context.environ, context.switch.pause, ADDRESS_WITHIN)
+        except TopologyTimeout:
+            return None
+
+    return Exchange(context.rank, config.nodes, context.heartbeat.quick_store, address)
 
 
 def _config(context: NodeContext) -> AgentConfig:

@@ -201,6 +201,8 @@ class Engine:
     def _move_part(self, file: OpenFile, index: int, offset: int, length: int) -> None:
         with _absence_is_an_error(self.source, file.entry):
             self.meter.add_resumed(file.move(index, offset, length, self.meter.add))
+        if file.upload and file.download and (path := file.upload.written_to):
+            file.download.landed(path, offset, length)
         if file.part_done(length):
             self._finish(file)
 
@@ -244,6 +246,8 @@ class Engine:
 
     def _arrived(self, file: OpenFile) -> None:
         copied = self.copied[file.entry.name] = file.result()
+        if file.download and self.target.folder:
+            file.download.landed(self.target.folder / file.name, 0, copied.size)
         if self.on_arrival:
             self.on_arrival(file.entry, copied)
         self.meter.add_file()

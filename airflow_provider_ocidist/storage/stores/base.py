@@ -76,6 +76,9 @@ class Download(ABC):
     def finish(self) -> None:  # noqa: B027 - most places have nothing to add
         """Check the whole again, after every range was read. Raises StorageError when it has changed."""
 
+    def landed(self, path: Path, offset: int, length: int) -> None:  # noqa: B027 - few have a use for it
+        """Learn that a range, or the whole file, lies in a file of this machine now."""
+
 
 class Upload(ABC):
     """One file being written; nothing is visible under its name before `commit`."""
@@ -90,6 +93,11 @@ class Upload(ABC):
     def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
         """Return offsets and lengths of what an earlier attempt has not written of this part."""
         return [(offset, length)]
+
+    @property
+    def written_to(self) -> Path | None:
+        """The file of this machine that holds what was written so far; None where there is none."""
+        return None
 
     @abstractmethod
     def write(self, index: int, offset: int, data: Buffer) -> None:

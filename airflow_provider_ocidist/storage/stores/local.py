@@ -242,6 +242,10 @@ class LocalUpload(Upload):
             self.part.parent.mkdir(parents=True, exist_ok=True)
         raise StorageError(f"cannot create {self.part}: its folder keeps disappearing", uri=str(self.path))
 
+    @property
+    def written_to(self) -> Path:
+        return self.part
+
     def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
         return gaps(self.written, offset, length)
 
