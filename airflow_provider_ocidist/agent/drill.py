@@ -141,7 +141,7 @@ class Drill:
             return own
         read_at, step = self._others
         if time.monotonic() - read_at > OTHERS_INTERVAL:
-            others = read_others(self.heartbeat.quick_store, self.rank, self.config.nodes)
+            others = read_others(self.heartbeat.quick_store, self.heartbeat.report, self.config.nodes)
             step = furthest_step(others, self.heartbeat.launch)
             self._others = time.monotonic(), step
         return step

@@ -22,6 +22,7 @@ from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.mounts import check_mounts
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT
+from airflow_provider_ocidist.agent.stages.admission import Admission
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder, Uploader
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
@@ -58,6 +59,7 @@ class Node:
         self.heartbeat = self.context.heartbeat
         self.gang_end = GangEnd(self.context)
         self.run_watches = RunWatches(self.context, end_gang=self.gang_end.declare)
+        self.heartbeat.watches.append(Admission(self.context, self.gang_end.admit).look)
         self.checkpoints = CheckpointFolder(self.context)
         self.results = Results(self.context, self.checkpoints)
         self.launch: ProgramLaunch | None = None
@@ -121,6 +123,8 @@ class Node:
 
     def _restore(self, workspace: Workspace) -> None:
         """Fetch the checkpoint to resume from; in the place of a lost node not before the others have sent theirs."""
+        if not self.context.is_member:
+            return
         if self.heartbeat.launch:
             try:
                 self._await_others_saved()
@@ -191,7 +195,8 @@ class Node:
         self.context.meter.begin_again()
         # The steps of the launch before are none of this one's.
         self.heartbeat.update(progress=self.context.meter.progress, now=True)
-        self.checkpoints.go_back(workspace, self._await_others_saved())
+        if self.context.is_member:
+            self.checkpoints.go_back(workspace, self._await_others_saved())
 
     def _await_others_saved(self) -> list[NodeReport]:
         config = self.config

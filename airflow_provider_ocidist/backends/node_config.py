@@ -36,6 +36,7 @@ def node_config(
     return AgentConfig(
         run_name=key.name,
         nodes=job.nodes,
+        min_nodes=job.min_nodes,
         run_dir=join(str(job.work_dir), key.name),
         program=replace(job.program, source=source),
         launcher=job.launcher,

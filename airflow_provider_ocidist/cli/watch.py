@@ -78,9 +78,9 @@ def to_the_end(
     `on_replaced` takes the gang whenever nodes of it were replaced; `on_failed` may raise where another gang follows.
     """
     from airflow_provider_ocidist.cli.screen import screen_for
-    from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Replace, Succeed, Wait
+    from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
     from airflow_provider_ocidist.gangs.leases import LeaseKeeper
-    from airflow_provider_ocidist.gangs.replacements import catch_up, replace_lost
+    from airflow_provider_ocidist.gangs.replacements import catch_up, change_nodes
 
     if not may_end_it:
         # Only the owner renews the lease; watching alone does not.
@@ -115,10 +115,10 @@ def to_the_end(
                     screen.warning(
                         "%s: %s; to end it: ocidist cancel %s", ending.cause, ending.message, options.target
                     )
-                case Replace(failures) if may_end_it:
-                    if replace_lost(watch, failures, screen):
+                case Replace() | GoOnWithout() as change if may_end_it:
+                    if change_nodes(watch, change, screen):
                         on_replaced(watch.record.ref)
-                case Replace():
+                case Replace() | GoOnWithout():
                     catch_up(watch, screen)
                 case Wait():
                     pass

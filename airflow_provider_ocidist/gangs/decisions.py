@@ -15,6 +15,7 @@ from airflow_provider_ocidist.gangs import another_gang, durations, verdict
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -48,6 +49,8 @@ class Cancel:
     """End all nodes; record why."""
 
     ending: Ending
+    of_the_rest: bool = False
+    """Whether all nodes that took part have ended, none of them with a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,14 @@ class Replace:
 
     failures: tuple[Restart, ...]
     """Why each is lost, with its rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoOnWithout:
+    """Have the training launched again without the nodes in whose place no machine has come."""
+
+    change: Restart
+    """Why, with the ranks that go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +85,11 @@ class Fail:
     message: str
 
 
+NOT_NEEDED = "the training has ended; what waited to take part is ended too"
 _CONSEQUENCES = (None, Cause.NODE, Cause.HANG)
 """Causes that nodes report when another one was lost."""
 
-Action = Wait | Cancel | Replace | Succeed | Fail
+Action = Wait | Cancel | Replace | GoOnWithout | Succeed | Fail
 Finding = tuple[Cause, str]
 
 
@@ -87,17 +99,22 @@ def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
     A gang ends in one of two ways: all of its nodes are terminal and the outcome is judged, or something is
     found that makes waiting pointless; then it is cancelled first and judged when it has ended.
     """
+    record = durations.with_members(record, status)
+    members = status.only(record.members)
     if status.ended:
-        return _judge(record, status, now)
+        return _judge(record, members, now)
     if record.ending is not None:
         return _cancel_again(record, record.ending, status, now)
-    replacement = _replacement(record, status)
-    for look in _LOOKS if replacement is None else (_past_deadline, _over_budget):
-        finding = look(record, status, now)
+    change = _replacement(record, members) or _going_on_without(record, members)
+    for look in _LOOKS if change is None else (_past_deadline, _over_budget):
+        # All cost money, also those that take no part.
+        finding = look(record, status if look is _over_budget else members, now)
         if finding is not None:
             cause, message = finding
             return Cancel(Ending(cause=cause, message=message, since=now))
-    return replacement or Wait()
+    if members.ended:
+        return Cancel(Ending(cause=Cause.CANCELED, message=NOT_NEEDED, since=now), of_the_rest=True)
+    return change or _growth(record, status) or Wait()
 
 
 def _replacement(record: RunRecord, status: RunStatus) -> Replace | None:
@@ -111,6 +128,56 @@ def _replacement(record: RunRecord, status: RunStatus) -> Replace | None:
         return None
     failures = [_loss(node, record, status) for node in lost]
     return Replace(tuple(failures)) if _may_replace(record, status, failures) else None
+
+
+def _going_on_without(record: RunRecord, status: RunStatus) -> GoOnWithout | None:
+    """Return with whom the training goes on where no machine comes in the place of lost ones, and enough are left."""
+    absent = [node for node in status.nodes if _is_absent(node, record)]
+    present = [node for node in status.nodes if node not in absent]
+    if not (absent and record.ref.replaces and status.reports_readable and _go_on(status)):
+        return None
+    if len(present) < (record.min_nodes or record.ref.nodes):
+        return None
+    # What else is lost with its machine is replaced afterwards.
+    if any(each.state.terminal and not _is_lost(each, record) for each in present):
+        return None
+    failures = [_loss(node, record, status) for node in absent if _is_lost(node, record)]
+    if failures and not _may_replace(record, status, failures):
+        return None
+    members = tuple(node.rank for node in present)
+    known = another_gang.lost_gang(
+        Cause.CAPACITY,
+        f"no machine came in the place of {in_words([node.rank for node in absent])}; "
+        f"the training goes on with {in_words(members)}",
+        status,
+    )
+    return None if known is None else GoOnWithout(replace(known, members=members))
+
+
+def _is_absent(node: NodeStatus, record: RunRecord) -> bool:
+    """Whether a node is lost, and no machine has come in its place in time, or none will."""
+    is_replaced = any(each.rank == node.rank for each in record.ref.replaced)
+    if node.state is NodeState.PENDING:
+        return is_replaced and durations.seconds(record, durations.WAITING) >= record.replace_timeout
+    if _not_replaced(node, record) is not None:
+        return node.state.terminal
+    too_late = durations.seconds(record, durations.FAILURE) >= record.replace_timeout
+    return (bool(record.irreplaceable) or too_late) and _is_lost(node, record)
+
+
+def _growth(record: RunRecord, status: RunStatus) -> Replace | None:
+    """Return which missing machines are asked for again, once a gang has gone on without them for a while."""
+    if not durations.is_fewer(record) or durations.seconds(record, durations.FEWER) < record.grow_after:
+        return None
+    missing = [node for node in status.nodes if node.rank not in record.members and node.state.terminal]
+    if not missing or not _go_on(status.only(record.members)):
+        return None
+    return Replace(
+        tuple(
+            Restart(cause=Cause.CAPACITY, message=f"node {node.rank} is asked for again", rank=node.rank)
+            for node in missing
+        )
+    )
 
 
 def _is_lost(node: NodeStatus, record: RunRecord) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Replace, Succeed
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, GoOnWithout, Replace, Succeed
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
-from airflow_provider_ocidist.gangs.replacements import replace_lost
+from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.model.attempts import End
@@ -135,8 +135,8 @@ def _ended(watch: Watch, log: TaskLog) -> str | None:
                     return f"{cause}: {message}"
                 case Cancel(ending):
                     watch.end(ending)
-                case Replace(failures):
-                    replace_lost(watch, failures, log)
+                case Replace() | GoOnWithout() as change:
+                    change_nodes(watch, change, log)
                 case _:
                     pass
             time.sleep(watch.pause(LOOK_INTERVAL))

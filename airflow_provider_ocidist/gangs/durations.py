@@ -27,21 +27,40 @@ BEGUN = "begun"
 """All nodes have run at once."""
 WAITING = "waiting"
 """A gang that had begun waits for a machine again, and nobody has paused it."""
+FEWER = "fewer"
+"""The gang goes on with fewer nodes, and has asked for no other since."""
 
 
 def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
     """Return the record after a look; `elapsed` is in seconds since the look before, 0 for a watcher's first."""
+    record = with_members(record, status)
     known = {each.of: each for each in record.unchanged}
-    found = [_after(known.get(mark.of), mark, elapsed) for mark in _marks(record, status)]
+    marks = _marks(record, status.only(record.members))
+    found = [_after(known.get(mark.of), mark, elapsed) for mark in marks]
     if not status.reports_readable:
         # An unreadable report is neither silence nor a heartbeat.
         found += [each for each in record.unchanged if each.of == PROGRESS or each.of.startswith("node ")]
     return replace(record, unchanged=tuple(found))
 
 
+def with_members(record: RunRecord, status: RunStatus) -> RunRecord:
+    """Return the record with the nodes that take part, as far as their reports say it."""
+    return replace(record, members=status.members) if status.restarts else record
+
+
 def seconds(record: RunRecord, of: str) -> float:
     """Return for how many seconds `of` has looked the same."""
     return next((each.seconds for each in record.unchanged if each.of == of), 0.0)
+
+
+def begin_again(record: RunRecord, of: str) -> RunRecord:
+    """Return the record with `of` measured from 0 again."""
+    return replace(record, unchanged=tuple(each for each in record.unchanged if each.of != of))
+
+
+def is_fewer(record: RunRecord) -> bool:
+    """Whether a gang goes on with fewer nodes than it has."""
+    return 0 < len(record.members) < record.ref.nodes
 
 
 def has_begun(record: RunRecord) -> bool:
@@ -81,6 +100,8 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
         yield _Mark(BEGUN, "")
         if any(each.state is NodeState.PENDING and each.cause is not Cause.CANCELED for each in alive):
             yield _Mark(WAITING, "")
+    if is_fewer(record):
+        yield _Mark(FEWER, f"{record.members} {len(record.ref.replaced)}")
     if not status.reports_readable:
         return
     for each in status.nodes:

@@ -1,4 +1,4 @@
-"""Replacements: a node in the place of a lost one, while the others wait for it. No Airflow."""
+"""Replacements: a node in the place of a lost one, while the others wait for it or go on without it. No Airflow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,29 @@ from dataclasses import replace
 
 from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, near
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.gangs import durations
+from airflow_provider_ocidist.gangs.decisions import GoOnWithout, Replace
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
+
+
+def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> bool:
+    """Bring about what was decided about the nodes of a gang; return whether that is done, or may be done later."""
+    if isinstance(change, Replace):
+        return replace_lost(watch, change.failures, log)
+    return go_on_without(watch, change.change, log)
+
+
+def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> bool:
+    """Have the members of `change` go on without the others; return whether they do. May be repeated, as below."""
+    ref = watch.record.ref
+    try:
+        # The task's log shows it once the nodes do.
+        return near(watch.backend, ref).directories.go_on_without(ref, change)
+    except BackendError as error:
+        log.warning("%s; will ask again", error)
+        return False
 
 
 def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> bool:
@@ -20,15 +40,21 @@ def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> boo
     the next look; what never can be is noted in the watch's record, and the gang is ended then.
     """
     ref, backend = watch.record.ref, near(watch.backend, watch.record.ref)
+    members = watch.record.members
+    waited_for = not members or all(each.rank in members for each in failures)
     try:
         replaces = ReplacesNodes.of(backend)
         now = replaces.current(ref)
         if now.replaced == ref.replaced:
-            if not backend.directories.launch_again(now, failures):
+            if waited_for and not backend.directories.launch_again(now, failures):
                 return _given_up(watch, "its nodes are to end")
             now = replaces.replace_nodes(now, failures)
         backend.gangs.renew(now)
     except BackendError as error:
+        if not waited_for:
+            log.warning("%s; the training goes on with fewer nodes", error)
+            watch.record = durations.begin_again(watch.record, durations.FEWER)
+            return False
         if not error.retryable:
             log.warning("%s; the lost node is not replaced", error)
             return _given_up(watch, str(error))
@@ -62,4 +88,4 @@ def _follow(watch: Watch, now: RunRef, log: TaskLog) -> None:
     for each in now.replaced[known:]:
         assert each.rank is not None
         log.warning("%s: %s; %s takes its place", each.cause, each.message, now.run_ids[each.rank])
-    watch.record = replace(watch.record, ref=now)
+    watch.record = replace(watch.record, ref=now, irreplaceable="")

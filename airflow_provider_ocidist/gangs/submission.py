@@ -22,7 +22,7 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
 from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
 from airflow_provider_ocidist.gangs.candidates import Candidates
-from airflow_provider_ocidist.gangs.decisions import Fail, decide
+from airflow_provider_ocidist.gangs.decisions import Fail, Succeed, decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
@@ -306,7 +306,8 @@ class GangSubmitter:
             if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
                 return False
         elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
-            return False
+            # Of a gang that went on with fewer nodes, the others do not count.
+            return isinstance(action, Succeed)
         self._log.info("found %s of an earlier attempt", ref.key.name)
         return True
 

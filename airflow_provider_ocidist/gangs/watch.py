@@ -178,7 +178,8 @@ class Watch:
 
     def _note_phases(self, status: RunStatus) -> None:
         near_the_end = any(
-            node.report is not None and node.report.phase in NEAR_THE_END for node in status.nodes
+            node.report is not None and node.report.phase in NEAR_THE_END
+            for node in status.only(self.record.members).nodes
         )
         if not near_the_end:
             self._near_the_end_since = None

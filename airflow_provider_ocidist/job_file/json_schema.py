@@ -34,6 +34,16 @@ def json_schema() -> dict[str, Any]:
     job = _section(TrainingJob, definitions)
     job["properties"]["backend"] = _backend(definitions)
     job["required"].remove("backend")
+    number = job["properties"]["nodes"]["anyOf"]
+    job["properties"]["nodes"]["anyOf"] = [
+        *number,
+        {
+            "type": "object",
+            "properties": {"min": {"anyOf": number}, "max": {"anyOf": number}},
+            "required": ["min", "max"],
+            "additionalProperties": False,
+        },
+    ]
     launcher = definitions["LauncherOptions"]["properties"]["kind"]
     launcher["anyOf"] = [{"enum": kinds.names("launchers")}, JINJA]
     del launcher["allOf"]

@@ -29,10 +29,9 @@ Render = Callable[[str], Any]
 __all__ = ["base_of", "build", "dump", "load", "parse", "place_shown", "read"]
 
 DIALECTS = "job_file.dialects"
-NO_RANGE = (
-    "is a range, and a gang ends with as many nodes as it began with: write one number; `restarts.node` replaces "
-    "machines that are lost"
-)
+NO_RANGE = "must be one number, or the least and the most: {min: 2, max: 4}"
+RANGE = {"min": "min_nodes", "max": "nodes"}
+"""Field of the job for each key of a range of nodes."""
 BESIDE_A_QUERY = (
     "is relative to the job file, but an address with a query opens that one file alone: write a whole URI"
 )
@@ -270,8 +269,16 @@ def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, l
     homes = {**{item.name: "backend" for item in fields(options)}, **schema.section_homes(TrainingJob)}
     # The rules need the real options, which replace this one if they can be found.
     stand_in = {"kind": schema.PLACEHOLDER} if isinstance(backend, dict) else backend
-    job, found = schema.check(TrainingJob, {**mapping, "backend": stand_in}, homes=homes, templates=templates)
-    if isinstance(mapping.get("nodes"), Mapping):
+    fields_of_range, paths = _range_of_nodes(mapping.get("nodes"))
+    job, found = schema.check(
+        TrainingJob,
+        {**mapping, **fields_of_range, "backend": stand_in},
+        homes=homes,
+        templates=templates,
+    )
+    if paths:
+        found = [replace(item, path=paths.get(item.path, item.path)) for item in found]
+    elif isinstance(mapping.get("nodes"), Mapping):
         found = [replace(item, message=NO_RANGE) if item.path == "nodes" else item for item in found]
     if not isinstance(backend, dict) or problems:
         return job, [*found, *problems]
@@ -280,6 +287,16 @@ def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, l
     chosen, wrong = schema.check(options, backend, at="backend", homes=homes, templates=templates)
     others, faults = candidates.checked(options, backend, homes, templates=templates)
     return replace(job, backend=_passed_on(replace(chosen, candidates=others))), [*found, *wrong, *faults]
+
+
+def _range_of_nodes(nodes: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the job's fields for a range of nodes, and for each the path at which it is written; none for others."""
+    if not isinstance(nodes, Mapping) or nodes.keys() != RANGE.keys():
+        return {}, {}
+    return (
+        {field: nodes[key] for key, field in RANGE.items()},
+        {field: f"nodes.{key}" for key, field in RANGE.items()},
+    )
 
 
 def _passed_on(options: BackendOptions) -> BackendOptions:

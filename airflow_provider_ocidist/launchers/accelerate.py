@@ -62,6 +62,10 @@ class Accelerate(Launcher):
             *program_command(program),
         ]
 
+    def is_elastic(self, options: LauncherOptions) -> bool:
+        given = given_flags(options.args)
+        return not ("num-machines" in given or "num-processes" in given)
+
     def log_folder(self, options: LauncherOptions, placement: Placement) -> str | None:
         return torchrun.kept_logs(options.args, placement)
 

@@ -76,6 +76,10 @@ class Launcher(ABC):
         """Return the programs that must be found on `PATH`."""
         return ()
 
+    def is_elastic(self, options: LauncherOptions) -> bool:  # noqa: ARG002 - most start one number of nodes
+        """Return whether further launches may have another number of nodes."""
+        return False
+
     def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002 - most need no logins
         """Return whether the first node starts the processes of the others, by logins."""
         return False

@@ -35,6 +35,9 @@ class DeepSpeed(Launcher):
         """Whether the nodes log in to one another: with `--launcher=pdsh`, as in DeepSpeed itself."""
         return nodes > 1 and given_flags(options.args, SHORT).get("launcher") == "pdsh"
 
+    def is_elastic(self, options: LauncherOptions) -> bool:
+        return not ({"launcher", "hostfile", "num-nodes"} & given_flags(options.args, SHORT).keys())
+
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
         return (*ssh.TOOLS, "pdsh") if self.logs_in(options, nodes) else ()
 

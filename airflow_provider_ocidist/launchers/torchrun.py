@@ -44,6 +44,9 @@ class Torchrun(Launcher):
             *program_command(program),
         ]
 
+    def is_elastic(self, options: LauncherOptions) -> bool:
+        return not is_given("nnodes", given_flags(options.args))
+
     def log_folder(self, options: LauncherOptions, placement: Placement) -> str | None:
         return kept_logs(options.args, placement)
 

@@ -74,6 +74,8 @@ class AgentConfig:
     whole."""
     replaces: bool = False
     """Whether the waiting side replaces a lost node; then the other nodes wait for the new one."""
+    min_nodes: int | None = None
+    """Least number of nodes with which the training goes on without those that are not replaced; None: all."""
     reports: bool = True
     """Whether an agent certainly reads this configuration; where not, a node's silence means nothing."""
     require_training: bool = False

@@ -254,6 +254,8 @@ class Limits:
     replace_timeout: Seconds | None = None
     """Longest time for which the others wait for the machine that takes the place of a lost one (`restarts.node`).
     None: `start_timeout`."""
+    grow_after: Seconds = 600.0
+    """Time after which a gang that goes on with fewer nodes (`min_nodes`) asks for the missing machines again."""
     capacity_timeout: SecondsOrZero | None = None
     """Time for which an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1
     hour."""
@@ -324,6 +326,9 @@ class TrainingJob:
     """Name for people; what is created is named after the Airflow task."""
     nodes: Annotated[int, AtLeast(1)] = 1
     """Number of machines."""
+    min_nodes: Annotated[int, AtLeast(1)] | None = None
+    """Least number of machines with which the training goes on when lost ones are not replaced in time; None: `nodes`.
+    `nodes: {min: 2, max: 4}` sets both."""
     program: Program = field(default_factory=Program)
     backend: BackendOptions
     work_dir: str | None = None

@@ -119,7 +119,7 @@ class Slow:
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """Why the training was launched again, on the same machines."""
+    """Why the training was launched again, on the same machines, or on fewer or more of them."""
 
     cause: Cause
     message: str
@@ -133,6 +133,8 @@ class Restart:
     seconds: float | None = None
     """Seconds from the end of the launch before until every node that has measured it had its first step; None: not
     known."""
+    members: tuple[int, ...] = ()
+    """Ranks of the nodes that take part from then on; empty: all."""
 
 
 @dataclass(frozen=True, kw_only=True)

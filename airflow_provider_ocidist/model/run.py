@@ -207,6 +207,12 @@ class RunRecord:
     """Seconds in which the machine that takes the place of a lost one has to be there."""
     irreplaceable: str = ""
     """Why no lost node of this gang is replaced any more, though the job allows it; empty: it is."""
+    min_nodes: int | None = None
+    """Least number of nodes with which the gang goes on without those that are not replaced; None: all."""
+    grow_after: float = 600.0
+    """Seconds after which a gang that has gone on so asks for the missing machines again."""
+    members: tuple[int, ...] = ()
+    """Ranks of the nodes that take part, by the last report that says so; empty: all."""
 
     @classmethod
     def of(
@@ -236,6 +242,8 @@ class RunRecord:
             budget=budget_of(limits, ref.price),
             restarts=job.restarts,
             replace_timeout=limits.replaced_within,
+            min_nodes=job.min_nodes,
+            grow_after=limits.grow_after,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from airflow_provider_ocidist.backports import StrEnum, dataclass
@@ -86,6 +87,12 @@ class RunStatus:
     lost_seconds: float = 0.0
     """Seconds of the nodes that were replaced by these (`RunRef.lost_seconds`)."""
 
+    def only(self, ranks: Collection[int]) -> RunStatus:
+        """Return the state of these nodes alone; empty: of all."""
+        return (
+            replace(self, nodes=tuple(each for each in self.nodes if each.rank in ranks)) if ranks else self
+        )
+
     @property
     def ended(self) -> bool:
         return all(node.state.terminal for node in self.nodes)
@@ -121,6 +128,11 @@ class RunStatus:
         return tuple(
             replace(restart, seconds=took.get(launch)) for launch, restart in enumerate(found, start=1)
         )
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks of the nodes that take part, as far as they report it; empty: all."""
+        return self.restarts[-1].members if self.restarts else ()
 
     @property
     def is_crash_loop(self) -> bool:

@@ -168,7 +168,7 @@ class GangCleanup:
         return len(newest) == len(keys) and all(
             node.state is NodeState.SUCCEEDED
             for _, status in self._seen(list(newest.values()))
-            for node in status.nodes
+            for node in status.only(status.members).nodes
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -16,10 +16,10 @@ from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Replace, Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
 from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
-from airflow_provider_ocidist.gangs.replacements import replace_lost
+from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
@@ -346,16 +346,16 @@ class TrainingTry:
                     case Cancel(ending):
                         if not watch.end(ending):
                             self._pause(watch)
-                    case Replace(failures):
-                        self._replace(watch, failures)
+                    case Replace() | GoOnWithout() as change:
+                        self._change(watch, change)
                     case Succeed(warning):
                         return self._succeed(watch, warning)
                     case Fail(cause, message):
                         self.outcome.fail(watch, cause, message)
 
-    def _replace(self, watch: TaskWatch, failures: Sequence[Restart]) -> None:
-        """Bring about nodes in the place of lost ones; until that is done, this process does not defer."""
-        if not replace_lost(watch, failures, self._log):
+    def _change(self, watch: TaskWatch, change: Replace | GoOnWithout) -> None:
+        """Replace lost nodes, or have the others go on without; until that is done, this process does not defer."""
+        if not change_nodes(watch, change, self._log):
             self._pause(watch)
             return
         self._ref = watch.record.ref

@@ -180,7 +180,7 @@ def _seen_failure(record: TaskRecord, snapshot: Snapshot, now: float) -> Failure
     match decide(known, snapshot.status, now if snapshot.status.at is None else snapshot.status.at):
         case Fail(cause, message):
             return Failure.of(cause, message, known, snapshot.status)
-        case Cancel(ending):
+        case Cancel(ending, of_the_rest=False):
             return Failure.of(ending.cause, ending.message, known, snapshot.status)
     return None
 

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.backends.capabilities import OpensById
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, Replace, Succeed
+from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed
 from airflow_provider_ocidist.gangs.replacements import catch_up
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
@@ -84,9 +84,9 @@ class RunWait(SensorWait):
             case Fail(cause, message):
                 self._watched.write_the_rest()
                 raise _failed(cause, message)
-            case Replace():
+            case Replace() | GoOnWithout():
                 catch_up(self._watched, self._log)
-            case Cancel(ending):
+            case Cancel(ending, of_the_rest=False):
                 # A node has failed; the owner ends the others, and the outcome is certain.
                 raise _failed(ending.cause, ending.message)
         return None

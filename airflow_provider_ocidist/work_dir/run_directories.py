@@ -125,7 +125,7 @@ class RunDirectories:
                     restarts = _explained(agreed, failures)
                     wanted = replace(request, restarts=restarts, lost=_ranks(failures))
                 else:
-                    failure = _unspoken(failures)
+                    failure = replace(_unspoken(failures), members=agreed[-1].members if agreed else ())
                     wanted = StopRequest(
                         cause=failure.cause,
                         message=failure.message,
@@ -137,6 +137,27 @@ class RunDirectories:
         except (StorageError, OSError, ValueError, TypeError) as error:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
         raise BackendError(f"{ref.key.name}: its stop request keeps changing", retryable=True)
+
+    def go_on_without(self, ref: RunRef, change: Restart) -> bool:
+        """Have the nodes that `change` names begin another launch without the others.
+
+        Return whether they do: a request to end the run stays. Raises BackendError.
+        """
+        try:
+            store, prefix = self._run_dirs.at(ref.run_dir)
+            for _ in range(WRITERS):
+                etag, request = _stop_request(store, prefix)
+                if request is not None and not request.restarts:
+                    return False
+                agreed = request.restarts if request else ()
+                if agreed and agreed[-1].members == change.members:
+                    return True
+                wanted = StopRequest(cause=change.cause, message=change.message, restarts=(*agreed, change))
+                if store.write_if(prefix + STOP_FILE, wanted.to_json(), etag):
+                    return True
+        except (StorageError, OSError, ValueError, TypeError) as error:
+            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+        raise BackendError(f"{ref.key.name}: its stop request is written all the time", retryable=True)
 
     def drill_journal(self, ref: RunRef, rank: int) -> DrillJournal | None:
         """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""

@@ -189,8 +189,8 @@ SECONDS = "must be a number of seconds above 0, or as 90s, 15m, 2h, 1d"
 TRUE = "true (YAML reads yes and on so too)"
 PLACE = "must be a URI, as oci://bucket@namespace/path, or an absolute path"
 LIMITS = (
-    "max_runtime, max_node_hours, max_cost, start_timeout, replace_timeout, capacity_timeout, join_timeout, "
-    "hang_timeout, idle, lost_timeout, stop_grace"
+    "max_runtime, max_node_hours, max_cost, start_timeout, replace_timeout, grow_after, capacity_timeout, "
+    "join_timeout, hang_timeout, idle, lost_timeout, stop_grace"
 )
 NO_YAML = "is not valid YAML:"
 
@@ -206,8 +206,11 @@ WRONG = {
     "nodes: 1.0": [f"line 3: nodes: {WHOLE}, not 1.0"],
     "nodes: '2'": [f"line 3: nodes: {WHOLE}, not '2': remove the quotes"],
     "nodes: yes": [f"line 3: nodes: {WHOLE}, not {TRUE}"],
-    "nodes: {min: 2, max: 4}": [
-        f"line 3: nodes: {parsing.NO_RANGE}",
+    "nodes: {least: 2, max: 4}": [f"line 3: nodes: {parsing.NO_RANGE}"],
+    "nodes: {min: 0, max: 4}\nrestarts: {node: 1}": [f"line 3: nodes.min: {WHOLE}, not 0"],
+    "nodes: {min: 1, max: many}\nrestarts: {node: 1}": [f"line 3: nodes.max: {WHOLE}, not 'many'"],
+    "nodes: {min: 5, max: 4}\nrestarts: {node: 1}": [
+        "line 3: nodes: must have no greater min than max: 5 is more than 4"
     ],
     "nodes: [2]": [f"line 3: nodes: {WHOLE}, not a list"],
     "nodes:": [f"line 3: nodes: is empty, and {WHOLE}"],

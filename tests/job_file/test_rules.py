@@ -59,7 +59,17 @@ RIGHT = [
     {"outputs": [{"path": "out", "uri": "${RESULTS}/x", "nodes": "all", "when": "always"}]},
     {"outputs": [{"path": "out", "uri": "oci://b@n/${JOB_RUN_OCID}/"}]},
     {"nodes": 2, "main_env": {"A": "1"}, "worker_env": {"A": "2"}},
+    {"nodes": {"min": 2, "max": 4}, "restarts": {"node": 1}},
+    {"nodes": 4, "min_nodes": 4, "restarts": {"node": 1}, "launcher": {"kind": "accelerate"}},
+    {
+        "nodes": {"min": 1, "max": 2},
+        "restarts": {"node": 1},
+        "launcher": {"kind": "deepspeed"},
+        "backend": {"kind": "local"},
+    },
 ]
+
+RANGE = {"nodes": {"min": 2, "max": 4}, "restarts": {"node": 1}}
 
 
 @pytest.mark.parametrize("values", RIGHT)
@@ -123,6 +133,28 @@ WRONG = [
     (
         {"outputs": [{"path": "a", "uri": "oci://b@n/", "when": "never"}]},
         "outputs.0.when: must be one of 'success', 'always', not 'never'",
+    ),
+    ({**RANGE, "restarts": {}}, "restarts.node: is 0, and the job has a range of nodes"),
+    *(
+        ({**RANGE, "launcher": launcher}, "launcher: starts one number of nodes, the job has a range of them")
+        for launcher in (
+            {"kind": "mpirun"},
+            {"kind": "python"},
+            {"kind": "deepspeed", "args": ["--launcher=pdsh"]},
+            {"kind": "torchrun", "args": ["--nnodes=4"]},
+            {"kind": "accelerate", "args": ["--num_machines", "4"]},
+        )
+    ),
+    *(
+        (
+            {**RANGE, "image": "i", "backend": {"kind": kind}},
+            f"backend.kind: is '{kind}', and a gang there cannot lose one node",
+        )
+        for kind in ("pytorchjob", "trainjob", "runai")
+    ),
+    (
+        {**RANGE, "backend": {"topology": "multi_node"}},
+        "backend.topology: must be job_runs for a range of nodes",
     ),
 ]
 

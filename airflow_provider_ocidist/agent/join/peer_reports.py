@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model.members import others_of
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -24,9 +25,14 @@ def read_report(store: Store, rank: int) -> NodeReport | None:
         return None
 
 
-def read_others(store: Store, rank: int, nodes: int) -> list[NodeReport | None]:
-    """Return the reports of all nodes but this one, by rank; None for those that cannot be read now."""
-    return [read_report(store, other) for other in range(nodes) if other != rank]
+def read_reports(store: Store, ranks: Iterable[int]) -> list[NodeReport | None]:
+    """Return the reports of these nodes; None for those that cannot be read now."""
+    return [read_report(store, rank) for rank in ranks]
+
+
+def read_others(store: Store, own: NodeReport, nodes: int) -> list[NodeReport | None]:
+    """Return the reports of all others that take part in the launch of the node that has this report, by rank."""
+    return read_reports(store, others_of(own, nodes))
 
 
 def furthest_step(reports: Iterable[NodeReport | None], launch: int) -> int | None:

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, NodeIdentity, identity_of
-from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_report
+from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_report, read_reports
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.members import members_of, others_of
 from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
@@ -136,12 +137,13 @@ def count_devices(environ: Mapping[str, str]) -> int:
 
 
 def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
-    """Return all nodes' reports, by rank, once every node is ready for this launch of the training.
+    """Return the members' reports, by rank, once every one is ready for this launch of the training.
 
     Raises TopologyTimeout, naming the missing ones; a known node that still fetches is waited for as long as it
     sends heartbeats, and makes progress at least once in `timeout`.
     """
-    gathering = Gathering(store, heartbeat.report.rank, nodes, heartbeat.launch)
+    own = heartbeat.report
+    gathering = Gathering(store, others_of(own, nodes), len(own.restarts))
     began = time.monotonic()
     deadline = (began if heartbeat.launch else heartbeat.began_at) + timeout
     pause, say_at = FIRST_LOOK, began + SAY_INTERVAL
@@ -157,7 +159,8 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
         heartbeat.switch.pause(pause)
         pause = pause_after(now - began, min(LAST_LOOK, pause * 1.5), LONGEST_PAUSE)
     return [
-        heartbeat.report if rank == heartbeat.report.rank else gathering.ready[rank] for rank in range(nodes)
+        heartbeat.report if rank == own.rank else gathering.ready[rank]
+        for rank in members_of(own.restarts, nodes)
     ]
 
 
@@ -198,11 +201,11 @@ class SucceededBefore(Exception):
 class Gathering:
     """Nodes that have joined."""
 
-    def __init__(self, store: Store, rank: int, nodes: int, launch: int = 0) -> None:
+    def __init__(self, store: Store, others: Sequence[int], launch: int = 0) -> None:
         self.store = store
         self.launch = launch
-        self.awaited = set(range(nodes)) - {rank}
-        self.nodes = nodes
+        self.awaited = set(others)
+        self.nodes = len(others) + 1
         self.ready: dict[int, NodeReport] = {}
         self.fetching: dict[int, NodeReport] = {}
         self.seen_at: dict[int, float] = {}
@@ -287,7 +290,8 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
     """
     began = time.monotonic()
     beats = Beats()
-    while any(_at_work(report, beats) for report in read_others(store, rank, nodes)):
+    others = [other for other in range(nodes) if other != rank]
+    while any(_at_work(report, beats) for report in read_reports(store, others)):
         waited = time.monotonic() - began
         if waited > limit or signalled.wait(pause_after(waited, LAST_LOOK, LONGEST_PAUSE)):
             return
@@ -307,7 +311,7 @@ def await_others_saved(
     beats = Beats()
     began = read_at = heard_at = time.monotonic()
     while True:
-        others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
+        others = read_others(heartbeat.store, heartbeat.report, nodes)
         known = [report for report in others if report]
         behind = [report for report in known if len(report.restarts) < heartbeat.launch]
         if len(known) == len(others):
@@ -334,16 +338,18 @@ def _at_work(report: NodeReport | None, beats: Beats) -> bool:
 def placement_of(
     config: AgentConfig, reports: Sequence[NodeReport], place: NodeIdentity, environ: Mapping[str, str]
 ) -> Placement:
-    """Return this node's placement among all the nodes."""
-    address = reports[place.rank].address
+    """Return this node's placement among the members, which are numbered anew where some are missing."""
+    number = [report.rank for report in reports].index(place.rank)
+    address = reports[number].address
     # Each launch has its own id: processes that the launch before has left must not join.
-    restarts = len(reports[place.rank].restarts)
+    restarts = len(reports[number].restarts)
     rendezvous = f"{config.run_name}-restart-{restarts}" if restarts else config.run_name
-    master = place.master or reports[0].address
+    # The platform names the node of rank 0.
+    master = (None if reports[0].rank else place.master) or reports[0].address
     gpus = count_devices(environ)
     return Placement(
-        rank=place.rank,
-        nodes=config.nodes,
+        rank=number,
+        nodes=len(reports),
         processes_per_node=config.launcher.processes_per_node or max(1, gpus),
         gpus=gpus,
         master_address=master,

@@ -50,7 +50,7 @@ class PeerWatch:
         answers: Callable[[str], bool] | None = None,
     ) -> None:
         self.heartbeat = heartbeat
-        own = heartbeat.report.rank
+        own = [report.rank for report in reports].index(heartbeat.report.rank)
         self.others = [*reports[own + 1 :], *reports[:own]]
         self.alone_after = alone_after
         self.declare = declare

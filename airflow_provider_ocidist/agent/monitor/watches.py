@@ -128,7 +128,7 @@ class Watches:
 
     def _others(self) -> list[NodeReport | None]:
         # Read between two beats: an answer slower than a beat counts as unknown.
-        return read_others(self.heartbeat.quick_store, self.heartbeat.report.rank, self.config.nodes)
+        return read_others(self.heartbeat.quick_store, self.heartbeat.report, self.config.nodes)
 
     def _all_reports(self) -> list[NodeReport]:
         return [report for report in [self.heartbeat.report, *self._others()] if report]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -19,9 +20,8 @@ def show_folder(folder: Path, run_name: str, rank: int) -> None:
         logger.warning("the checkpoint folder %s cannot be written: %s", folder, error)
 
 
-def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int, ...]:
-    """Return the ranks of the nodes that have a checkpoint folder of their own; remove the marks of all others."""
-    others = [other for other in range(nodes) if other != rank]
+def nodes_apart(folder: Path, run_name: str, rank: int, others: Sequence[int]) -> tuple[int, ...]:
+    """Return which of the others have a checkpoint folder of their own; remove the marks of the rest."""
     # Looked up by name: a network file system may return an old listing.
     apart = tuple(other for other in others if not _is_marked(folder, run_name, other))
     # Our own is removed last: a node that does not see it removes its own.

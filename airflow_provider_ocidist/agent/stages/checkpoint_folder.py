@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Union
 
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
+from airflow_provider_ocidist.agent.join.peer_reports import read_report
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.checkpoints import (
     checkpoint_folder,
@@ -72,11 +73,11 @@ class CheckpointFolder:
     def compare(self, workspace: Workspace) -> None:
         """Find out which nodes share the folder; all have put their marks into theirs by now."""
         context, folder = self.context, self.path(workspace)
-        nodes, run_name = context.config.nodes, context.config.run_name
-        if self.settings is None or self.settings.uri is None or nodes == 1:
+        run_name = context.config.run_name
+        if self.settings is None or self.settings.uri is None or context.config.nodes == 1:
             return
         if context.is_main:
-            context.heartbeat.update(apart=nodes_apart(folder, run_name, context.rank, nodes))
+            context.heartbeat.update(apart=nodes_apart(folder, run_name, context.rank, context.others))
         else:
             hide_folder(folder, run_name, context.rank, context.main_rank)
 
@@ -128,9 +129,11 @@ class CheckpointFolder:
     def _is_own(self, others: Iterable[NodeReport]) -> bool:
         """Whether the main node has found that it cannot see this node's folder."""
         context = self.context
-        return any(
-            report.rank == context.main_rank and context.rank in (report.apart or ()) for report in others
-        )
+        main = next((report for report in others if report.rank == context.main_rank), None)
+        if main is None:
+            # It is lost, and the others go on without it: its last report is still there.
+            main = read_report(context.heartbeat.store, context.main_rank)
+        return main is not None and context.rank in (main.apart or ())
 
     def _restore(self, folder: Path, checkpoints: Checkpoints) -> None:
         context, config, heartbeat = self.context, self.context.config, self.context.heartbeat
@@ -187,7 +190,7 @@ class CheckpointFolder:
             program=ProgramState(step=lambda: meter.step, loss_at=meter.loss_at, announced=meter.announced),
             on_published=self._report_published,
             shards=shards if context.config.nodes > 1 else None,
-            sharing=[rank for rank in range(context.config.nodes) if rank not in (context.rank, *apart)],
+            sharing=[rank for rank in context.others if rank not in apart],
             fetched=self._fetched,
             restarts=context.config.restarts != Restarts(),
         )

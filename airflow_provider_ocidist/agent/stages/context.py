@@ -21,6 +21,7 @@ from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
+from airflow_provider_ocidist.model.members import members_of, others_of
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
@@ -52,6 +53,16 @@ class NodeContext:
     def is_main(self) -> bool:
         """Whether the process of global rank 0 runs here: then checkpoints and outputs are here too."""
         return self.rank == self.main_rank
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node takes part in this launch; else it waits until another one names it."""
+        return self.rank in members_of(self.heartbeat.report.restarts, self.config.nodes)
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The ranks of the other nodes that take part in this launch."""
+        return others_of(self.heartbeat.report, self.config.nodes)
 
     def masked(self, text: str) -> str:
         """Return a text without this node's secrets."""

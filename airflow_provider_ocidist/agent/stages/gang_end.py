@@ -26,6 +26,7 @@ from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.job import Restarts
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 
 logger = logging.getLogger("ocidist")
@@ -53,6 +54,20 @@ class GangEnd:
         message = f"{message}; {why_not}" if why_not else message
         asked = self.ask_others(cause, message, restarts, hang=stop.stacks)
         self.context.switch.ask(replace(stop, message=message, restarts=asked))
+
+    def admit(self, ranks: Sequence[int]) -> None:
+        """Have the training launched again with nodes that wait to take part, unless it ends anyway."""
+        if self.context.switch.stop is not None or self._ended_before(self._others()):
+            return
+        before = self.heartbeat.report.restarts
+        members = tuple(sorted({self.context.rank, *self.context.others, *ranks}))
+        message = f"{in_words(ranks)} came late; the training goes on with {in_words(members)}"
+        step = self.context.meter.step_now()
+        # No failure: it is charged to no budget.
+        change = Restart(cause=Cause.CAPACITY, message=message, step=step, members=members)
+        asked = self.ask_others(Cause.CAPACITY, message, (*before, change))
+        if asked:
+            self.context.switch.ask(Stop(message=message, restarts=asked))
 
     def agreed(self, ended: Ended, *, follows: bool) -> Ended:
         """Return how a launch that has succeeded here ends: another node may just have asked for another launch.
@@ -91,6 +106,9 @@ class GangEnd:
         """Ask all nodes to end; return the restarts where the training is launched again, as all nodes see them."""
         if self.config.nodes == 1:
             return restarts
+        if not self.context.is_member:
+            # The others train without this node.
+            return ()
         request = StopRequest(
             cause=cause,
             message=self.context.masked(message),
@@ -154,6 +172,7 @@ class GangEnd:
             # Many programs report their steps on one node only.
             step=furthest_step(others, self.heartbeat.launch) if own_step is None else own_step,
             checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
+            members=before[-1].members if before else (),
         )
         if is_crash_loop(before, failure):
             self.heartbeat.update(crash_loop=True)
@@ -192,7 +211,7 @@ class GangEnd:
         return None
 
     def _others(self) -> list[NodeReport | None]:
-        return read_others(self.heartbeat.store, self.context.rank, self.config.nodes)
+        return read_others(self.heartbeat.store, self.heartbeat.report, self.config.nodes)
 
 
 def _was_stopped(report: NodeReport) -> bool:

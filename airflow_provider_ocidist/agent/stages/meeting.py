@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.join.topology import (
     await_address,
     meet,
@@ -12,10 +15,16 @@ from airflow_provider_ocidist.agent.join.topology import (
     require_own_addresses,
 )
 from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import public_key
 from airflow_provider_ocidist.errors import DifferentCheckpoints
 from airflow_provider_ocidist.launchers.base import Launcher, Placement
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
+
+logger = logging.getLogger("ocidist")
+
+ADMISSION_INTERVAL = 5.0
+"""Seconds between two looks of a node that takes no part at whether the others have ended."""
 
 
 def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
@@ -29,6 +38,8 @@ def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
     address = await_address(context.identity, context.environ, context.switch.pause, timeout)
     key = public_key(launcher, config.launcher, config.nodes, context.folder)
     heartbeat.update(phase=Phase.JOINING, address=address, public_key=key, now=True)
+    if not context.is_member:
+        _await_admission(context)
     reports = meet(heartbeat.store, heartbeat, nodes=config.nodes, timeout=timeout)
     require_own_addresses(reports)
     _require_same_checkpoint(reports)
@@ -36,11 +47,21 @@ def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
     return reports
 
 
+def _await_admission(context: NodeContext) -> NoReturn:
+    """Wait for the launch that names this node, which ends this one. Raises Stopped, also when the others are done."""
+    logger.info("the others train without this node: it takes part after their next checkpoint")
+    while True:
+        context.switch.pause(ADMISSION_INTERVAL)
+        others = read_others(context.heartbeat.quick_store, context.heartbeat.report, context.config.nodes)
+        if all(report and report.phase is Phase.DONE for report in others):
+            context.switch.ask(Stop(message="the training has ended without this node"))
+
+
 def take_place(context: NodeContext, launcher: Launcher, reports: Sequence[NodeReport]) -> Placement:
     """Return this node's placement among all; record which of them is the main node."""
     placement = placement_of(context.config, reports, context.identity, context.environ)
     placement = replace(placement, folder=str(context.folder))
-    context.main_rank = launcher.main_node(context.config.launcher, placement)
+    context.main_rank = reports[launcher.main_node(context.config.launcher, placement)].rank
     context.heartbeat.update(main=context.is_main)
     return placement
 

@@ -72,7 +72,7 @@ class ProgramLaunch:
         logger.info(
             "node %d of %d: %s launched after %.2f s",
             context.rank,
-            config.nodes,
+            self.placement.nodes,
             config.launcher.kind,
             time.monotonic() - context.heartbeat.began_at,
         )
@@ -103,7 +103,7 @@ class ProgramLaunch:
             # Before the program's own folders: ours runs what it hides there.
             "PYTHONPATH": os.pathsep.join([PROGRAM_FOLDER, environment_paths(workspace, context.environ)]),
             "PATH": program_paths(workspace, context.environ),
-            RANK_VARIABLE: str(context.rank),
+            RANK_VARIABLE: str(self.placement.rank),
             "OCIDIST_NODES": str(self.placement.nodes),
             "OCIDIST_RESTARTS": str(context.heartbeat.launch),
             "OCIDIST_RUN_NAME": config.run_name,
@@ -130,7 +130,7 @@ class ProgramLaunch:
         context = self.context
         deadline = time.monotonic() + STACKS_LIMIT
         while time.monotonic() < deadline:
-            reports = read_others(context.heartbeat.store, context.rank, context.config.nodes)
+            reports = read_others(context.heartbeat.store, context.heartbeat.report, context.config.nodes)
             if all(
                 report and (report.stands is not None or report.phase in (Phase.SAVING, Phase.DONE))
                 for report in reports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_provider_ocidist.agent.join.peer_reports import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import read_reports
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor.node_hours import BudgetWatch, spent_before
 from airflow_provider_ocidist.agent.monitor.recovery import RecoveryClock
@@ -80,11 +80,13 @@ class RunWatches:
         budget = budget_of(config.limits, config.price)
         if budget is None:
             return None
+        # Also those that take no part cost money.
+        others = [rank for rank in range(config.nodes) if rank != context.rank]
         return BudgetWatch(
             budget,
             config.price,
             config.nodes,
-            others=lambda: read_others(context.heartbeat.quick_store, context.rank, config.nodes),
+            others=lambda: read_reports(context.heartbeat.quick_store, others),
             declare=lambda message: self.end_gang(Stop(cause=Cause.BUDGET, message=message)),
         )
 

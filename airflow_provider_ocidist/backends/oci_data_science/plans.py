@@ -52,6 +52,10 @@ NO_SUBNET_FOR_IMAGE = (
     "is needed: the nodes of this image talk through a subnet that allows traffic within itself; where the image "
     "starts the agent of ocidist, topology multi_node needs none"
 )
+NO_SUBNET_FOR_A_RANGE = (
+    "is needed: a range of nodes needs topology job_runs, in which each node is a run of its own, and those "
+    "talk through a subnet"
+)
 
 
 def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
@@ -106,6 +110,8 @@ def resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciData
     missing = [f"backend.{name}" for name in needed if not filled[name]]
     missing += [] if work_dir else ["work_dir"]
     problems = [Problem(path, MISSING) for path in missing]
+    if job.min_nodes is not None and job.backend.topology == "auto" and not filled["subnet_id"]:
+        problems.append(Problem("backend.subnet_id", NO_SUBNET_FOR_A_RANGE))
     if job.nodes > 1 and not filled["subnet_id"] and job.backend.topology == "job_runs":
         problems.append(Problem("backend.subnet_id", NO_SUBNET_FOR_IMAGE if job.container else NO_SUBNET))
     if problems:

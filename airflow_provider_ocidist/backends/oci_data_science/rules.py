@@ -79,6 +79,19 @@ def _place(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("backend.managed_network", "is the opposite of 'subnet_id': remove one of them")
 
 
+def _range(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    if job.min_nodes is None:
+        return
+    if options.topology == "multi_node":
+        yield Problem(
+            "backend.topology",
+            "must be job_runs for a range of nodes: the one run of multi_node ends with any node",
+        )
+    if job.container is not None:
+        yield Problem("container", "has no agent on the nodes, which a range of nodes needs")
+
+
 def _conda(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
     given = [name for name in ("conda_slug", "conda_uri") if getattr(options, name) is not None]
@@ -179,4 +192,4 @@ def _defined_tags(job: TrainingJob) -> Iterator[Problem]:
                 yield Problem(path, f"a value has at most {MAX_TAG_VALUE} characters")
 
 
-RULES = (_ocids, _shape, _place, _conda, _container, _artifact, mounts.rules, _tags, _defined_tags)
+RULES = (_ocids, _shape, _place, _range, _conda, _container, _artifact, mounts.rules, _tags, _defined_tags)

@@ -60,6 +60,7 @@ RULES: Sequence[Rule] = (
     code.paths_in_the_code,
     code.secret,
     node.launcher,
+    node.elastic,
     node.environment,
     node.dependencies,
     node.container,

@@ -10,13 +10,23 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.rules.code import requirements_in_the_code
 from airflow_provider_ocidist.job_file.rules.values import arguments, can_be_argument, inside
+from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Fault, why_impossible
-from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
+from airflow_provider_ocidist.model.job import LauncherOptions, TrainingJob, is_placeholder
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "OCIDIST_"
 SHORTEST_LEASE = 60.0
 """Least seconds of a lease: Airflow takes a triggerer for dead after 30 s without a heartbeat."""
+NO_REPLACEMENT = (
+    "is 0, and the job has a range of nodes: a lost machine is asked for again before the others go on without it. Say "
+    "how many may be lost"
+)
+FIXED_NUMBER = "starts one number of nodes, the job has a range of them"
+NO_SINGLE_NODE = (
+    "is {kind!r}, and a gang there cannot lose one node: the platform makes or ends all together. A range of nodes is "
+    "for oci_data_science in topology job_runs, and for local"
+)
 
 
 def launcher(job: TrainingJob) -> Iterator[Problem]:
@@ -27,6 +37,37 @@ def launcher(job: TrainingJob) -> Iterator[Problem]:
     except LookupError as error:
         yield Problem("launcher.kind", str(error.args[0]))
     yield from arguments("launcher.args", job.launcher.args)
+
+
+def elastic(job: TrainingJob) -> Iterator[Problem]:
+    """Require what a gang needs that goes on with fewer nodes when machines are lost."""
+    if job.min_nodes is None:
+        return
+    if job.min_nodes > job.nodes:
+        yield Problem("nodes", f"must have no greater min than max: {job.min_nodes} is more than {job.nodes}")
+    if job.restarts.node == 0:
+        yield Problem("restarts.node", NO_REPLACEMENT)
+    kinds_of_launchers, launched = kinds.names("launchers"), job.launcher
+    if launched.kind in kinds_of_launchers and not _launcher(launched.kind).is_elastic(launched):
+        able = [name for name in kinds_of_launchers if _launcher(name).is_elastic(LauncherOptions(kind=name))]
+        yield Problem(
+            "launcher", f"{FIXED_NUMBER}: take {' or '.join(able)} without such arguments of your own"
+        )
+    kind = job.backend.kind
+    if kind in kinds.names("backends") and not _replaces_nodes(kind):
+        yield Problem("backend.kind", NO_SINGLE_NODE.format(kind=kind))
+
+
+def _replaces_nodes(kind: str) -> bool:
+    # Most jobs do not ask, and a DAG file is read often.
+    from airflow_provider_ocidist.backends.capabilities import ReplacesNodes
+
+    return issubclass(kinds.load("backends", kind).BACKEND, ReplacesNodes)
+
+
+def _launcher(kind: str) -> Launcher:
+    found: Launcher = kinds.load("launchers", kind).LAUNCHER
+    return found
 
 
 def environment(job: TrainingJob) -> Iterator[Problem]:

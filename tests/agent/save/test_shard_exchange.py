@@ -681,7 +681,7 @@ def test_a_node_that_hides_while_the_main_looks_still_counts_as_sharing(
             unmark(folder, run_name, 2)
 
     monkeypatch.setattr(folder_marks, "_unmark", and_the_last_hides)
-    assert nodes_apart(tmp_path, "run", 0, 3) == ()
+    assert nodes_apart(tmp_path, "run", 0, (1, 2)) == ()
 
 
 def test_marks_show_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> None:
@@ -690,5 +690,5 @@ def test_marks_show_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> 
         show_folder(folder, "run", rank)
     hide_folder(own, "run", 2, main_rank=0)
     hide_folder(shared, "run", 1, main_rank=0)
-    assert nodes_apart(shared, "run", 0, 3) == (2,)
+    assert nodes_apart(shared, "run", 0, (1, 2)) == (2,)
     assert list(shared.iterdir()) == list(own.iterdir()) == []

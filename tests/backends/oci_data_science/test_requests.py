@@ -138,6 +138,14 @@ def test_several_nodes_of_such_an_image_need_a_subnet() -> None:
     assert problem.startswith("backend.subnet_id: is needed: the nodes of this image talk through a subnet")
 
 
+def test_a_range_of_nodes_needs_a_subnet_since_each_node_is_a_run_of_its_own() -> None:
+    wanted: dict[str, Any] = {"nodes": {"min": 1, "max": 2}, "restarts": {"node": 1}}
+    (problem,) = problems_of(connection={"subnet_id": ""}, **wanted)
+    assert problem.startswith("backend.subnet_id: is needed: a range of nodes needs topology job_runs")
+    config = AgentConfig.from_env(environment_of(a_plan(**wanted)))
+    assert (config.nodes, config.min_nodes) == (2, 1)
+
+
 def test_what_pins_an_image_needs_one() -> None:
     assert problems_of(backend={"image_digest": "sha256:1"}) == ["backend.image_digest: needs an 'image'"]
 

@@ -1,0 +1,411 @@
+"""Which nodes of a gang go on when some are lost and not replaced, and that all of them agree on it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity
+from airflow_provider_ocidist.agent.join.topology import placement_of
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.decisions import (
+    Action,
+    Cancel,
+    Fail,
+    GoOnWithout,
+    Replace,
+    Succeed,
+    Wait,
+    decide,
+)
+from airflow_provider_ocidist.gangs.durations import observe
+from airflow_provider_ocidist.job import Program, Restarts
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.members import members_of
+from airflow_provider_ocidist.model.report import Phase, Progress, Restart, StopRequest
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from tests.gangs.test_replacement_rules import (
+    LOST,
+    NOW,
+    a_gang,
+    a_node,
+    a_record,
+    a_ref,
+    a_report,
+    gone,
+    looked,
+)
+
+FEWER = Restart(cause=Cause.CAPACITY, message="on with two", members=(0, 1))
+SEED = random.randrange(1_000_000)
+
+
+def elastic(ref: RunRef | None = None, **changes: Any) -> RunRecord:
+    given: dict[str, Any] = {
+        "min_nodes": 2,
+        "replace_timeout": 100.0,
+        "grow_after": 50.0,
+        "ref": ref or a_ref(),
+        **changes,
+    }
+    return replace(a_record(), **given)
+
+
+def waiting(rank: int) -> NodeStatus:
+    """Return a survivor that has ended its launch, and waits for the one in the place of the lost node."""
+    return a_node(rank, report=a_report(rank, phase=Phase.FETCHING, restarts=(LOST,)))
+
+
+def fewer(*others: NodeStatus, phase: Phase = Phase.TRAINING, **changes: Any) -> RunStatus:
+    """Return a gang of three that goes on with nodes 0 and 1."""
+    trains = [
+        a_node(rank, report=a_report(rank, phase=phase, restarts=(LOST, FEWER), **changes)) for rank in (0, 1)
+    ]
+    return RunStatus(nodes=(*trains, *others))
+
+
+# When it goes on with fewer
+
+
+def test_a_gang_goes_on_without_the_node_in_whose_place_no_machine_comes_in_time() -> None:
+    record, status = elastic(a_ref(replaced=(replace(LOST, rank=2),))), a_gang()
+    status = replace(status, nodes=(waiting(0), waiting(1), a_node(2, NodeState.PENDING, report=None)))
+    assert decide(looked(record, status, 99.0), status, NOW) == Wait()
+    action = decide(looked(record, status, 100.0), status, NOW)
+    assert isinstance(action, GoOnWithout)
+    assert (action.change.members, action.change.cause) == ((0, 1), Cause.CAPACITY)
+    assert (
+        action.change.message
+        == "no machine came in the place of node 2; the training goes on with nodes 0, 1"
+    )
+
+
+@pytest.mark.parametrize(
+    "record, node, after",
+    [
+        (elastic(), gone(2), 100.0),
+        (elastic(irreplaceable="the limit of the service"), gone(2), 0.0),
+        (
+            elastic(a_ref(replaced=(replace(LOST, rank=2),))),
+            gone(2, cause=Cause.CAPACITY, details="Out of host capacity.", report=None),
+            0.0,
+        ),
+    ],
+    ids=["asked for in vain", "refused for good", "no capacity"],
+)
+def test_a_refused_replacement_ends_the_wait_for_it(
+    record: RunRecord, node: NodeStatus, after: float
+) -> None:
+    status = RunStatus(nodes=(waiting(0), waiting(1), node))
+    action = decide(looked(record, status, after), status, NOW)
+    assert isinstance(action, GoOnWithout)
+    assert action.change.members == (0, 1)
+    assert isinstance(decide(looked(replace(record, min_nodes=None), status, after), status, NOW), Cancel)
+    assert isinstance(decide(looked(replace(record, min_nodes=3), status, after), status, NOW), Cancel)
+
+
+def test_a_gang_may_lose_its_first_node() -> None:
+    status = RunStatus(nodes=(gone(0), waiting(1), waiting(2)))
+    action = decide(looked(elastic(), status, 100.0), status, NOW)
+    assert isinstance(action, GoOnWithout)
+    assert action.change.members == (1, 2)
+
+
+def test_what_a_budget_does_not_allow_to_replace_ends_the_gang() -> None:
+    spent = elastic(a_ref(replaced=(LOST, replace(LOST, step=4))), irreplaceable="refused")
+    status = RunStatus(nodes=(a_node(0), a_node(1), gone(2)))
+    assert isinstance(decide(spent, status, NOW), Cancel)
+
+
+# While it has fewer
+
+
+def test_the_lost_node_counts_no_more_and_is_asked_for_again_after_a_while() -> None:
+    status = fewer(gone(2))
+    record = elastic()
+    assert decide(looked(record, status, 49.0), status, NOW + 10_000) == Wait()
+    action = decide(looked(record, status, 50.0), status, NOW + 10_000)
+    assert isinstance(action, Replace)
+    assert [(each.rank, each.cause) for each in action.failures] == [(2, Cause.CAPACITY)]
+
+
+def test_the_next_request_comes_a_while_after_the_last() -> None:
+    asked = elastic(a_ref(replaced=(replace(LOST, rank=2, cause=Cause.CAPACITY),)))
+    status = fewer(gone(2, cause=Cause.CAPACITY, details="Out of host capacity.", report=None))
+    before = looked(elastic(), status, 60.0)
+    record = observe(replace(before, ref=asked.ref), status, 30.0)
+    assert decide(record, status, NOW) == Wait()
+    assert isinstance(decide(observe(record, status, 50.0), status, NOW), Replace)
+
+
+def test_a_machine_that_is_awaited_is_not_asked_for_again_and_may_take_any_time() -> None:
+    status = fewer(a_node(2, NodeState.PENDING, report=None))
+    record = looked(elastic(a_ref(replaced=(replace(LOST, rank=2),))), status, 100_000.0)
+    assert decide(record, status, NOW + 100_000) == Wait()
+
+
+def test_a_node_that_waits_to_take_part_may_be_silent_and_shows_no_progress() -> None:
+    late = a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER), progress=None)
+    status = fewer(a_node(2, report=late))
+    record = looked(elastic(lost_timeout=10.0, hang_timeout=None), status, 0.0)
+    moved = fewer(a_node(2, report=late), heartbeat_at=NOW + 30)
+    assert decide(observe(record, moved, 30.0), moved, NOW) == Wait()
+
+
+def test_a_further_loss_is_replaced_as_ever_and_the_lost_one_before_stays_out() -> None:
+    trains = a_node(0, report=a_report(0, restarts=(LOST, FEWER)))
+    lost = gone(1, report=a_report(1, restarts=(LOST, FEWER), progress=Progress(step=9)))
+    action = decide(elastic(), RunStatus(nodes=(trains, lost, gone(2))), NOW)
+    assert isinstance(action, Replace)
+    assert [each.rank for each in action.failures] == [1]
+
+
+# How it ends
+
+
+DONE: dict[str, Any] = {"phase": Phase.DONE, "exit_code": 0}
+
+
+def ended(state: NodeState, *others: NodeStatus) -> RunStatus:
+    status = fewer(*others, **DONE) if state is NodeState.SUCCEEDED else fewer(*others)
+    return replace(
+        status, nodes=tuple(replace(each, state=state) if each.rank < 2 else each for each in status.nodes)
+    )
+
+
+def test_those_who_took_part_decide_over_success() -> None:
+    status = ended(NodeState.SUCCEEDED, gone(2))
+    assert isinstance(decide(elastic(), status, NOW), Succeed)
+    assert isinstance(decide(elastic(), ended(NodeState.FAILED, gone(2)), NOW), Fail)
+
+
+def test_what_waited_to_take_part_is_ended_with_the_training_and_does_not_count() -> None:
+    late = a_node(2, report=a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER)))
+    status = ended(NodeState.SUCCEEDED, late)
+    action = decide(elastic(), status, NOW)
+    assert isinstance(action, Cancel)
+    assert action.of_the_rest
+    record = elastic(ending=action.ending)
+    over = ended(NodeState.SUCCEEDED, replace(late, state=NodeState.CANCELED))
+    assert isinstance(decide(record, over, NOW + 1), Succeed)
+
+
+def test_the_failure_of_those_who_took_part_is_the_reason_to_end_the_rest() -> None:
+    late = a_node(2, report=a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER)))
+    failed = [
+        a_node(
+            rank,
+            NodeState.FAILED,
+            report=a_report(rank, cause=Cause.USER, message="m", restarts=(LOST, FEWER)),
+        )
+        for rank in (0, 1)
+    ]
+    action = decide(elastic(), RunStatus(nodes=(*failed, late)), NOW)
+    assert isinstance(action, Cancel)
+    assert (action.ending.cause, action.of_the_rest) == (Cause.USER, False)
+
+
+def test_without_reports_the_members_are_those_last_seen() -> None:
+    status = fewer(gone(2))
+    record = observe(elastic(), status, 0.0)
+    blind = RunStatus(
+        nodes=tuple(replace(each, report=None) for each in status.nodes), reports_readable=False
+    )
+    later = observe(observe(record, blind, 0.0), blind, 1000.0)
+    assert later.members == (0, 1)
+    assert decide(later, blind, NOW) == Wait()
+    assert RunRecord.from_json(later.to_json()).members == (0, 1)
+
+
+# After any sequence of losses and returns
+
+
+class World:
+    """A gang, its platform and its nodes, which lose machines and get them back by chance."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.nodes = dice.randrange(2, 6)
+        self.least = dice.randrange(1, self.nodes + 1)
+        self.step = 7
+        self.agreed: tuple[Restart, ...] = ()
+        self.record = elastic(
+            a_ref(self.nodes), min_nodes=self.least, restarts=Restarts(node=10_000), deadline=None
+        )
+        self.states = {rank: a_node(rank) for rank in range(self.nodes)}
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return members_of(self.agreed, self.nodes)
+
+    @property
+    def status(self) -> RunStatus:
+        return RunStatus(nodes=tuple(self.states[rank] for rank in range(self.nodes)))
+
+    def happens(self) -> None:
+        """Let a node be lost, or a machine come, or nothing happen."""
+        self.step += 1
+        node = self.states[self.dice.randrange(self.nodes)]
+        if node.state is NodeState.RUNNING and self.dice.random() < 0.4:
+            self.states[node.rank] = replace(node, state=NodeState.FAILED, details="exit code 137")
+        elif node.state is NodeState.PENDING and self.dice.random() < 0.5:
+            self.states[node.rank] = replace(node, state=NodeState.RUNNING, report=a_report(node.rank))
+        late = [each.rank for each in self.states.values() if self._waits(each)]
+        if late and self.dice.random() < 0.5 and self._trains():
+            members = tuple(sorted({*self.members, *late}))
+            self.agreed = (*self.agreed, Restart(cause=Cause.CAPACITY, message="late", members=members))
+        self._report()
+
+    def _waits(self, node: NodeStatus) -> bool:
+        return node.state is NodeState.RUNNING and node.rank not in self.members
+
+    def _trains(self) -> bool:
+        return all(self.states[rank].state is NodeState.RUNNING for rank in self.members)
+
+    def _report(self) -> None:
+        for rank, node in self.states.items():
+            if node.state is NodeState.RUNNING:
+                phase = Phase.TRAINING if rank in self.members else Phase.JOINING
+                report = a_report(
+                    rank,
+                    phase=phase,
+                    restarts=self.agreed,
+                    progress=Progress(step=self.step),
+                    heartbeat_at=NOW + self.step,
+                )
+                self.states[rank] = replace(node, report=report)
+
+    def decided(self) -> Action:
+        self.record = observe(self.record, self.status, self.dice.choice((1.0, 40.0, 120.0)))
+        return decide(self.record, self.status, NOW)
+
+    def replaces(self, failures: tuple[Restart, ...]) -> None:
+        ranks = [each.rank for each in failures if each.rank is not None]
+        assert all(self.states[rank].state is NodeState.FAILED for rank in ranks)
+        if all(rank in self.members for rank in ranks):
+            launch = max(
+                len(report.restarts) if (report := self.states[rank].report) else 0 for rank in ranks
+            )
+            if len(self.agreed) <= launch:
+                before = self.agreed[-1].members if self.agreed else ()
+                self.agreed = (*self.agreed, replace(failures[0], members=before))
+        if self.dice.random() < 0.5:
+            return
+        ref = self.record.ref
+        self.record = replace(self.record, ref=replace(ref, replaced=(*ref.replaced, *failures)))
+        for rank in ranks:
+            there: dict[str, Any] = {"state": NodeState.PENDING, "cause": None, "details": None}
+            refused: dict[str, Any] = {
+                "state": NodeState.FAILED,
+                "cause": Cause.CAPACITY,
+                "details": "Out of host capacity.",
+            }
+            how = there if self.dice.random() < 0.6 else refused
+            self.states[rank] = replace(self.states[rank], report=None, **how)
+
+    def check(self) -> None:
+        """The members are a part of the gang, not too small, and each has a place of its own among them."""
+        members = self.members
+        assert self.least <= len(members)
+        assert list(members) == sorted(set(members))
+        assert set(members) <= set(range(self.nodes))
+        config = AgentConfig(run_name="r", nodes=self.nodes, run_dir="/r", program=Program(script="x.py"))
+        reports = [
+            a_report(rank, address=f"10.0.0.{rank + 1}", restarts=self.agreed) for rank in self.members
+        ]
+        places = [placement_of(config, reports, NodeIdentity(rank=rank), {}) for rank in members]
+        assert [place.rank for place in places] == list(range(len(members)))
+        assert {place.nodes for place in places} == {len(members)}
+        assert len({(place.master_address, place.master_port, place.addresses) for place in places}) == 1
+        assert [place.address for place in places] == list(places[0].addresses)
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_after_any_losses_and_returns_enough_nodes_go_on_each_with_a_place_of_its_own(number: int) -> None:
+    seed = SEED + number
+    print("seed", seed)
+    world = World(random.Random(seed))
+    for _ in range(60):
+        world.happens()
+        match world.decided():
+            case GoOnWithout(change):
+                assert set(change.members) < set(world.members)
+                world.agreed = (*world.agreed, change)
+            case Replace(failures):
+                world.replaces(failures)
+            case Cancel() | Fail():
+                running = [rank for rank in world.members if world.states[rank].state is NodeState.RUNNING]
+                assert len(running) < world.least or not running
+                return
+            case _:
+                pass
+        world._report()
+        world.check()
+
+
+# What they agree on
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_whoever_asks_for_the_next_launch_all_nodes_agree_on_who_takes_part(
+    tmp_path: Path, number: int
+) -> None:
+    seed = SEED + number
+    print("seed", seed)
+    dice, nodes = random.Random(seed), 4
+    store, run_dirs = open_store(str(tmp_path)), RunDirs(open_store)
+    directories, ref = RunDirectories(run_dirs, run_dirs), a_ref(nodes, run_dir=str(tmp_path))
+    beats = [Heartbeat(store, a_report(rank), StopSwitch()) for rank in range(nodes)]
+    known: dict[int, tuple[int, ...]] = {}
+
+    def fails(beat: Heartbeat) -> None:
+        before = beat.report.restarts
+        failure = Restart(
+            cause=Cause.USER,
+            message=f"of {beat.report.rank}",
+            rank=beat.report.rank,
+            members=before[-1].members if before else (),
+        )
+        request = StopRequest(cause=Cause.USER, message="m", restarts=(*before, failure))
+        beat.ask_all_to_stop(request)
+
+    def hears(beat: Heartbeat) -> None:
+        if request := beat.read_stop_request():
+            beat.update(restarts=request.restarts)
+
+    for _ in range(60):
+        beat = dice.choice(beats)
+        store.write(report_of(beat.report.rank), beat.report.to_json())
+        members = tuple(sorted(dice.sample(range(nodes), dice.randrange(2, nodes + 1))))
+        match dice.randrange(4):
+            case 0:
+                fails(beat)
+            case 1:
+                assert directories.go_on_without(ref, replace(FEWER, members=members))
+            case 2:
+                assert directories.launch_again(ref, [replace(LOST, rank=beat.report.rank)])
+            case _:
+                hears(beat)
+        written = [StopRequest.from_json(store.read(STOP_FILE)).restarts] if store.exists(STOP_FILE) else []
+        for restarts in [*written, *(each.report.restarts for each in beats)]:
+            for launch, restart in enumerate(restarts, start=1):
+                assert known.setdefault(launch, restart.members) == restart.members
+
+
+def test_a_gang_that_is_to_end_is_not_launched_with_fewer(tmp_path: Path) -> None:
+    store, run_dirs = open_store(str(tmp_path)), RunDirs(open_store)
+    directories, ref = RunDirectories(run_dirs, run_dirs), a_ref(run_dir=str(tmp_path))
+    final = StopRequest(cause=Cause.CANCELED, message="enough").to_json()
+    store.write(STOP_FILE, final)
+    assert not directories.go_on_without(ref, FEWER)
+    assert store.read(STOP_FILE) == final
