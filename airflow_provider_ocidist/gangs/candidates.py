@@ -114,13 +114,18 @@ class Candidates:
             )
         return choice.number
 
-    def refuse(self, key: RunKey, candidate: str, cause: Cause, message: str) -> bool:
-        """Record that a candidate was refused; return whether the job has one that was not."""
+    def refuse(
+        self, key: RunKey, candidate: str, cause: Cause, message: str, at: float | None = None
+    ) -> bool:
+        """Record that a candidate was refused; return whether the job has one that was not.
+
+        `at`: Unix time of the refusal, by the service's clock; None: now.
+        """
         number = self.number_of(candidate)
         if cause not in NO_MACHINE or number is None:
             return False
         now = now_at(self._backend)
-        refusal = Refusal(cause=cause, message=message, at=now, nodes=self._job.nodes)
+        refusal = Refusal(cause=cause, message=message, at=now if at is None else at, nodes=self._job.nodes)
         self._own[number] = refusal
         self._backend.directories.refusals.note(self.plan(key, number), refusal)
         return self.several and choose(self._job.nodes, self._refused(key), now).is_free

@@ -38,6 +38,7 @@ from airflow_provider_ocidist.model.run import (
     RunKey,
     RunRecord,
     RunRef,
+    RunStatus,
     Tries,
 )
 
@@ -289,6 +290,7 @@ class GangSubmitter:
         if not any(ref.run_ids):
             return True
         (status,) = self._backend.status([ref])
+        self._note_refusal(ref, known, status)
         states = [node.state for node in status.nodes if node.run_id]
         if NodeState.ENDING in states:
             # The earlier try was killed, and cancelled the gang.
@@ -307,6 +309,17 @@ class GangSubmitter:
             return False
         self._log.info("found %s of an earlier attempt", ref.key.name)
         return True
+
+    def _note_refusal(self, ref: RunRef, known: Sequence[Attempt], status: RunStatus) -> None:
+        """Record that the service had no machine for a gang, if the try that requested it died before it saw that."""
+        attempt = next((each for each in known if each.key == ref.key and each.end is None), None)
+        refused = (node for node in status.nodes if node.state.terminal and node.cause in NO_MACHINE)
+        node = next(refused, None)
+        if attempt is None or node is None or node.cause is None or status.has_trained:
+            return
+        message = f"node {node.rank}: {node.details}"
+        # The service may have refused long before this try began.
+        self._candidates.refuse(ref.key, attempt.candidate, node.cause, message, node.finished_at)
 
     def _note_created(self, attempt: Attempt, ref: RunRef, try_number: int) -> None:
         """Save a live gang in Airflow; a failure is harmless, since the work directory records it too."""

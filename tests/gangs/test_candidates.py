@@ -27,7 +27,7 @@ from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
-from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key
+from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
 
 SEED = random.randrange(10_000)
@@ -328,6 +328,29 @@ def test_a_later_try_adopts_the_gang_of_a_candidate(
     first = submit({"shape": SECOND}, key=key)
     later = submit({"shape": SECOND}, key=key, number=2)
     assert (later.run_ids, later.candidate) == (first.run_ids, f"shape {SECOND}")
+
+
+def test_a_retry_does_not_ask_for_machines_that_were_refused_after_the_worker_had_died(
+    backend: OciDataScience, nodes: Callable[..., None], ends: Callable[[RunRef], RunRef]
+) -> None:
+    nodes(shape=FIRST, failure=NO_CAPACITY)
+    nodes(shape=SECOND, never_starts=True)
+    key, job, ti = a_key(), parsing.build(job_with({"shape": SECOND})), Ti()
+    ti.run_id = key.run_id
+    dead = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
+    wait_until(backend, dead.ref, lambda status: status.ended)
+    later = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2)
+    ends(later.ref)
+    assert (later.ref.key.attempt, later.ref.candidate) == (2, f"shape {SECOND}")
+    runs = runs_of(backend, ti)
+    assert [shape_of(run) for run in runs] == [FIRST] * 2 + [SECOND] * 2
+    refused, other = backend.directories.refusals.of(Candidates(backend, job, log).plans(key))
+    assert refused
+    assert refused.cause is Cause.CAPACITY
+    assert refused.at in [run.time_finished.timestamp() for run in runs[:2]], (
+        "when it came, not when it was seen"
+    )
+    assert other is None
 
 
 class Killed(BaseException):

@@ -264,17 +264,17 @@ class Machines:
         if alive:
             self._ended(run, 137)
 
-    def lose(self, rank: int) -> None:
-        """A machine vanishes, with all that runs on it."""
+    def lose(self, rank: int, noticed: float | None = None) -> None:
+        """A machine vanishes, with all that runs on it; the service sees that `noticed` seconds later."""
         for machine in self.all:
             if machine.rank == rank and not machine.process.dead:
-                machine.gang.hurt(f"node {rank} vanished")
+                self.rules.lost(machine.gang)
+                machine.gang.hurt(f"node {rank} vanished", passes=self.scenario.restarts[2] > 0)
                 machine.is_over = True
                 machine.process.kill("its machine vanishes")
                 clerk = Process(self.world, f"service of {machine.run.id.rpartition('.')[2]}")
-                clerk.spawn(
-                    self._ended, machine.run, 137, delay=self.world.between(5, 200, "noticed", machine.run.id)
-                )
+                delay = noticed or self.world.between(5, 200, "noticed", machine.run.id)
+                clerk.spawn(self._ended, machine.run, 137, delay=delay)
                 return
 
     def show_oddly(self, rank: int, state: str, seconds: float) -> None:

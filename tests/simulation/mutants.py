@@ -342,9 +342,9 @@ MUTANTS = (
     _one(
         "a node restores before the others have saved",
         "15.1",
-        "agent/node.py",
-        "go_back(workspace, self._await_others_saved())",
-        "go_back(workspace, [])",
+        "agent/join/topology.py",
+        "            if not behind:\n",
+        "            if True:\n",
         "restore|order|healthy gang ended|not launched again",
     ),
     _one(
@@ -362,6 +362,61 @@ MUTANTS = (
         "        if self._is_own(others):",
         "        if False:",
         "wholeness|restore|order",
+    ),
+    _one(
+        "a lost machine costs a new gang",
+        "15.1",
+        "gangs/decisions.py",
+        "    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None",
+        "    return None",
+        "not replaced",
+    ),
+    _one(
+        "the budget of lost machines is ignored",
+        "15.1",
+        "gangs/decisions.py",
+        "    ended = [node.report for node in status.nodes if node.report and node.state.terminal]\n",
+        "    return True\n    ended = []\n",
+        "budget|crash loop",
+    ),
+    Mutant(
+        "a silent machine is replaced while it may live",
+        "15.1",
+        "gangs/decisions.py",
+        (
+            (
+                "    lost = [node for node in status.nodes if node.state.terminal]\n",
+                "    lost = [each for each in status.nodes if _silent_for(record, each) > 30.0]\n",
+            ),
+            (
+                "    if node.state is not NodeState.FAILED or (report is not None and report.cause is not None):",
+                "    if report is not None and report.cause is not None:",
+            ),
+            (
+                "def _is_lost(node:",
+                (
+                    "def _silent_for(record, node):\n    return durations.seconds(record, durations.node(node.rank))\n"
+                    "\n\ndef _is_lost(node:"
+                ),
+            ),
+        ),
+        "two nodes of one rank",
+    ),
+    _one(
+        "a machine in the place of a lost one is asked for without an idempotency token",
+        "15.1",
+        f"{_OCI}replacements.py",
+        "opc_retry_token=token",
+        "opc_retry_token=None",
+        "two nodes of one rank|budget",
+    ),
+    _one(
+        "what was refused while no worker lived is asked for again",
+        "9",
+        "gangs/submission.py",
+        "        self._note_refusal(ref, known, status)\n",
+        "",
+        "candidates",
     ),
     _one(
         "nodes compare only the step that they restored",

@@ -36,8 +36,8 @@ def _as_many(blocking: Outcome, name: str) -> tuple[int, ...]:
 
 def paths(scenario: Scenario) -> Mapping[str, Scenario]:
     """Return the same training on each path."""
-    # How often a task asks for machines goes by its try, of which a worker that dies takes one. What is refused while
-    # no worker looks is not recorded, so the next try asks for another candidate, which may be there sooner (s8.100).
+    # How often a task asks for machines goes by its try, of which a worker that dies takes one; when it asks decides
+    # which candidate is there by then (s8.100).
     # A deadline or a budget ends a gang amid a save or just after it, by the second in which somebody looks. Where that
     # was trained to its end, the next gang has nothing left to train, which is another result (w7.0, s8.300).
     plain = replace(

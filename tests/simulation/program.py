@@ -67,6 +67,9 @@ class Habits:
     """Prints no steps."""
 
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>'
+ECHO = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.9]:1234"
+"""What a rank raises where another is gone."""
 FAULTS = {
     "ValueError": ("program", "ValueError: simulated"),
     "OutOfMemory": ("program", "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
@@ -433,9 +436,7 @@ class Program:
         if gang.broken is not None:
             self.world.sleep(1.0 + 4.0 * self.world.chance("echo", gang.number, self.rank))
             if self.habits.on_sigterm == "dies" or self.signalled is None:
-                self.say(
-                    "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.9]:1234"
-                )
+                self.say(f"{TRACEBACK}\n  loss.backward()\n{ECHO}")
                 self.end(1)
 
     def _last_save(self) -> None:
@@ -486,9 +487,7 @@ class Program:
     def _raise(self) -> None:
         budget, text = FAULTS[self.habits.raises]
         self.gang.fail(self, budget, self.habits.raises)
-        self.say(
-            f'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n  connect("{SECRET}")'
-        )
+        self.say(f'{TRACEBACK}\n  connect("{SECRET}")')
         self.say(text)
         self.end(1)
 

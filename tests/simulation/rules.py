@@ -75,8 +75,12 @@ class Rules:
         """Those of which every byte is in the store."""
         self.leases: dict[str, float] = {}
         self.reports: dict[str, float] = {}
-        self.saving: set[str] = set()
-        """Those whose node has last said that it saves."""
+        self.phases: dict[str, str] = {}
+        """By report: in which phase its node is, as it says itself."""
+        self.counting: set[int] = set()
+        """Gangs of which a node has reported a step."""
+        self.losses: list[tuple[Gang, bool]] = []
+        """Gangs that have lost a machine, and whether a node had reported a step by then."""
         self.silences: dict[str, tuple[float, float]] = {}
         """By report: when a silence began that was longer than the nodes bear, and when it was over."""
         self.told: dict[int, float] = {}
@@ -172,7 +176,10 @@ class Rules:
             if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
                 self.silences[name] = self.reports[name], self.world.now
             self.reports[name] = self.world.now
-            (self.saving.add if b'"phase": "SAVING"' in stored.data else self.saving.discard)(name)
+            if phase := _PHASE.search(stored.data):
+                self.phases[name] = phase[1].decode()
+            if _STEP.search(stored.data) and (counting := self._gang_of(folder.removesuffix("/nodes"))):
+                self.counting.add(counting.number)
             self._check_cause(folder.removesuffix("/nodes"), stored)
 
     def _published(self, folder: str, stored: Stored) -> None:
@@ -271,7 +278,8 @@ class Rules:
     def _check_shape(self, shape: str) -> None:
         """What was refused lately is not asked for while the job has another shape that was not."""
         scenario, now = self.scenario, self.world.now
-        disturbed = scenario.windows or scenario.rates or scenario.events
+        befell = {event.what for event in scenario.events} - {"kill_worker"}
+        disturbed = scenario.windows or scenario.rates or befell
         # A node that is not there in time is a refusal too.
         if not scenario.candidates or disturbed or scenario.late_node or scenario.stuck_fetching >= 0:
             return
@@ -294,6 +302,8 @@ class Rules:
         if self.world.current is not None:
             self.creators.setdefault(job_id, self.world.current.process)
         rank = run.tags.get("ocidist-rank")
+        if "ocidist-incarnation" in run.tags:
+            self._check_replacement(self.machines.gang_of(run))
         for other in self.service.runs.values():
             is_same = (
                 other is not run and other.body["jobId"] == job_id and other.tags.get("ocidist-rank") == rank
@@ -326,11 +336,18 @@ class Rules:
 
     def reason_to_end(self, gang: Gang) -> str | None:
         """Return what may rightly end a gang now; None where it is well."""
+        return self._reason_to_give_up(gang) or self._silence(gang) or self._stands_still(gang)
+
+    def _reason_to_give_up(self, gang: Gang) -> str | None:
+        """Return why a node may rightly end itself before its program starts; None where all is well.
+
+        That the others have not heard of it is no reason: it may go on as soon as it reaches the store.
+        """
         looks = (
             self._harm,
             self._act,
             self._late,
-            self._silence,
+            self._abandoned,
             self._refused,
             self._without_store,
             self._went_apart,
@@ -345,7 +362,7 @@ class Rules:
         has_any = self.truth.complete_of(gang.number) or any(gang.restored.values())
         if gang.exits.get(0) == 0 and self.scenario.checkpoints and not has_any:
             return "it ended without a checkpoint"
-        runs = self.runs_of(gang)
+        runs = self.holders(gang)
         if len(runs) < self._runs_wanted(gang) or gang.job_id not in self.announced:
             return "its submission was not complete"
         if any(run.state in TERMINAL and run.state != "SUCCEEDED" for run in runs):
@@ -380,7 +397,8 @@ class Rules:
             and min(now, window.end) - max(began, window.begin) > self.scenario.join_timeout - 5.0
             for window in self.scenario.windows
         )
-        return "nothing could be fetched for long" if away and not gang.trained else None
+        trains = gang.trained and any(program.exit_code is None for program in gang.programs.values())
+        return "nothing could be fetched for long" if away and not trains else None
 
     def _went_apart(self, gang: Gang) -> str | None:
         """Whether a checkpoint of an earlier gang was published while its nodes restored theirs, one after another."""
@@ -392,16 +410,18 @@ class Rules:
         return "a checkpoint came amid its restores" if late and not gang.trained else None
 
     def _late(self, gang: Gang) -> str | None:
-        now, scenario, runs = self.world.now, self.scenario, self.runs_of(gang)
-        began = min((run.created for run in runs), default=now)
+        now, scenario, runs = self.world.now, self.scenario, self.holders(gang)
+        began = min((run.created for run in self.runs_of(gang)), default=now)
         if scenario.max_runtime is not None and now - began > scenario.max_runtime - 5:
             return "its time was over"
         if self._budget_is_used():
             return "its budget was used up"
         if any(run.state == "ACCEPTED" and now - run.created > scenario.start_timeout - 5 for run in runs):
             return "a node did not start in time"
-        started = [run.started for run in runs if run.started is not None]
-        last = now if len(started) < len(runs) else max(started, default=now)
+        # A machine in the place of a lost one begins much later than the others.
+        first = [run for run in runs if "ocidist-incarnation" not in run.tags]
+        started = [run.started for run in first if run.started is not None]
+        last = now if len(started) < len(first) else max(started, default=now)
         if started and last - min(started) > scenario.join_timeout - 10:
             return "a node did not come in time"
         return None
@@ -411,20 +431,31 @@ class Rules:
         budget, early = self.scenario.node_seconds, BEFORE_AGENT * len(runs)
         return budget is not None and self._used(runs) > budget - early
 
-    def _silence(self, gang: Gang) -> str | None:
-        now, scenario = self.world.now, self.scenario
+    def _abandoned(self, gang: Gang) -> str | None:
         renewed = self.leases.get(gang.run_prefix)
-        if renewed is not None and now - renewed > scenario.lease * 0.9:
+        if renewed is not None and self.world.now - renewed > self.scenario.lease * 0.9:
             return "its lease has run out"
-        for run in self.runs_of(gang):
+        return None
+
+    def _stands_still(self, gang: Gang) -> str | None:
+        """Whether nothing counted as progress (docs/failures.md), as of a program that prints no steps."""
+        trains = any(program.exit_code is None for program in gang.programs.values())
+        still = self.world.now - max(gang.moved, default=self.world.now)
+        return "it showed no progress" if trains and still > self.scenario.hang_timeout - 5.0 else None
+
+    def _silence(self, gang: Gang) -> str | None:
+        now = self.world.now
+        for run in self.holders(gang):
             for machine in self.machines.of_run.get(run.id, ()) if run.started is not None else ():
                 name = f"{gang.run_prefix}/nodes/{machine.rank}.json"
+                if machine.is_over and self.phases.get(name) == "DONE":
+                    continue
                 heard = self.reports.get(name, run.started)
                 since, over = self.silences.get(name, (heard, 0.0))
                 # Who looks may not have seen its end.
                 heard = since if now - over < LOOK else heard
                 # A finished model is worth an hour of silence (`limits.save_timeout`).
-                finished = name in self.saving and gang.exits.get(machine.rank) == 0
+                finished = self.phases.get(name) == "SAVING" and gang.exits.get(machine.rank) == 0
                 if now - heard > PEERS_SILENT and not finished and self._reports_blocked(heard):
                     return "a node was not heard of"
         return None
@@ -441,6 +472,10 @@ class Rules:
 
     def runs_of(self, gang: Gang) -> list[Resource]:
         return [run for run in self.service.runs.values() if run.body["jobId"] == gang.job_id]
+
+    def holders(self, gang: Gang) -> list[Resource]:
+        """Return the newest run of each rank: those before it were lost, and replaced."""
+        return list({run.tags.get("ocidist-rank"): run for run in self.runs_of(gang)}.values())
 
     def _runs_wanted(self, gang: Gang) -> int:
         job = self.service.jobs[gang.job_id]
@@ -603,7 +638,7 @@ class Rules:
             gang
             for gang in self.machines.gangs.values()
             if self.live_and_untold(gang)
-            and len(self.runs_of(gang)) == self._runs_wanted(gang)
+            and len(self.holders(gang)) == self._runs_wanted(gang)
             and min(run.created for run in self.runs_of(gang)) < self.world.now - 6.0
         ]
         if before == "running" and self.airflow.worker is not None and self.airflow.worker.dead:
@@ -637,6 +672,9 @@ class Rules:
             return
         left_of = {gang: self.live_and_untold(gang) for gang in gangs}
         untold = [run for left in left_of.values() for run in left]
+        was_refused = all(self.cancel_refused.get(run.id, -1.0) > since for run in untold)
+        if not goes_on_until and "store" in down and was_refused:
+            return  # In five seconds a worker does not ask often; the lease ends the gang (w1x.405).
         if any(
             self.world.now - self.cancel_refused.get(run.id, -STILL_TRIED) < STILL_TRIED for run in untold
         ):
@@ -768,6 +806,35 @@ class Rules:
                 "order", f"success with {handed.label if handed else 'no checkpoint'} instead of {last.label}"
             )
 
+    # machines that are lost
+
+    def lost(self, gang: Gang) -> None:
+        """A machine has vanished."""
+        self.losses.append((gang, gang.number in self.counting))
+
+    def _check_replacement(self, gang: Gang) -> None:
+        made = sum("ocidist-incarnation" in run.tags for run in self.runs_of(gang))
+        if made > (allowed := self.scenario.restarts[BUDGETS.index("node")]):
+            self.violate(
+                "budget", f"{made} machines of gang {gang.number} were replaced: restarts.node is {allowed}"
+            )
+
+    def _check_replaced(self) -> None:
+        """Where nothing else befalls a training, a lost machine costs neither a try nor another gang."""
+        if not self.scenario.only_loss or not self.losses:
+            return
+        gang, counting = self.losses[0]
+        # Before its first step nothing shows that another machine would help; what has ended well is not repeated.
+        if not counting or 0 in gang.exits.values():
+            return
+        airflow, gangs = self.airflow, len(self.machines.gangs)
+        if (airflow.state, airflow.try_number, gangs) != ("success", 1, 1):
+            self.violate(
+                "not replaced",
+                f"a machine of gang {gang.number} was lost, and the task ended as {airflow.state} in try "
+                f"{airflow.try_number}, with {gangs} gangs",
+            )
+
     # launches of one gang
 
     def launched(self, gang: Gang, rank: int, number: int) -> None:
@@ -778,6 +845,9 @@ class Rules:
         # One that was never launched: another node was lost while the last was replaced.
         if number < expected or (number > expected and not self._is_replaced(gang)):
             self.violate("launches", f"{where} is not number {expected}")
+        alive = [each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)]
+        if sum(not each.process.dead for each in alive) > 1 and not self.scenario.zombie:
+            self.violate("two nodes of one rank", f"{where}, while another machine of that rank lives")
         earlier = [each for each in gang.programs.values() if each.launch < number and each.exit_code is None]
         if earlier:
             self.violate(
@@ -820,7 +890,7 @@ class Rules:
             code != 0
             and machine.program is None
             and gang.number not in self.told
-            and self.reason_to_end(gang) is None
+            and self._reason_to_give_up(gang) is None
         ):
             self.violate(
                 "healthy gang ended",
@@ -921,6 +991,7 @@ class Rules:
             self.violate("secret", "the notes hold a secret")
         self._check_log()
         self._check_uploads()
+        self._check_replaced()
 
     def _check_uploads(self) -> None:
         alive = {machine.process.name for machine in self.machines.all if not machine.process.dead}
@@ -938,6 +1009,8 @@ class Rules:
 
 
 _LINE = re.compile(r"#(\d+)#")
+_PHASE = re.compile(rb'"phase": "(\w+)"')
+_STEP = re.compile(rb'"step": \d')
 
 
 def _ends_launch(stored: Stored) -> bool:

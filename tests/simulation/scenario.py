@@ -14,6 +14,8 @@ LAUNCHED_AGAIN = 0.25
 """The share of schedules whose jobs allow restarts."""
 ODD_TOO = 0.4
 """The share of schedules that have one more kind of `_ODDITIES`."""
+LOSES_A_MACHINE = 0.05
+"""The share of schedules that lose a machine for which another may take its place."""
 SHAPES = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4")
 """What a job asks for, and its candidates where it has any."""
 
@@ -71,6 +73,8 @@ class Scenario:
     """Of which there is no machine, from when to when."""
     node_seconds: float | None = None
     """What the job may use (`limits.max_node_hours`)."""
+    only_loss: bool = False
+    """Whether nothing befalls the training but the loss of one machine, which another makes up for."""
     crowd: int = 0
     """Triggers of other tasks that begin to wait in the same triggerer."""
     rates: tuple[Rate, ...] = ()
@@ -109,6 +113,8 @@ def draw(seed: str) -> Scenario:
         scenario = replace(scenario, **_launched_again(dice, scenario, length))
     if dice.random() < ODD_TOO:
         scenario = replace(scenario, **_ODDITIES[dice.choice(sorted(_ODDITIES))](dice, scenario, length))
+    if dice.random() < LOSES_A_MACHINE:
+        scenario = replace(scenario, **_machine_lost(dice, scenario, length))
     # The store refuses a crowd's triggerer for two minutes: the service is then the one way to end a gang.
     ways = tuple(rate for rate in scenario.rates if not (scenario.crowd and rate.calls == "service.cancel"))
     return replace(scenario, rates=ways)
@@ -137,10 +143,23 @@ def _launched_again(dice: random.Random, scenario: Scenario, length: float) -> M
     )
     budgets = dice.choice([1, 2, 9]), dice.choice([0, 1, 3]), dice.choice([0, 1, 2])
     if dice.random() < 0.3:
-        # Most launches end within a moment after a save, which is sent while the others go back.
-        habits = replace(habits, save_every=1, step_seconds=1.0, write_seconds=0.3)
-        nodes = max(2, scenario.nodes)
-        return _merge(scenario, nodes=nodes, restarts=budgets, habits=habits, events=tuple(deaths))
+        # A launch ends a moment after a save, which the main node still sends while the one that failed goes back.
+        habits = replace(
+            habits,
+            layout=dice.choice(["pt", "rolling", "lightning"]),
+            save_every=1,
+            step_seconds=0.3,
+            write_seconds=0.3,
+            pause=0.0,
+            fails_at=max(2, fails_at),
+            fails_rank=1,
+            fails_in_save=False,
+            full_at=0,
+            hangs_at=0,
+            trains_nothing=False,
+        )
+        more = {"nodes": max(2, scenario.nodes), "restarts": budgets, "habits": habits}
+        return {**_CALM, **more} if dice.random() < 0.5 else _merge(scenario, events=tuple(deaths), **more)
     return _merge(scenario, restarts=budgets, habits=habits, events=tuple(deaths))
 
 
@@ -726,8 +745,16 @@ def _other_machines(dice: random.Random, scenario: Scenario, length: float) -> M
         for shape in SHAPES[: 1 + number]
         if dice.random() < 0.6
     ]
+    # What is refused while no worker lives is remembered all the same.
+    deaths = [Event("worker dies", "kill_worker", dice.uniform(6, 40), {})] if dice.random() < 0.3 else []
     return _merge(
-        scenario, topology="job_runs", capacity="there", candidates=number, refused_shapes=tuple(refused)
+        scenario,
+        topology="job_runs",
+        capacity="there",
+        candidates=number,
+        refused_shapes=tuple(refused),
+        retries=max(len(deaths), scenario.retries),
+        events=tuple(deaths),
     )
 
 
@@ -753,6 +780,57 @@ def _cleared_otherwise(dice: random.Random, scenario: Scenario, length: float) -
     if changes.get("topology") == "multi_node":
         changes["nodes"] = max(2, scenario.nodes)
     return _merge(scenario, events=(Event("cleared", "clear", dice.uniform(1, length * 1.6), changes),))
+
+
+_CALM: Mapping[str, Any] = {
+    "rates": (),
+    "windows": (),
+    "events": (),
+    "hidden": None,
+    "crowd": 0,
+    "capacity": "there",
+    "candidates": 0,
+    "refused_shapes": (),
+    "late_node": 0.0,
+    "stuck_fetching": -1,
+    "no_agent": -1,
+    "zombie": False,
+    "canceling_forever": False,
+    "max_runtime": None,
+    "node_seconds": None,
+}
+"""What nothing goes wrong by but the program itself."""
+
+
+def _machine_lost(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A machine is lost amid the training, and its job allows another; half of the time nothing else befalls it.
+
+    Else it may be silent and live; a second one is lost, who waits dies, answers are lost, lists lag.
+    """
+    nodes, at = max(2, scenario.nodes), dice.uniform(30.0, 70.0)
+    rank = dice.randrange(nodes)
+    more: dict[str, Any] = {
+        "nodes": nodes,
+        "topology": "job_runs",
+        "odd_rank": 0,
+        "restarts": (*scenario.restarts[:2], dice.choice([1, 1, 2])),
+        "habits": replace(_lasts(scenario.habits), steps=20, nothing_from=0, fails_later=()),
+    }
+    lost = Event("machine lost", "lose", at, {"rank": rank, "noticed": dice.uniform(2.0, 20.0)})
+    if dice.random() < 0.5:
+        # Without checkpoints, the nodes go on from whatever lies on each.
+        return {**_CALM, **more, "checkpoints": True, "only_loss": True, "events": (lost,)}
+    others = [
+        Event("another lost", "lose", at + dice.uniform(0, 60), {"rank": dice.randrange(nodes)}),
+        Event("worker dies", "kill_worker", at + dice.uniform(2, 40), {}),
+        Event("triggerer dies", "kill_triggerer", at + dice.uniform(2, 40), {}),
+    ]
+    silent = Event("silent", "cut_off", at, {"rank": rank, "seconds": 300.0})
+    events = (dice.choice([lost, lost, silent]), *dice.sample(others, dice.choice([1, 2])))
+    if dice.random() < 0.5:
+        return {**_merge(scenario, events=events), **more}
+    rates = (Rate("lost", "service.create_job_run", 0.3), Rate("stale", "service.list_", 0.6))
+    return {**_merge(scenario, events=events, rates=rates, list_lag=30.0), **more}
 
 
 _ODDITIES = {

@@ -116,6 +116,17 @@ def test_a_reason_of_an_earlier_launch_ends_no_later_one() -> None:
         switch.check()
 
 
+def test_a_node_that_takes_part_later_is_not_ended_for_the_launches_before() -> None:
+    before = (Restart(cause=Cause.USER, message="m"),)
+    switch = StopSwitch()
+    switch.take_part_in(1)
+    switch.ask(Stop(message="past", restarts=before))
+    switch.check()
+    switch.ask(Stop(message="now", restarts=before * 2))
+    with pytest.raises(Stopped, match="now"):
+        switch.check()
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(["signal", "restart"])))
 def test_a_signal_is_never_forgotten_for_another_launch(order: tuple[str, ...]) -> None:
     switch = StopSwitch()
@@ -208,3 +219,8 @@ def test_a_signal_is_a_reason_and_names_itself(name: str) -> None:
     command = [sys.executable, "-c", SIGNALLED, str(int(signal.Signals[name]))]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
     assert printed.strip() == f"this node was stopped by {name} True ()"
+
+
+def test_a_process_that_waits_for_signals_ends_without_one() -> None:
+    program = "from airflow_provider_ocidist.agent.stopping import StopSwitch; StopSwitch().ask_on_signals()"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)

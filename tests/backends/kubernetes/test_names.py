@@ -103,6 +103,9 @@ def test_a_name_is_made_of_dag_task_digest_generation_and_attempt() -> None:
     room = 63 - len(SUFFIXES[0]) - len(tail) - 1
     each = (room - 1) // 2
     assert names.gang_name(long, SUFFIXES[0]) == f"{'d' * each}-{'t' * each}-{tail}"
+    # What cannot be in a name takes no room.
+    odd = replace(long, dag_id="_" + "d" * 99)
+    assert names.gang_name(odd, SUFFIXES[0]).startswith(f"{'d' * each}-{'t' * each}-")
 
 
 def test_a_name_without_letters_at_its_beginning_has_one() -> None:
@@ -148,6 +151,10 @@ def test_labels_and_annotations_say_whose_gang_it_is_and_what_its_nodes_do() -> 
         name.startswith(names.RESERVED) for name in {*more, *names.labels_of(KEY, "x")} - {names.MANAGER}
     )
     assert names.RESERVED == "ocidist/"
+
+
+def test_a_selector_names_all_values_in_one_order() -> None:
+    assert names.any_of("ocidist/task", {"c", "a", "b"}) == "ocidist/task in (a,b,c)"
 
 
 def test_an_object_that_says_nothing_readable_of_a_key_is_nobodys() -> None:

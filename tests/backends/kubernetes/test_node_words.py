@@ -142,7 +142,8 @@ def test_what_has_ended_has_its_time_and_exit_code_and_what_has_begun_its_start(
     assert (node.started_at, node.finished_at, node.exit_code, node.exited) == (NOW, NOW, 3, 3)
     well = looked_at(pod("Succeeded", state=ended(0)))
     assert (well.finished_at, well.exited) == (NOW, 0)
-    assert looked_at(pod(state={"running": {}})).finished_at is None
+    running = looked_at(pod(state={"running": {}}))
+    assert (running.finished_at, running.exited) == (None, None)
     assert looked_at(None, report=a_report(started_at=7.0)).started_at == 7.0
     assert looked_at(None).started_at is None
     assert looked_at(pod("Pending", startTime=None), report=a_report(started_at=7.0)).started_at == 7.0
@@ -167,6 +168,8 @@ def test_each_disruption_has_its_cause(reason: str, cause: Cause) -> None:
     for message, words in (("for p2", f"{reason}: for p2"), ("", reason)):
         node = looked_at(pod("Failed", conditions=disrupted(reason, message)))
         assert said(node) == (NodeState.FAILED, words, cause)
+    nameless = looked_at(pod("Failed", conditions=disrupted("", "for p2")))
+    assert said(nameless) == (NodeState.FAILED, "for p2", Cause.NODE)
     past = [{**disrupted(reason)[0], "status": "False"}]
     assert looked_at(pod("Failed", conditions=past)).cause is None
 
@@ -280,6 +283,8 @@ def test_a_worker_that_waited_in_vain_says_what_its_master_lacked() -> None:
     master = pod("Pending", conditions=unscheduled(NO_GPU))
     named = states.with_absent_master(worker, master)
     assert said(named) == (NodeState.FAILED, f"{worker.details}: Unschedulable: {NO_GPU}", Cause.CAPACITY)
+    pulls = pod("Pending", initContainerStatuses=[{"name": "i", "state": waiting("ErrImagePull", "timeout")}])
+    assert states.with_absent_master(worker, pulls).details == f"{worker.details}: ErrImagePull: timeout"
     assert states.with_absent_master(worker, pod("Pending")).details == worker.details
     assert states.with_absent_master(worker, {}).details == worker.details
     assert states.with_absent_master(worker, None) == worker
@@ -421,6 +426,11 @@ def test_a_container_that_has_ended_in_a_pod_that_goes_on_is_restarted_unless_it
     assert looked_at(over).state is NodeState.PENDING, "Kubernetes' default is Always"
     over["status"]["phase"] = "Failed"
     assert looked_at(over).state is NodeState.FAILED
+    for phase, code in (("Succeeded", 0), ("Failed", 3)):
+        final = pod(phase, state=ended(code))
+        final["spec"] = {}
+        node = looked_at(final)
+        assert (node.details, node.exit_code, node.finished_at) == (f"exit code {code}", code, NOW)
     # The operator restarts it, and the gang does not live on.
     assert looked_at(of_agent(pod(state=ended(3)))).state is NodeState.FAILED
 
@@ -511,7 +521,7 @@ def test_a_warning_is_dated_by_the_time_that_it_has() -> None:
         return f"2026-11-23T00:00:{second:02}Z"
 
     events = [
-        an_event("A", lastTimestamp=at(3), eventTime=at(9), firstTimestamp=at(1)),
+        an_event("A", lastTimestamp=at(3), eventTime=at(1), firstTimestamp=at(1)),
         an_event("B", eventTime=at(2), firstTimestamp=at(9)),
         an_event("C", firstTimestamp=at(1)),
         an_event("D"),
@@ -524,6 +534,7 @@ def test_a_warning_is_dated_by_the_time_that_it_has() -> None:
     assert set(states.warnings_by_object(aside)) == {("Job", "p"), ("Pod", "q")}
     assert states.warnings_by_object([{"type": "Normal"}]) == {}
     assert states.sentences_by_pod([an_event("Preempted", "for p2")]) == {"p": "Preempted: for p2"}
+    assert states.PREEMPTED == "Preempted", "as the scheduler calls it"
 
 
 def test_only_a_failure_that_nothing_explains_has_vanished() -> None:
@@ -539,3 +550,66 @@ def test_only_a_failure_that_nothing_explains_has_vanished() -> None:
     assert not states.has_vanished(failed(), pod())
     assert states.has_vanished(failed(a_report(lost=True)), pod())
     assert not states.has_vanished(NodeStatus(rank=0, run_id="p", state=NodeState.MISSING), None)
+
+
+# what is kept between looks
+
+
+def test_of_a_pod_what_is_read_is_kept_and_nothing_else() -> None:
+    container = {"name": "pytorch", "state": ended(3), "lastState": ended(4), "restartCount": 2}
+    conditions = [*unscheduled(NO_GPU), *DISRUPTED]
+    kept: dict[str, Any] = {
+        "metadata": {"name": "p", "uid": "u", "creationTimestamp": START, "deletionTimestamp": START},
+        "spec": {"restartPolicy": "Never", "volumes": [{"name": "ocidist-agent"}]},
+        "status": {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": "low",
+            "startTime": START,
+            "conditions": conditions,
+            "initContainerStatuses": [{**container, "name": "fetch"}],
+            "containerStatuses": [container],
+        },
+    }
+    whole = {
+        "metadata": {**kept["metadata"], "managedFields": ["x"], "labels": {"a": "b"}},
+        "spec": {
+            **kept["spec"],
+            "nodeName": "n",
+            "volumes": [{"name": "data"}, {"name": "ocidist-agent", "x": 1}],
+        },
+        "status": {
+            **kept["status"],
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready", "status": "True"}, *conditions],
+            "initContainerStatuses": [{**container, "name": "fetch", "image": "i"}],
+            "containerStatuses": [{**container, "imageID": "i"}],
+        },
+    }
+    assert states.essence(whole) == kept
+    assert states.essence(kept) == kept
+    nothing: dict[str, Any] = {"metadata": {}, "spec": {}, "status": {}}
+    assert states.essence({}) == states.essence(nothing) == nothing
+    empty = {"conditions": [], "initContainerStatuses": [], "containerStatuses": None, "reason": ""}
+    of_a_stranger = {"spec": {"volumes": [{"name": "data"}]}, "status": empty}
+    assert states.essence(of_a_stranger) == nothing
+    assert states.essence({"status": {"conditions": [{"type": "Ready"}]}}) == nothing
+
+
+def test_of_an_event_what_is_read_is_kept_and_nothing_else() -> None:
+    kept = {
+        "type": "Warning",
+        "reason": "Failed",
+        "message": "m",
+        "lastTimestamp": START,
+        "eventTime": START,
+        "firstTimestamp": START,
+        "involvedObject": {"kind": "Pod", "name": "p"},
+    }
+    whole = {
+        **kept,
+        "source": {"component": "kubelet"},
+        "involvedObject": {"kind": "Pod", "name": "p", "uid": "u"},
+    }
+    assert states.words_of(whole) == kept
+    assert states.words_of({"reason": "Failed", "count": 3}) == {"reason": "Failed", "involvedObject": {}}
