@@ -235,7 +235,7 @@ def test_a_section_can_be_replaced_by_json_and_what_is_none_is_reported(folder, 
         ("program.args=" + "[" * 20_000, "is nested too deeply"),
         ("program.args=" + "[" * 900 + "]" * 900, "is nested too deeply"),
         ("program.args=[" + "9" * 5000 + "]", "is not valid JSON"),
-        (f"program.args.{'9' * 5000}=1", "there is no such place"),
+        (f"program.args.{'9' * 5000}=1", "there is no such key in the job"),
     ],
     ids=["open", "nested", "digits", "index"],
 )
