@@ -17,6 +17,7 @@ TAIL_LENGTH = 4000
 PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
 """Marks before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
 MOST_PREFIXES = 2
+"""Most marks before a line: one of each kind."""
 TRACEBACK = "Traceback (most recent call last):"
 
 INNER = "See inner exception for details."

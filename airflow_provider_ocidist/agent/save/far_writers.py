@@ -15,6 +15,7 @@ TRAINED = (Phase.SAVING, Phase.DONE)
 BEATS = 2
 """Number of new reports after which a doubt passes: the first may stem from a look before the last write."""
 MOST_NAMES = 16
+"""Most names of entries that a report carries."""
 
 
 def written_entries(folder: Path) -> tuple[str, ...]:

@@ -44,8 +44,6 @@ TRAINER_WEIGHTS = re.compile(
     r"((model|adapter_model|pytorch_model|tf_model|flax_model).*\.(safetensors|bin|h5|msgpack)(\.index\.json)?"
     r"|(pytorch_model_fsdp|global_step).*)"
 )
-
-
 TRAINER_OPTIMIZER = re.compile(r"optimizer|global_step")
 
 Elsewhere = Callable[[str], bool]
