@@ -93,7 +93,7 @@ class Launcher(ABC):
         return None
 
     def hides_output(self, options: LauncherOptions) -> bool:  # noqa: ARG002 - most show it
-        """Return whether that output is in those files alone."""
+        """Return whether what the processes print is in their log files alone."""
         return False
 
     @abstractmethod
