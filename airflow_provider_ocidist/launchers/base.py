@@ -13,6 +13,7 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 MASTER_PORT = 29400
+"""Port of the rendezvous, unless the platform gives another or nodes share a machine."""
 
 
 @dataclass(frozen=True, kw_only=True)

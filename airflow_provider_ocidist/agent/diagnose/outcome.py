@@ -26,6 +26,7 @@ from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
 from airflow_provider_ocidist.model.report import Restart
 
 STOPPED = 143
+"""Exit code of a node that ended on account of others: 128 and the number of SIGTERM, as in a shell."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from airflow_provider_ocidist.storage.stores.base import Store
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
+"""Seconds between two looks for the parts of the other nodes."""
 CLAIM_LIMIT = 120.0
 """Seconds within which a node must find its part of a checkpoint; the upload itself has no limit."""
 
