@@ -23,7 +23,7 @@ from airflow_provider_ocidist.agent.save.formats import (
 )
 
 DCP_METADATA = ".metadata"
-"""File that torch.distributed.checkpoint writes last, on one node alone."""
+"""File that torch.distributed.checkpoint writes last, on one node, with the names of all processes' files."""
 TRAINER_STATE = "trainer_state.json"
 """File that Hugging Face's Trainer writes last, or just before the random generators' states."""
 LATEST = "latest"
