@@ -72,7 +72,7 @@ class Traceback:
 
     @property
     def consequence(self) -> bool:
-        return self.symptom is not None and self.symptom.echo
+        return self.symptom is not None and self.symptom.consequence
 
 
 def diagnose(
@@ -101,7 +101,7 @@ def diagnose(
         exit_code=code,
         rank=_rank(process, traceback),
         tail=tail_of(output, traceback if raised else None),
-        consequence=symptom is not None and symptom.echo,
+        consequence=symptom is not None and symptom.consequence,
         remedy=symptom.remedy if symptom else None,
     )
 

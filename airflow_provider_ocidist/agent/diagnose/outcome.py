@@ -71,7 +71,7 @@ def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
     )
 
 
-def echo(found: NodeFailure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
+def consequence(found: NodeFailure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
     """Return the outcome of a training that failed because another node's did."""
     return Outcome(
         code=STOPPED, exit_code=found.exit_code, message=explanation, tail=found.tail, restarts=restarts

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, read_report
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ PROBED_PORT = 9
 """Port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
 """Seconds within which a machine must answer a probe."""
-TRAINED = (Phase.SAVING, Phase.DONE)
 PROBED = 4
 """Number of nodes that are probed before this one counts as cut off."""
 
