@@ -87,7 +87,7 @@ class Attempt:
 
     @property
     def max_tries(self) -> int:
-        # Versions before this one took Airflow's number for the generation.
+        # A record without tries is of an earlier version, which took Airflow's number for the generation.
         return self.tries.max_tries if self.tries else self.key.generation
 
     def to_json(self) -> dict[str, Any]:

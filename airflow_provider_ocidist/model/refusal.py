@@ -32,7 +32,7 @@ class Refusal:
 
     def holds(self, nodes: int, now: float) -> bool:
         """Whether so many machines are not requested again now; fewer may be free."""
-        # A refusal from the future: the clock was set back since.
+        # `abs`: where the clock was set back since, a refusal from the future must not hold until its time has come.
         return nodes >= self.nodes and abs(now - self.at) < REMEMBERED
 
 

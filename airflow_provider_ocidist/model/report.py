@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 
 OVER_THE_LONGEST = 2.0
-"""Factor of the longest step so far that a step may take, where that is longer than `limits.hang_timeout`."""
+"""Multiple of the longest step so far that a step may take; the longer of this and `limits.hang_timeout` counts."""
 
 
 class Phase(StrEnum):

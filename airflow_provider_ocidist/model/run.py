@@ -157,6 +157,7 @@ class Unchanged:
     """How long a value has stayed the same to its watchers, each by its own clock."""
 
     of: str
+    """Subject of the measurement, a key of `gangs.durations`."""
     mark: str
     """Digest of the observed state."""
     seconds: float = 0.0
@@ -183,10 +184,15 @@ class RunRecord:
     ref: RunRef
     expects: Expectations = Expectations()
     deadline: float | None = None
+    """Time at which the gang is ended, whatever it does; None: never."""
     start_deadline: float | None = None
+    """Time by which every node has to run; None: no limit."""
     hang_timeout: float | None = None
+    """Seconds without progress on any node, as in `limits`; None: not watched."""
     lost_timeout: float | None = None
+    """Seconds without a heartbeat of a running node, as in `limits`; None: not watched."""
     save_timeout: float = 3600.0
+    """Seconds beyond `lost_timeout` for which a node that saves may be silent."""
     lease: float | None = None
     """Seconds without a renewal after which the nodes end the run; set for a process that renews it, None for
     others."""
