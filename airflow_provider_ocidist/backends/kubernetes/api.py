@@ -30,7 +30,7 @@ URGENT_TIMEOUT = 2.0
 RETRIES = 3
 RETRIED = (429, 502, 503, 504)
 LONGEST_PAUSE = 8.0
-"""Longest seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
+"""Most seconds between two requests, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 """File with the namespace of the pod that this process runs in."""
 
