@@ -15,14 +15,14 @@ from airflow_provider_ocidist.model.run import RunRef
 
 
 def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> bool:
-    """Bring about what was decided about the nodes of a gang; return whether that is done: if not, look again."""
+    """Bring about what was decided about the nodes of a gang; return whether that is done, or may be done later."""
     if isinstance(change, Replace):
         return replace_lost(watch, change.failures, log)
     return go_on_without(watch, change.change, log)
 
 
 def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> bool:
-    """Have the members of `change` go on without the others; return whether they do. Repeatable, as `replace_lost`."""
+    """Have the members of `change` go on without the others; return whether they do. May be repeated, as below."""
     ref = watch.record.ref
     try:
         # The task's log shows it once the nodes do.
