@@ -11,6 +11,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.causes import MEANINGS
 
 NO_MACHINE = tuple(cause for cause, row in MEANINGS.items() if row.no_machine)
+"""Causes after which another candidate may have a machine."""
 REMEMBERED = 600.0
 """Seconds for which a refusal is remembered: each request for what is not there costs a gang minutes of waiting."""
 

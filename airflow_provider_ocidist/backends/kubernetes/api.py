@@ -28,7 +28,9 @@ READ_TIMEOUT = 60.0
 URGENT_TIMEOUT = 2.0
 """Seconds for an answer to a cancel: a killed task has five in all."""
 RETRIES = 3
+"""Most repetitions of a request; a cancel has none."""
 RETRIED = (429, 502, 503, 504)
+"""Statuses after which a request is sent again."""
 LONGEST_PAUSE = 8.0
 """Most seconds between two requests, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
