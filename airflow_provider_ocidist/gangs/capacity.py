@@ -40,6 +40,7 @@ class CapacitySearch:
         return {**asdict(self), "left": max(0.0, self.give_up_at - now - pause)}
 
     def failed(self) -> Self:
+        """Return the search after one more request that found no machine."""
         return replace(self, failures=self.failures + 1)
 
     def next_at(self, now: float) -> float | None:

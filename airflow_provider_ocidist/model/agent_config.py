@@ -92,6 +92,7 @@ class AgentConfig:
         return Fence(generation=self.generation, attempt=self.attempt)
 
     def to_env(self) -> dict[str, str]:
+        """Return the one variable that carries it to a node; `from_env` reads it."""
         return {CONFIG_VARIABLE: json.dumps(codec.encode(self), separators=(",", ":"))}
 
     @classmethod

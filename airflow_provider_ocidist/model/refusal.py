@@ -29,6 +29,7 @@ class Refusal:
     """Number of machines in the refused request."""
 
     def age(self, now: float) -> float:
+        """Return its age at a Unix time, in seconds; 0 where it is from the future."""
         return max(0.0, now - self.at)
 
     def holds(self, nodes: int, now: float) -> bool:

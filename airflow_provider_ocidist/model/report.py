@@ -113,6 +113,7 @@ class Slow:
 
     @property
     def line(self) -> str:
+        """One line for a person: who is slow, and how slow."""
         who = f"node {self.node}" if self.rank is None else f"rank {self.rank} (on node {self.node})"
         return f"{who} is slow: {self.seconds:.3g} s for a step, the median is {self.median:.3g} s"
 
@@ -230,6 +231,7 @@ class NodeReport:
 
     @classmethod
     def from_json(cls, text: bytes) -> NodeReport:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.read(cls, text)
 
 
@@ -278,4 +280,5 @@ class StopRequest:
 
     @classmethod
     def from_json(cls, text: bytes) -> StopRequest:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.read(cls, text)

@@ -133,6 +133,7 @@ class RunRef:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRef:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.decode(cls, value)
 
 
@@ -149,6 +150,7 @@ class Ending:
 
     @property
     def first(self) -> float:
+        """Unix time of the first cancel."""
         return self.since if self.began is None else self.began
 
 
@@ -258,6 +260,7 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         record = codec.decode(cls, value)
         return replace(record, ref=record.ref.sharing_texts())
 

@@ -107,6 +107,7 @@ class EndTrainingOperator(BaseOperator):
         return ended
 
     def on_kill(self) -> None:
+        """Stop waiting. Takes no lock, since Airflow calls it in a signal handler: see `gangs.kills`."""
         self._stop.set()
 
     def _conn_id_in_dag(self) -> Any:

@@ -139,6 +139,7 @@ class Reports:
         return read
 
     def forget(self, run_dir: str) -> None:
+        """Drop what is kept of a run directory that is no longer read."""
         self._dirs.pop(run_dir, None)
 
     @staticmethod
