@@ -143,6 +143,7 @@ class CopyOperator(BaseOperator):
         return self._task().after_failed_trigger(context, next_kwargs or {}, fail)
 
     def on_kill(self) -> None:
+        """End the copy, and the node that makes it. Takes no lock: see `gangs.kills`."""
         self._stop.set()
         if self._life is not None:
             self._life.kill_from_handler()

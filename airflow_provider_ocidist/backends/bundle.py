@@ -32,6 +32,7 @@ OLDEST_PYTHON = (3, 9)
 ROOT = "ocidist"
 ENTRYPOINT = f"{ROOT}/node.py"
 BOOT_VARIABLE = "OCIDIST_BOOT"
+"""Variable with the program that fetches the agent, as `boot_text` returns it."""
 
 
 def _filled(script: str) -> str:
@@ -104,7 +105,9 @@ IGNORED = {
     ".ruff_cache",
     ".pytest_cache",
 }
+"""Folders that are not sent to nodes."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Time of every file in an archive, so that equal content gives equal bytes."""
 
 
 def agent_bundle(code: str | None) -> bytes:

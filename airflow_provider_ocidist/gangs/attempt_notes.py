@@ -46,7 +46,7 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
         return [Attempt.from_json(each) for each in noted["attempts"]]
     if draft is None:
         raise ValueError("it is of an earlier version, which has noted no place")
-    # A note of the version before this one.
+    # Earlier versions noted the numbers of one attempt, at the place that the job named.
     key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
     return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
 

@@ -74,6 +74,7 @@ class Candidates:
 
     @property
     def several(self) -> bool:
+        """Whether the job names more than one choice."""
         return len(self._job.choices) > 1
 
     def number_of(self, text: str) -> int | None:

@@ -9,9 +9,11 @@ from typing import Any
 from airflow_provider_ocidist.backports import Self
 
 FIRST_PAUSE = 60.0
+"""Seconds before the second request for machines; with less time left there is none."""
 LONGEST_PAUSE = 1800.0
-"""Longest seconds between two searches for machines."""
+"""Most seconds between two requests for machines."""
 MOST_DOUBLINGS = 10
+"""Most doublings of the pause, enough to reach the longest."""
 
 
 def pause_after(failures: int) -> float:
@@ -38,6 +40,7 @@ class CapacitySearch:
         return {**asdict(self), "left": max(0.0, self.give_up_at - now - pause)}
 
     def failed(self) -> Self:
+        """Return the search after one more request that found no machine."""
         return replace(self, failures=self.failures + 1)
 
     def next_at(self, now: float) -> float | None:

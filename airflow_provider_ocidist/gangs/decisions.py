@@ -223,7 +223,7 @@ def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restar
 
 
 def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
-    failed = _failed_node(record, status, now)
+    failed = _failed_node(record, status)
     since = now if record.unread_since is None else record.unread_since
     if failed is not None:
         ending = record.ending
@@ -276,7 +276,7 @@ def _still_alive(record: RunRecord, status: RunStatus, after: float) -> str:
     )
 
 
-def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
+def _failed_node(record: RunRecord, status: RunStatus) -> Finding | None:
     failed = [node for node in status.nodes if _has_failed(node, record, status)]
     if not failed:
         return None
@@ -344,9 +344,9 @@ def _blame_order(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
     )
 
 
-def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     """Return the failure once it is explained and no node is saving: that checkpoint may be the only one."""
-    finding = _failed_node(record, status, now)
+    finding = _failed_node(record, status)
     since = durations.seconds(record, durations.FAILURE)
     if since < SAVING_LIMIT and any(_is_saving(node) for node in status.nodes):
         return None

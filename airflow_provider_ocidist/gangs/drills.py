@@ -30,6 +30,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import RunKey, RunRecord
 
 LOOK_INTERVAL = 1.0
+"""Seconds between two looks."""
 FROZEN = 20.0
 """Seconds that a node is frozen for, in a drill that names no time."""
 DISK_FULL = 5.0
@@ -74,6 +75,7 @@ class Drilled:
     launches: int
     """Number of launches in all tries."""
     seconds: float
+    """Seconds of all tries together."""
     failure: str | None
     weights: str | None
     step: int | None

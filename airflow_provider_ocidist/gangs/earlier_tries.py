@@ -91,7 +91,7 @@ class EarlierTryCanceller:
         # Known attempts go first, before any request: a killed task has seconds.
         refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
         for ref in refs.values():
-            said += self._ended(ref, try_number)
+            said += self._cancel(ref, try_number)
         homes = self._connected(noted)
         begun = _asked(
             homes,
@@ -112,7 +112,7 @@ class EarlierTryCanceller:
         for ref in (*(each.ref for each in mine if each.ref), *live):
             if ref.job_id not in refs and ref.key not in theirs:
                 refs[ref.job_id] = ref
-                said += self._ended(ref, try_number)
+                said += self._cancel(ref, try_number)
         unseen = [each for each in mine if not any(ref.key == each.key for ref in refs.values())]
         return [*said, *(_begun(each) for each in unseen if not self._request_stop(each))]
 
@@ -139,12 +139,13 @@ class EarlierTryCanceller:
             return self._place
         return next((each.place for each in noted if each.place.backend == home.kind), None)
 
-    def _ended(self, ref: RunRef, try_number: int) -> Said:
+    def _cancel(self, ref: RunRef, try_number: int) -> Said:
+        """Cancel a gang unless a later try owns it; return a message where it may still be running."""
         home = self._homes.at(ref.backend)
         if (home or self._homes.present).directories.claimed_by(ref) > try_number:
             return []
         if home is None:
-            return [self._left(ref)]
+            return [self._request_stop_unreached(ref)]
         try:
             near(home, ref).cancel(ref, self._ending)
         except CancelFailed as error:
@@ -153,8 +154,8 @@ class EarlierTryCanceller:
             return [_alive(ref, str(error))]
         return []
 
-    def _left(self, ref: RunRef) -> str:
-        """Ask the nodes of a gang to end whose home cannot be reached; return what there is to say of it."""
+    def _request_stop_unreached(self, ref: RunRef) -> str:
+        """Write a stop request for a gang whose home cannot be reached; return the message about it."""
         asked = self._homes.present.directories.request_stop(ref.key, ref.run_dir, self._stop)
         found = "its nodes find a stop request in" if asked else "and no stop request could be written to"
         return _alive(

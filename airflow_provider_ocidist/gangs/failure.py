@@ -14,6 +14,7 @@ from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunRecord, RunStatus
 
 LAST_LINES = 20
+"""Most lines of a node's output in a failure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

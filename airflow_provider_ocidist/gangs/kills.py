@@ -41,10 +41,9 @@ AGAIN_AFTER = 0.5
 GIVE_UP_WITHIN = 600.0
 """Seconds for which a task that gives up tries to end its gang while neither service nor nodes can be reached."""
 GIVE_UP_PAUSE = 15.0
+"""Seconds between two of these cancels."""
 FIRST_PAUSE = 10.0
-"""Seconds between the first refusal and the next try."""
-
-
+"""Seconds between the first refusal and the next request."""
 REFUSALS = (401, 403, 404)
 """Statuses that may come from the credentials, or from a passing fault, and not from the request itself."""
 

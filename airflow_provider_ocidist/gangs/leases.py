@@ -21,6 +21,7 @@ RENEWALS = 6
 ATTEMPTS = 60
 """Number of attempts per lease while the store refuses: more than renewals, yet no load on a store that is down."""
 AT_A_TIME = 6
+"""Most renewals that are sent side by side."""
 PAUSE = 1.0
 """Seconds without a request after the store has refused a whole batch of renewals."""
 LOOK_EVERY = 60.0

@@ -28,6 +28,7 @@ class Pace:
 
     @property
     def steps_per_second(self) -> float | None:
+        """The pace; None until two steps were seen at different times."""
         if len(self._seen) < 2:
             return None
         (began, first), (ended, last) = self._seen[0], self._seen[-1]

@@ -10,6 +10,7 @@ from airflow_provider_ocidist.model.masking import masked
 from airflow_provider_ocidist.model.run import Plan, Request
 
 LONGEST_TEXT = 200
+"""Most characters of a text that is shown where the whole plan is too long."""
 LEFT_OUT = "left out: `ocidist plan` shows it"
 
 

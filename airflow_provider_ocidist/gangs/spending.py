@@ -31,6 +31,7 @@ def spent_of(status: RunStatus, now: float, price: float | None) -> Spent:
 
 
 def spans_of(status: RunStatus) -> list[Span]:
+    """Return when each node began and ended, by rank."""
     return [(node.started_at, _end(node)) for node in status.nodes]
 
 

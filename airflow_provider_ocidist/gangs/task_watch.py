@@ -34,7 +34,7 @@ class TaskWatch(Watch):
         *,
         leaves_the_end: bool = False,
     ) -> None:
-        """`try_number` is the try's. `leaves_the_end`: see Watch."""
+        """`try_number` is that of the try whose log this is. `leaves_the_end`: see Watch."""
         super().__init__(backend, record, logger, leaves_the_end=leaves_the_end)
         self._try_number = try_number
         self._logging = threading.Lock()

@@ -148,7 +148,7 @@ def own_checkpoint(record: RunRecord, status: RunStatus) -> bool:
 def _is_own(report: NodeReport, fence: Fence) -> bool:
     if report.checkpoint is None:
         return False
-    # Agents of the version before know no fences; they are recognised by other fields that they lack.
+    # Agents of earlier versions know no fences; they are recognised by other fields that they lack.
     is_older = report.moved is None and report.starts_from is None
     return report.checkpoint.fence == fence or (report.checkpoint.fence == LOWEST and is_older)
 

@@ -41,6 +41,7 @@ from airflow_provider_ocidist.model.run import (
 log = logging.getLogger(__name__)
 
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
+"""Phases of a node whose end is looked for more often."""
 NEAR_THE_END_INTERVAL = 1.0
 """Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 SAME_WARNING_AFTER = 60.0

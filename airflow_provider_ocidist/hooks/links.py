@@ -66,6 +66,7 @@ def links_of_run(ref: RunRef, access: OciAccess) -> dict[str, str]:
 
 
 def job_run_url(ref: RunRef, access: OciAccess) -> str | None:
+    """Return the console's page of the main job run; None where no region is known."""
     region = _region(ref, access)
     if region is None:
         return None
@@ -73,7 +74,7 @@ def job_run_url(ref: RunRef, access: OciAccess) -> str | None:
 
 
 def logs_url(ref: RunRef, access: OciAccess) -> str | None:
-    """Return the log explorer with the query that finds the lines of the run; None for a run without a log group."""
+    """Return the log explorer with the query for the lines of the run; None without a log group or a known region."""
     region = _region(ref, access)
     if region is None or ref.log_group_id is None:
         return None
@@ -85,7 +86,10 @@ def logs_url(ref: RunRef, access: OciAccess) -> str | None:
 
 
 def checkpoint_url(uri: str, ref: RunRef, access: OciAccess) -> str | None:
-    """Return the page of the bucket at a checkpoint's folder; None if that is no bucket of OCI."""
+    """Return the page of the bucket at a checkpoint's folder.
+
+    None if that is no bucket of OCI, or its region or namespace is not known.
+    """
     from airflow_provider_ocidist.storage.locations import parse
 
     if not uri.startswith("oci://"):

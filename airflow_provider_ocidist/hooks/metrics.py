@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.spending import Spending
 
 NODE_HOURS, COST = "ocidist.node_hours", "ocidist.cost"
+"""Names of the gauges."""
 
 
 def publish_spending(spending: Spending, owner: Mapping[str, Any]) -> None:

@@ -114,6 +114,7 @@ class OciHook(BaseHook):
         return open_store(uri, self.access if uri.startswith("oci://") else None)
 
     def get_conn(self) -> OciAccess:
+        """Return `access`, under the name by which Airflow's hooks return what they connect with."""
         return self.access
 
     def test_connection(self) -> tuple[bool, str]:

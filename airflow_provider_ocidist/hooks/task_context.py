@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.errors import StorageError
 
-# Imports that only a running task needs are made there, as in operators.py.
+# DAG files load this module with the triggers: what only a running task needs is imported where it is used.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DATA_VERSIONS = "data_versions"
+"""Key of the XCom with the version of each input, by its URI."""
 
 
 def key_of(context: Context) -> RunKey:

@@ -85,7 +85,7 @@ def _section(cls: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_its_items(hint: Any) -> str:
-    """Return the item type of a list of sections."""
+    """Return the docstring of the class of a list's sections; empty for a list of single values."""
     item = next(iter(typing.get_args(plain_of(hint))), None)
     return " ".join((inspect.getdoc(item) or "").split()) if dataclasses.is_dataclass(item) else ""
 

@@ -22,6 +22,7 @@ from airflow_provider_ocidist.model.job import (
 )
 
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
+"""Variable with the configuration, as JSON."""
 RANK_VARIABLE = "OCIDIST_NODE_RANK"
 """Variable with the node's rank; absent where the service itself numbers the nodes, in NODE_RANK."""
 INCARNATION_VARIABLE = "OCIDIST_INCARNATION"
@@ -91,6 +92,7 @@ class AgentConfig:
         return Fence(generation=self.generation, attempt=self.attempt)
 
     def to_env(self) -> dict[str, str]:
+        """Return the one variable that carries it to a node; `from_env` reads it."""
         return {CONFIG_VARIABLE: json.dumps(codec.encode(self), separators=(",", ":"))}
 
     @classmethod

@@ -87,7 +87,8 @@ class Attempt:
 
     @property
     def max_tries(self) -> int:
-        # Versions before this one took Airflow's number for the generation.
+        """Airflow's `max_tries` of the task when the attempt was begun."""
+        # A record without tries is of an earlier version, which took Airflow's number for the generation.
         return self.tries.max_tries if self.tries else self.key.generation
 
     def to_json(self) -> dict[str, Any]:
@@ -95,10 +96,12 @@ class Attempt:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Attempt:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.decode(cls, value)
 
 
 def newest_attempt(known: Iterable[Attempt]) -> Attempt | None:
+    """Return the newest attempt; of several records of it, one that has its gang. None where none is known."""
     return max(known, key=lambda attempt: (*attempt.order, attempt.ref is not None), default=None)
 
 

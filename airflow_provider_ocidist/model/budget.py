@@ -19,7 +19,7 @@ class Spent:
     """Cost of those; None: not known."""
 
     def plus(self, node_seconds: float, price: float | None) -> Spent:
-        """Return this and so much more at this price of a node for an hour; None: not known."""
+        """Return the sum of this and `node_seconds`, at the price of a node for an hour; None: not known."""
         return self.and_also(Spent(node_seconds=node_seconds, cost=cost_of(node_seconds, price)))
 
     def and_also(self, other: Spent) -> Spent:

@@ -22,8 +22,8 @@ class CheckpointRef:
     sequence: int = 0
     """Number among the checkpoints of that attempt, in the order in which they were saved."""
     digest: str | None = None
-    """Digest of the content: the name, and the path, size and SHA-256 of each file. None in records of the version
-    before."""
+    """Digest of the content: the name, and the path, size and SHA-256 of each file. None in records of earlier
+    versions."""
 
     @property
     def order(self) -> Order:

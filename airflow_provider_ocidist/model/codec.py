@@ -84,8 +84,9 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 @functools.cache
 def _readers(cls: Any) -> Mapping[str, tuple[str, Callable[[Any], Any]]]:
-    """Return by its key in JSON each field, and how its value is read. Cached, since a thousand gangs are read again at
-    every poll.
+    """Return the name of each field and the function that reads its value, by the field's key in JSON.
+
+    Cached, since a thousand gangs are read again at every poll.
     """
     hints = get_type_hints(cls)
     return {
@@ -103,14 +104,14 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 def _reader(hint: Any, name: str) -> Callable[[Any], Any]:
-    """Return what reads a value of a type; `name` is how errors call it."""
+    """Return the function that reads a value of a type; `name` is how errors call the value."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _reader(arguments[0], name)
     if origin in (typing.Union, getattr(types, "UnionType", typing.Union)):
         (inner,) = [argument for argument in arguments if argument is not type(None)]
-        read = _reader(inner, name)
-        return lambda value: None if value is None else read(value)
+        present = _reader(inner, name)
+        return lambda value: None if value is None else present(value)
     if origin is tuple:
         item = _reader(arguments[0], name)
         return lambda value: tuple(map(item, _checked(value, (list, tuple), name)))

@@ -124,6 +124,7 @@ class DrillJournal:
 
     @classmethod
     def from_json(cls, text: bytes) -> DrillJournal:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.read(cls, text)
 
 

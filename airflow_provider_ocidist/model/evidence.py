@@ -13,10 +13,11 @@ REFUSED_FOR = 900.0
 REFUSED_AT_ALL_FOR = 3600.0
 """Seconds without an answer, with refusals of changing kinds or a connection that cannot be read anew."""
 UNANSWERED_FOR = 86_400.0
-"""Seconds without an answer or a refusal: an outage of the service."""
+"""Seconds without an answer, whether it was refused or not: the longest outage of the service that is waited out."""
 LONGEST_PAUSE = 120.0
 """Seconds between two requests, after earlier ones were refused or not answered."""
 MOST_DOUBLINGS = 20
+"""Most doublings of the pause, enough for any interval; without a limit the power would overflow in a long outage."""
 ABSENT_ANSWERS = 4
 """Number of answers 404 for one run, each with an answered list that does not have it."""
 ABSENT_FOR = 120.0
@@ -31,7 +32,9 @@ class Unanswered:
     """
 
     questions: int = 0
+    """Number of failed requests."""
     seconds: float = 0.0
+    """Seconds from the first of them to the last."""
     refusal: str = ""
     """Kind of the last refusals, as `401`; empty: nothing has refused yet."""
     refusals: int = 0

@@ -14,7 +14,7 @@ class Fence:
 
     generation: int = 0
     attempt: int = 0
-    """Number of the attempt, from 1; 0 for what the version before has published."""
+    """Number of the attempt, from 1; 0 for what an earlier version, which knew no fences, has published."""
 
     @property
     def is_possible(self) -> bool:

@@ -59,6 +59,7 @@ OTHER = Words(node="node", gang="run", where="at the service", helper="the servi
 
 
 def words_of(kind: str) -> Words:
+    """Return the words of a kind of backend; general ones for a kind that this version does not know."""
     return WORDS.get(kind, OTHER)
 
 

@@ -42,6 +42,7 @@ class Duration:
 
     @classmethod
     def parse(cls, value: Any) -> Any:
+        """Return the seconds of a number with a unit; any other value as it is, for pydantic to judge."""
         text = str(value).strip()
         if text[-1:] in cls.UNITS and text[:-1].replace(".", "", 1).isdigit():
             return float(text[:-1]) * cls.UNITS[text[-1]]

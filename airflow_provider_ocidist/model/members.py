@@ -13,7 +13,7 @@ def members_of(restarts: Sequence[Restart], nodes: int) -> tuple[int, ...]:
 
 
 def others_of(report: NodeReport, nodes: int) -> tuple[int, ...]:
-    """Return the same without the node that reports."""
+    """Return the ranks, in order, of the other members that a node's report names, of a gang of so many nodes."""
     return tuple(rank for rank in members_of(report.restarts, nodes) if rank != report.rank)
 
 

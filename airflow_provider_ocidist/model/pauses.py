@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 SHARE = 1 / 20
+"""Share of the time waited so far that a pause takes."""
 
 
 def pause_after(waited: float, shortest: float, longest: float) -> float:
-    """Return the seconds until the next look, after `waited` seconds: so many looks per minute go on for minutes only.
+    """Return the seconds until the next look, after `waited` seconds: a twentieth of them, within the two limits.
 
-    What ends is seen late by a twentieth of the time that it took, at most.
+    So a short wait is seen to end soon, and a long one does not keep the rate of its first looks.
     """
     return min(longest, max(shortest, waited * SHARE))

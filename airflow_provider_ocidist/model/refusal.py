@@ -11,6 +11,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.causes import MEANINGS
 
 NO_MACHINE = tuple(cause for cause, row in MEANINGS.items() if row.no_machine)
+"""Causes after which another candidate may have a machine."""
 REMEMBERED = 600.0
 """Seconds for which a refusal is remembered: each request for what is not there costs a gang minutes of waiting."""
 
@@ -28,11 +29,12 @@ class Refusal:
     """Number of machines in the refused request."""
 
     def age(self, now: float) -> float:
+        """Return its age at a Unix time, in seconds; 0 where it is from the future."""
         return max(0.0, now - self.at)
 
     def holds(self, nodes: int, now: float) -> bool:
         """Whether so many machines are not requested again now; fewer may be free."""
-        # A refusal from the future: the clock was set back since.
+        # `abs`: where the clock was set back since, a refusal from the future must not hold until its time has come.
         return nodes >= self.nodes and abs(now - self.at) < REMEMBERED
 
 

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 
 OVER_THE_LONGEST = 2.0
-"""Factor of the longest step so far that a step may take, where that is longer than `limits.hang_timeout`."""
+"""Multiple of the longest step so far that a step may take; the longer of this and `limits.hang_timeout` counts."""
 
 
 class Phase(StrEnum):
@@ -113,6 +113,7 @@ class Slow:
 
     @property
     def line(self) -> str:
+        """One line for a person: who is slow, and how slow."""
         who = f"node {self.node}" if self.rank is None else f"rank {self.rank} (on node {self.node})"
         return f"{who} is slow: {self.seconds:.3g} s for a step, the median is {self.median:.3g} s"
 
@@ -230,6 +231,7 @@ class NodeReport:
 
     @classmethod
     def from_json(cls, text: bytes) -> NodeReport:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.read(cls, text)
 
 
@@ -278,4 +280,5 @@ class StopRequest:
 
     @classmethod
     def from_json(cls, text: bytes) -> StopRequest:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.read(cls, text)

@@ -133,6 +133,7 @@ class RunRef:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRef:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         return codec.decode(cls, value)
 
 
@@ -149,6 +150,7 @@ class Ending:
 
     @property
     def first(self) -> float:
+        """Unix time of the first cancel."""
         return self.since if self.began is None else self.began
 
 
@@ -157,6 +159,7 @@ class Unchanged:
     """How long a value has stayed the same to its watchers, each by its own clock."""
 
     of: str
+    """Subject of the measurement, a key of `gangs.durations`."""
     mark: str
     """Digest of the observed state."""
     seconds: float = 0.0
@@ -183,10 +186,15 @@ class RunRecord:
     ref: RunRef
     expects: Expectations = Expectations()
     deadline: float | None = None
+    """Time at which the gang is ended, whatever it does; None: never."""
     start_deadline: float | None = None
+    """Time by which every node has to run; None: no limit."""
     hang_timeout: float | None = None
+    """Seconds without progress on any node, as in `limits`; None: not watched."""
     lost_timeout: float | None = None
+    """Seconds without a heartbeat of a running node, as in `limits`; None: not watched."""
     save_timeout: float = 3600.0
+    """Seconds beyond `lost_timeout` for which a node that saves may be silent."""
     lease: float | None = None
     """Seconds without a renewal after which the nodes end the run; set for a process that renews it, None for
     others."""
@@ -252,6 +260,7 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
         record = codec.decode(cls, value)
         return replace(record, ref=record.ref.sharing_texts())
 

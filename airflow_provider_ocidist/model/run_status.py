@@ -150,6 +150,6 @@ class RunStatus:
 
     @property
     def cost_before(self) -> float | None:
-        """What those have cost, each attempt at its own price; None where no node says it."""
+        """Cost of those earlier attempts (`spent_before`), each at its own price; None where no node says it."""
         costs = [node.report.cost_before for node in self.nodes if node.report]
         return max((cost for cost in costs if cost is not None), default=None)

@@ -39,6 +39,7 @@ class EndTrainingOperator(BaseOperator):
     :param compartment_id: if its job names another compartment than the connection; needed when its worker may die
     before it has published the XCom `run`
     :param patience: seconds until this task fails because nodes have not ended
+    :param trigger_rule: Airflow's; ValueError for one under which this task would not run after a failed training
     """
 
     template_fields: Sequence[str] = ("conn_id", "backend", "compartment_id")
@@ -106,6 +107,7 @@ class EndTrainingOperator(BaseOperator):
         return ended
 
     def on_kill(self) -> None:
+        """Stop waiting. Takes no lock, since Airflow calls it in a signal handler: see `gangs.kills`."""
         self._stop.set()
 
     def _conn_id_in_dag(self) -> Any:

@@ -123,9 +123,9 @@ class GangCleanup:
                     errors.append(error)
             if not errors:
                 return by_age(found), list(ended.values())
-            for hopeless in errors:
-                if not may_pass(hopeless):
-                    raise hopeless
+            for each in errors:
+                if not may_pass(each):
+                    raise each
             backoff.take(errors[0], self._connection.reconnect)
 
     def _homes(self, keys: Sequence[RunKey], errors: list[BackendError]) -> list[_Home]:

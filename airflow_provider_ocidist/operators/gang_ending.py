@@ -112,6 +112,7 @@ class GangEnding:
         end_before_giving_up(backend, ref, self._try_number, why, self._log, self._stop, reconnect)
 
     def leave_if_killed(self) -> None:
+        """Raise AirflowFailException where the task was killed, after its gang was cancelled."""
         if self._stop.is_set():
             self._end_killed()
             raise AirflowFailException("the task was killed, and its run cancelled")

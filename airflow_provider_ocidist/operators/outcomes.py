@@ -200,4 +200,5 @@ class TryOutcome:
 
 
 def failure_with_remedy(cause: Cause, message: str) -> Failure:
+    """Return a failure of which no gang's state is known: its cause, its message and the remedy."""
     return Failure(cause=cause, message=message, remedy=remedy_of(cause, message))

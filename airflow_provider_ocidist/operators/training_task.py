@@ -58,11 +58,11 @@ class TrainingTask:
     def resume(
         self, context: Context, event: dict[str, Any], search: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Do what an operator's method `resume` is called for: continue after the trigger's event."""
+        """Continue after the trigger's event; an operator's method `resume` calls this."""
         return self._begun(context, search).resume(RunRecord.from_json(event))
 
     def ask_again(self, context: Context, search: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what an operator's method `ask_again` is called for: submit after a pause without capacity."""
+        """Submit again after a pause without capacity; an operator's method `ask_again` calls this."""
         return self._begun(context, search).train()
 
     def after_failed_trigger(

@@ -400,7 +400,7 @@ class TrainingTry:
                 poll_interval=self.operator.poll_interval,
             ),
             method_name="resume",
-            # Left out if None: a worker of the version before does not accept it.
+            # Left out if None: a worker of an earlier version does not accept it.
             kwargs={"search": asdict(search)} if search else None,
         )
 

@@ -11,12 +11,15 @@ from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.run import RunRef
 
 LINES = 50
+"""Most lines that are shown."""
 FIRST_WINDOW = 20.0
 """Seconds before the end that are searched first, as a log is only read forwards, and may be long."""
 WIDER = 6.0
+"""Factor between the windows of two searches: wider for more lines, narrower where there are too many."""
 MOST_LINES = 3000
 """Most lines read of a window, of all nodes of a run: the API server serves a page every few seconds."""
 SHORTEST_WINDOW = 0.5
+"""Seconds of a window that is not narrowed any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ from airflow_provider_ocidist.model.run import RunRef
 
 RUN, RESULT, FAILURE = "run", "return_value", "failure"
 PAGE_RUNS = 50
+"""Most training runs on one page of the list."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _ID = re.compile(rf"(?:{_NAME})?")
 """Pattern of the services' ids, since they are inserted into searches; an id may be empty."""

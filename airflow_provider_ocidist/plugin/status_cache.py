@@ -31,7 +31,9 @@ K = TypeVar("K")
 FRESH = 2.0
 """Seconds for which all requests share a look."""
 ENDED_FRESH = 60.0
+"""Seconds for which a look at a gang that has ended is shared."""
 CHECKPOINTS_FRESH = 10.0
+"""Seconds for which a list of the checkpoints of a gang that runs is shared."""
 PATIENCE = 10.0
 """Seconds that a browser waits for the service; then it gets the previous state."""
 CONNECTION_FRESH = 600.0
@@ -39,6 +41,7 @@ CONNECTION_FRESH = 600.0
 THREADS = 4
 """Most threads of the API server that wait for the service."""
 REMEMBERED = 100
+"""Most gangs, and most nodes with their last lines, that are kept; the least recently used are dropped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.homes import place_in
 from airflow_provider_ocidist.triggers.threads import in_thread
 
-# Imports that only a running trigger needs are made there, as in operators.py.
+# DAG files load this module with the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.poller import Poller

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.connections import OpenedConnection, is_refusal, shared_storage
 from airflow_provider_ocidist.triggers.threads import in_thread
 
-# Imports that only a running trigger needs are made there, as in operators.py.
+# DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import TaskLog
 

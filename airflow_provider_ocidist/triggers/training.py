@@ -23,7 +23,7 @@ from airflow_provider_ocidist.triggers.connections import (
 from airflow_provider_ocidist.triggers.task_states import asked_for
 from airflow_provider_ocidist.triggers.threads import in_thread, keep
 
-# Imports that only a running trigger needs are made there, as in operators.py.
+# DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import Watch
     from airflow_provider_ocidist.model.run import RunRecord
@@ -41,7 +41,7 @@ SAVE_CURSOR_LIMIT = 5.0
 END_WITHIN = 1800.0
 """Seconds for which cancelling an abandoned gang is retried; then its nodes end by their lease."""
 END_PAUSE = 1.0
-"""Seconds of the pause after the first failed attempt; it doubles each time."""
+"""Seconds of the pause after the first failed cancel; it doubles each time."""
 LONGEST_END_PAUSE = 30.0
 ASK_WITHIN = 120.0
 """Seconds in which Airflow has to say whether a task waits elsewhere; then its gang is ended.
@@ -50,6 +50,7 @@ Not fewer: Airflow gives the same message when it has moved the trigger to anoth
 that are overloaded, where its API server is slow too.
 """
 ASK_INTERVAL = 1.0
+"""Seconds between two looks whether Airflow has answered."""
 
 
 class DistributedTrainingTrigger(BaseTrigger):
@@ -58,7 +59,8 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     :param conn_id: connection of the gang's backend
     :param record: the gang's record, as JSON
-    :param owner: dag_id, run_id, task_id, map_index and try_number of the task; empty for watchers without a gang
+    :param owner: dag_id, run_id, task_id, map_index and try_number of the task that owns the gang; empty for a sensor,
+        which only watches it
     :param poll_interval: seconds between two looks
     """
 

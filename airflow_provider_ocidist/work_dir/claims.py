@@ -7,6 +7,7 @@ from airflow_provider_ocidist.model.work_dir import CLAIM
 from airflow_provider_ocidist.storage.stores.base import Store
 
 _TRIES = 20
+"""Most writes of one claim: each fails where another process has changed the file since it was read."""
 
 
 def claimed_by(store: Store, prefix: str) -> int:

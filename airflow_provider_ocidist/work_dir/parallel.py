@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 PARALLEL = 32
+"""Most calls that are made side by side, unless a caller names fewer."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -23,6 +23,7 @@ FEW = 10
 READS_PER_S = 2.0
 """Reports read per second if there are more gangs, of nodes that are only known to be running."""
 SAVED_READS = 60
+"""Most of these reads that quiet looks leave to a later one."""
 FIRST_READS = 200
 """Most reports that one look reads of nodes without any read report."""
 SILENT_AFTER = 6.0
@@ -50,7 +51,7 @@ class Reported:
 
 
 def of_now(reported: Mapping[int, Reported], ref: RunRef) -> Mapping[int, Reported]:
-    """Return what the nodes of now have reported, and of lost ones in whose place they are only that they have."""
+    """Return the reports by rank; of a rank whose newest report is a lost node's, only that there is one."""
     if not ref.replaced:
         return reported
     return {
@@ -123,7 +124,7 @@ class Reports:
     def read(self, wanted: Mapping[str, bool]) -> dict[str, dict[int, Reported]]:
         """Return the reports in run directories, by rank; a directory that cannot be read now is left out.
 
-        `wanted` returns for each directory whether all that has changed in it must be read.
+        `wanted` holds for each directory whether all that has changed in it must be read.
         """
         now = self._clock()
         readable = self._list(wanted, now)
@@ -138,6 +139,7 @@ class Reports:
         return read
 
     def forget(self, run_dir: str) -> None:
+        """Drop what is kept of a run directory that is no longer read."""
         self._dirs.pop(run_dir, None)
 
     @staticmethod

@@ -29,7 +29,7 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 log = logging.getLogger(__name__)
 
 WRITERS = 20
-"""Stop requests that may be written at a time."""
+"""Most writes of one stop request: each fails where another process has changed the file since it was read."""
 
 
 class RunDirectories:
@@ -157,7 +157,7 @@ class RunDirectories:
                     return True
         except (StorageError, OSError, ValueError, TypeError) as error:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
-        raise BackendError(f"{ref.key.name}: its stop request is written all the time", retryable=True)
+        raise BackendError(f"{ref.key.name}: its stop request keeps changing", retryable=True)
 
     def drill_journal(self, ref: RunRef, rank: int) -> DrillJournal | None:
         """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""

@@ -28,9 +28,11 @@ READ_TIMEOUT = 60.0
 URGENT_TIMEOUT = 2.0
 """Seconds for an answer to a cancel: a killed task has five in all."""
 RETRIES = 3
+"""Most repetitions of a request; a cancel has none."""
 RETRIED = (429, 502, 503, 504)
+"""Statuses after which a request is sent again."""
 LONGEST_PAUSE = 8.0
-"""Longest seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
+"""Most seconds between two requests, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 """File with the namespace of the pod that this process runs in."""
 

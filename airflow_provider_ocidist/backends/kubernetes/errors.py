@@ -76,7 +76,7 @@ def said_in(error: Any) -> tuple[str | None, str]:
 
 
 def _judged(status: int, reason: str | None, said: str) -> tuple[Cause, bool, str]:
-    """Return cause, whether a later attempt may succeed, and one line for a person."""
+    """Return cause, whether a later request may succeed, and one line for a person."""
     if status == 401:
         return (
             Cause.CONFIG,

@@ -258,8 +258,8 @@ class GangObjects:
         if self._operator.replaces_pods:
             begun = [each for each in (before, pod) if container_has_begun(each, self._operator.container)]
             if begun:
-                return min(begun, key=_created)
-        return max(before, pod, key=_created)
+                return min(begun, key=_created_at)
+        return max(before, pod, key=_created_at)
 
     def preempted(self, namespace: str) -> dict[str, str]:
         """Return the scheduler's messages about the pods that it has preempted, by name."""
@@ -341,5 +341,5 @@ def _named(plan: Plan, verb: str) -> list[Request]:
     return [request for request in plan.requests if request.verb == verb]
 
 
-def _created(pod: Obj) -> str:
+def _created_at(pod: Obj) -> str:
     return str((pod.get("metadata") or {}).get("creationTimestamp"))

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class LastWords:
-    """Of the nodes of one connection's gangs, read once for each end of a container."""
+    """The last output of failed nodes without an agent, read once for each end of a container."""
 
     def __init__(self, container: str) -> None:
         self._container = container

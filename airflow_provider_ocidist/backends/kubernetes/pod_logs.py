@@ -22,14 +22,17 @@ log = logging.getLogger(__name__)
 BYTES_OF_A_LINE = 200
 """Assumed bytes of a line, to turn a number of lines into a limit that the API server takes."""
 LEAST_BYTES = 65_536
+"""Bytes that are asked for of one pod's log, at least."""
 MOST_BYTES = 16 << 20
 """Most bytes read of one second of one pod; what it wrote beyond that is left out."""
 WIDER = 4
+"""Factor by which more bytes are asked for where a part ends in the second that it begins in."""
 FEW_PODS = 64
 """Number of logs up to which all are read at each look, however many gangs they are of."""
 READS_PER_S, MOST_AT_ONCE = 10.0, 100.0
 """Logs that are read of more pods than that: per second, and at most per look."""
 READS_AT_A_TIME = 8
+"""Logs that are read side by side where many gangs wait in one process."""
 UNREADABLE = (400, 404)
 """Statuses for the log of a container that has not started, and of a pod that is deleted."""
 

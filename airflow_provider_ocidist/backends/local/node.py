@@ -68,7 +68,7 @@ class _Stop:
 
 
 def _run_agent(folder: Path, python: str, stop: _Stop) -> int:
-    """Raises OSError when the agent cannot be started."""
+    """Save the agent's lines until it ends, and return its exit code. Raises OSError when it cannot be started."""
     parent = os.getpid()
     with (folder / LOG).open("a", encoding="utf-8") as log:
         process = subprocess.Popen(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 PAGE = 100
+"""Most resources on one page of a list."""
 
 
 def pages(call: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:

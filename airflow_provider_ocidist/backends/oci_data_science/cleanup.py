@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 WITHIN = 30.0
 """Seconds within which runs must end; later ones are reported, and the next try cancels them first."""
 LOOK_EVERY = 1.0
+"""Seconds between two looks at the runs that still live."""
 
 
 class Cleanup:

@@ -223,6 +223,7 @@ class Gangs(RecordedGangs):
         return list(found.values())
 
     def submit(self, plan: Plan, stop: threading.Event | None, found: Sequence[RunRef] | None) -> RunRef:
+        """Create what the plan lists and does not exist yet, as `Backend.submit`; a partial gang is ended."""
         if found is None:
             found = self.named(plan.key.name, plan.key, str(plan.compartment_id))
         known = next((ref for ref in found if ref.key == plan.key), None)

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.work_dir.parallel import in_parallel
 RUNS_AT_A_TIME = 40
 """Number of runs in one search, a query of some 5,000 characters. The service names no limit."""
 SEARCHES_AT_A_TIME = 4
+"""Searches that run side by side."""
 LINES = 1000
 """Lines on a page, as many as the service gives."""
 RECENT = 300.0

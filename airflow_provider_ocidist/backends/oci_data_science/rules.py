@@ -17,7 +17,9 @@ MIN_BLOCK_STORAGE_GB = 50
 MAX_TAGS = 10 - 4
 """Most free-form tags of one resource (Oracle's documentation, tagging overview), less our own."""
 MAX_TAG_KEY, MAX_TAG_VALUE = 100, 256
+"""Most characters of a tag's key, and of its value."""
 MAX_DEFINED_TAGS = 64
+"""Most defined tags of one resource, in all namespaces."""
 MAX_CONTAINER_COMMAND = 2_048
 """Most bytes of entrypoint and cmd together (the SDK's OcirContainerJobEnvironmentConfigurationDetails)."""
 MAX_ARGUMENTS = 4_000

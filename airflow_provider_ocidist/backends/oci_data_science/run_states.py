@@ -23,10 +23,11 @@ from airflow_provider_ocidist.work_dir.parallel import in_parallel
 log = logging.getLogger(__name__)
 
 LIVE = ("IN_PROGRESS", "ACCEPTED", "NEEDS_ATTENTION", "CANCELING")
+"""Lifecycle states of job runs that have not ended."""
 MANY = 50
 """Number of runs from which on a list of all takes fewer calls than one request for each."""
-
 ASKED_AT_A_TIME = 6
+"""Job runs that are asked for one by one, side by side."""
 UNCONFIRMED = "NOT_FOUND"
 """State of a run that was not found and is not known to be deleted, in place of a lifecycle state."""
 

@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 SPENT = "InvalidatedRetryToken"
 """Code of a retry token whose resource was deleted, or created by another request."""
 SPENT_LIMIT = 5
+"""Most tokens that are tried for one job, each after the one before was spent."""
 GOING = ("DELETING", "DELETED")
+"""Lifecycle states of a job that is being deleted, or is deleted and still listed."""
 UNREADABLE = (OSError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 

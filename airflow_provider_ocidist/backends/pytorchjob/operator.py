@@ -26,6 +26,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 INDEX = "training.kubeflow.org/replica-index"
 """Label with a pod's number within its role."""
 RESTARTS = 3
+"""Most restarts of all pods together where a job has pods restarted and names no `backoff_limit`."""
 WAITER = "ocidist-wait"
 MASTER, WORKERS = "master_and_workers", "workers"
 

@@ -21,14 +21,17 @@ from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
+"""Seconds for a connection, and for each piece of an answer."""
 ATTEMPTS = 6
-"""Number of attempts of each request, with exponential back-off and jitter: 20 s in all, as for OCI."""
+"""Most times that a request is sent, with exponential back-off and jitter: 20 s in all, as for OCI."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 8.0
+"""Most seconds before the first repetition of a request, and before any later one."""
 MARGIN = 60.0
 """Seconds before its end in which a token is renewed; of a short-lived one, a tenth of its life."""
 PAGE = 500
 """Most items that a list returns at a time."""
 BUSY = (429, 500, 502, 503, 504)
+"""Statuses after which a request is sent again."""
 
 
 class Busy(BackendError):

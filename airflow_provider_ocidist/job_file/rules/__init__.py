@@ -11,6 +11,7 @@ from airflow_provider_ocidist.job_file.rules import code, data, node
 from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 
 MAX_NAME = 255
+"""Most characters of a job's name."""
 MAX_NODES = 1000
 """Most nodes of a job, since a plan holds a request for each; a greater number is a typing error."""
 

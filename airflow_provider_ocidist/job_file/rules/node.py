@@ -16,6 +16,7 @@ from airflow_provider_ocidist.model.job import LauncherOptions, TrainingJob, is_
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "OCIDIST_"
+"""Beginning of the variables that ocidist sets itself."""
 SHORTEST_LEASE = 60.0
 """Least seconds of a lease: Airflow takes a triggerer for dead after 30 s without a heartbeat."""
 NO_REPLACEMENT = (

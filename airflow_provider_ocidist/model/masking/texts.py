@@ -70,7 +70,7 @@ _HINTS = tuple(
         """
     )
 )
-"""Pattern that every text with a match of any other has; most lines of a log have none."""
+"""Parts of a text that may hold a secret, in lower case: a text without any is not searched, as most lines of logs."""
 _OAUTH_BASIC = "x-oauth-basic"
 """Password that GitHub expects where the user is a token."""
 _SENTENCE = word_set(

@@ -20,6 +20,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 PATIENCE = 20.0
 """Seconds for all checks together; a check without an answer by then counts as failed."""
 ATTEMPTS = 2
+"""Most times that a check sends a request."""
 SIGN_IN: Check = place.sign_in
 CHECKS: Sequence[tuple[str, Check]] = (
     ("compartment", place.compartment),

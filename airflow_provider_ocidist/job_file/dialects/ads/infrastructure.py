@@ -81,6 +81,7 @@ def _mounts(draft: Draft, inner: Section) -> None:
 
 
 def maximum_runtime(draft: Draft, section: Section) -> None:
+    """Put the limit in minutes that a section may have, in seconds."""
     key = "maximumRuntimeInMinutes"
     if key in section.value:
         minutes = draft.whole_number(section, key, 1, default=1)
