@@ -235,6 +235,14 @@ def test_who_does_not_know_the_token_gets_nothing(tmp_path: Path, run: LocalStor
             connection.close()
 
 
+def test_a_node_serves_without_a_look_up_of_its_name(
+    tmp_path: Path, run: LocalStore, node: Callable[[int, int], Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a name server may not answer"))
+    with serving(a_shelf(tmp_path, 0), run, 1):
+        assert taken(node(0, 2), 0) == CONTENT
+
+
 def test_a_file_that_was_moved_or_deleted_is_found_or_said_to_be_gone(
     tmp_path: Path, run: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
