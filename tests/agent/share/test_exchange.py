@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.share import exchange as exchanges
 from airflow_provider_ocidist.agent.share import patience
+from airflow_provider_ocidist.agent.share import peer as peers
 from airflow_provider_ocidist.agent.share import shelf as shelves
 from airflow_provider_ocidist.agent.share.exchange import Exchange
 from airflow_provider_ocidist.agent.share.peer import Announcement, NotThere, Peer
@@ -170,6 +171,26 @@ def test_a_node_that_accepts_and_is_silent_is_replaced_by_the_store(
         announce(run, 1, Announcement(address="127.0.0.1", port=frozen.getsockname()[1], token="x"))
         own = node(0, 2)
         assert [taken(own, number) for number in range(4)] == [None] * 4
+
+
+@pytest.mark.parametrize("slowest, is_taken", [(1, True), (1 << 40, False)])
+def test_a_node_that_sends_too_slowly_is_asked_no_more(
+    tmp_path: Path,
+    run: LocalStore,
+    node: Callable[[int, int], Exchange],
+    monkeypatch: pytest.MonkeyPatch,
+    slowest: int,
+    *,
+    is_taken: bool,
+) -> None:
+    with serving(a_shelf(tmp_path, 0, 2), run, 1):
+        own = node(0, 2)
+        monkeypatch.setattr(peers, "SLOWEST", slowest)
+        monkeypatch.setattr(peers, "_READ", 256)
+        # Connections have their limit from before.
+        own._peers[1]._idle.append(own._peers[1]._connect(peers.SILENCE))
+        monkeypatch.setattr(peers, "SILENCE", 0.0)
+        assert [taken(own, number) for number in (0, 2)] == ([CONTENT] * 2 if is_taken else [None] * 2)
 
 
 def test_a_slow_node_is_waited_for_once_only(
