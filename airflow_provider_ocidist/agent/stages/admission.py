@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.peer_reports import SILENT_AFTER, Beats, read_reports
 from airflow_provider_ocidist.agent.stages.context import NodeContext
-from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.report import Phase, Progress
 
 
 class Admission:
@@ -25,7 +25,11 @@ class Admission:
         context = self._context
         present = (context.rank, *context.others)
         absent = [rank for rank in range(context.config.nodes) if rank not in present]
-        if not absent or not context.is_main or context.heartbeat.report.phase is not Phase.TRAINING:
+        report = context.heartbeat.report
+        if not absent or not context.is_main or report.phase is not Phase.TRAINING:
+            return
+        if _is_at_its_end(report.progress):
+            # Its last checkpoint is no reason to begin again: another node may just have succeeded.
             return
         waiting = self._waiting(absent)
         if not waiting:
@@ -55,3 +59,10 @@ class Admission:
         newest = (checkpoint.uri if checkpoint else None,)
         self._seen = self._seen or newest
         return settings is None or settings.uri is None or self._seen != newest
+
+
+def _is_at_its_end(progress: Progress | None) -> bool:
+    """Whether the program reports that nothing is left to train."""
+    if progress is None:
+        return False
+    return progress.complete or (progress.steps is not None and (progress.step or 0) >= progress.steps)
