@@ -405,6 +405,19 @@ def test_whoever_asks_for_the_next_launch_all_nodes_agree_on_who_takes_part(
                 assert known.setdefault(launch, restart.members) == restart.members
 
 
+def test_a_request_that_is_late_for_its_launch_does_not_take_the_place_of_the_one_that_counted(
+    tmp_path: Path,
+) -> None:
+    store = open_store(str(tmp_path))
+    beat = Heartbeat(store, a_report(0), StopSwitch())
+    counted = StopRequest(cause=Cause.USER, message="it failed", restarts=(LOST,))
+    assert beat.ask_all_to_stop(counted) == counted
+    beat.update(restarts=counted.restarts)
+    beat.ask_all_to_stop(StopRequest(cause=Cause.CAPACITY, message="late", restarts=(FEWER,)))
+    # Nodes that have not begun the next launch yet still read it.
+    assert StopRequest.from_json(store.read(STOP_FILE)) == counted
+
+
 def test_a_gang_that_is_to_end_is_not_launched_with_fewer(tmp_path: Path) -> None:
     store, run_dirs = open_store(str(tmp_path)), RunDirs(open_store)
     directories, ref = RunDirectories(run_dirs, run_dirs), a_ref(run_dir=str(tmp_path))
