@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.peer_reports import SILENT_AFTER, Beats, read_reports
@@ -20,6 +21,7 @@ class Admission:
         """First heartbeat that was seen of each node that waits, by rank: the last one of a lost node stays."""
         self._seen: tuple[str | None] | None = None
         """URI of the newest checkpoint when a node was first seen to wait; None: none waits."""
+        self._asking: threading.Thread | None = None
 
     def look(self) -> None:
         context = self._context
@@ -34,9 +36,13 @@ class Admission:
         waiting = self._waiting(absent)
         if not waiting:
             self._seen = None
-        elif self._may_launch():
+        elif self._may_launch() and not (self._asking and self._asking.is_alive()):
             self._seen = None
-            self._admit(waiting)
+            # Beside the heartbeat: a slow store would delay it, and this node would count as lost.
+            self._asking = threading.Thread(
+                target=self._admit, args=(waiting,), name="admission", daemon=True
+            )
+            self._asking.start()
 
     def _waiting(self, absent: Sequence[int]) -> list[int]:
         """Return which of these nodes wait for the launch that names them, and live: their reports go on."""

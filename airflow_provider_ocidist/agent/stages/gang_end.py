@@ -57,7 +57,10 @@ class GangEnd:
 
     def admit(self, ranks: Sequence[int]) -> None:
         """Have the training launched again with nodes that wait to take part, unless it ends anyway."""
-        if self.context.switch.stop is not None or self._ended_before(self._others()):
+        has_ended = self._ended_before(self._others())
+        # Looked at last: reading the others' reports may take a while.
+        goes_on = self.context.switch.stop is None and self.heartbeat.report.phase is Phase.TRAINING
+        if has_ended or not goes_on:
             return
         before = self.heartbeat.report.restarts
         members = tuple(sorted({self.context.rank, *self.context.others, *ranks}))

@@ -48,4 +48,6 @@ def test_a_late_node_is_admitted_unless_the_training_is_at_its_end(
     for beat in (1.0, 2.0):
         store.write(report_of(2), replace(late, heartbeat_at=beat).to_json())
         admission.look()
+    if admission._asking:
+        admission._asking.join()
     assert admitted == ([[2]] if is_admitted else [])
