@@ -13,7 +13,7 @@ ENDED = ("success", "failed")
 TASK_ENDED = (*ENDED, "upstream_failed", "skipped", "removed")
 NEW_TOKEN_AFTER_S = 1800.0
 TROUBLED_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Between tries of a call that Airflow could not serve: SQLite has one writer at a time, and it does not wait long."""
+"""Seconds between tries of a call that Airflow could not serve: SQLite has one writer, and it does not wait long."""
 
 
 class AirflowApiError(Exception):

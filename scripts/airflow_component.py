@@ -9,10 +9,11 @@ import threading
 from typing import Any
 
 START_UP_S = 20.0
-"""Until then no garbage is collected: imports make none."""
+"""Seconds from the start without a collection of garbage: imports make none."""
 SQLITE = ("synchronous=OFF", "busy_timeout=60000")
-"""Five programs write to one file. By default SQLite waits for the disk at each commit, and a writer gives up after 5 s
-of waiting: on a slow disk Airflow's components end, one by one. Nothing here must outlive the machine."""
+"""Settings for five programs that write to one file. By default SQLite waits for the disk at each commit, and a writer
+gives up after 5 s of waiting: on a slow disk Airflow's components end, one by one. Nothing here must outlive the
+machine."""
 
 
 def resume() -> None:

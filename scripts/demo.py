@@ -65,7 +65,7 @@ class Place:
 
     @property
     def note(self) -> Path:
-        """How to reach what `up` has started."""
+        """The file that says how to reach what `up` has started."""
         return self.folder / "up.json"
 
     @property

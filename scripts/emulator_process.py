@@ -18,7 +18,7 @@ from scripts.service import Service, ServiceError
 ROOT = Path(__file__).resolve().parent.parent
 WORK_FOLDER = "ocidist"
 PYTHON = os.environ.get("OCIDIST_EMULATOR_PYTHON", sys.executable)
-"""Tests of what runs on nodes may have an older one than the emulator needs."""
+"""Python that runs the emulator: tests of what runs on nodes may have an older one than it needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,10 @@ class Access:
     secret_value: str = field(repr=False)
     region: str = "us-ashburn-1"
     kubeconfig: str = ""
-    """With the option `--kubernetes`."""
+    """Path of the kubeconfig, with the option `--kubernetes`; else empty."""
     kubernetes_namespace: str = ""
     runai: Mapping[str, str] | None = field(default=None, repr=False)
-    """With the option `--runai`: its address, an account, a project."""
+    """Address, account and project of the control plane, with the option `--runai`."""
 
     @classmethod
     def from_file(cls, path: Path) -> Access:

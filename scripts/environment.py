@@ -17,9 +17,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = ["-r", str(ROOT / "requirements" / "torch.txt")]
 LARGE = {"oci", "oci-cli"}
-"""Nearly as many files as all the rest: they are unpacked beside it."""
+"""Packages with nearly as many files as all the rest, beside which they are unpacked."""
 BUILT_WITH_TORCH = {"deepspeed"}
-"""Comes as source, and looks for torch at its build: isolated, it would fetch one of its own for that."""
+"""Packages that come as source and look for torch at their build: isolated, they would fetch one of their own."""
 PIP = ("-m", "pip", "--disable-pip-version-check")
 # Modules are compiled when first imported: to compile all of oci, torch and Airflow would take longer than the rest.
 INSTALL = ("install", "-q", "--progress-bar", "off", "--no-compile")

@@ -34,7 +34,7 @@ class IdleNodes:
     emulator: Access
     records: Sequence[RunRecord]
     store: Store
-    """Of their run directories."""
+    """Store of their run directories."""
 
     @property
     def connections(self) -> dict[str, Any]:

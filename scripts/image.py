@@ -27,7 +27,7 @@ PACKAGED = "localhost/ocidist-base:bookworm"
 PIP_SETTINGS = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "TRUSTED_HOST", "DEFAULT_TIMEOUT")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 CERTIFICATES = "/run/ca.crt"
-"""Where the build sees the file that PIP_CERT names."""
+"""Path at which the build sees the file that PIP_CERT names."""
 
 
 class CannotBuild(Exception):

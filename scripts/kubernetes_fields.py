@@ -22,16 +22,16 @@ ALSO = (
     "V1Condition",
     "V1Toleration",
 )
-"""What the kinds of operators, which stand in their own modules, are made of."""
+"""Models of which the kinds of operators, which stand in their own modules, are made."""
 OWN = {
     "KubeflowV1ReplicaSpec": {"replicas": "int", "restartPolicy": "str", "template": "V1PodTemplateSpec"},
 }
-"""Of operators, which the client does not have."""
+"""Models of operators, which the client does not have."""
 QUANTITIES = {
     **dict.fromkeys(("limits", "requests", "capacity", "allocatable", "hard", "used"), "dict[str, quantity]"),
     **dict.fromkeys(("sizeLimit", "divisor"), "quantity"),
 }
-"""Amounts may be written as numbers, too."""
+"""Types of the fields that hold amounts, which may be written as numbers, too."""
 
 
 def main() -> int:

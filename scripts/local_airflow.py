@@ -32,7 +32,7 @@ COMPONENTS = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 LISTENING_PORTS = range(10_000, 20_000)
-"""Below those that Linux gives to outgoing connections, and those at which nodes meet."""
+"""Ports below those that Linux gives to outgoing connections, and those at which nodes meet."""
 HEALTH_NAMES = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 
 

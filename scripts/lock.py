@@ -14,9 +14,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
 ELSEWHERE = {"airflow-provider-ocidist", "torch"}
-"""Not locked here: ourselves, and what requirements/torch.txt holds."""
+"""Packages that are not locked here: ourselves, and what requirements/torch.txt holds."""
 OF_A_BUILD = re.compile(r"(nvidia|cuda)-.+|triton")
-"""Nor what torch's build for CUDA brings along: with it the locks would hold for no other build."""
+"""Packages that torch's build for CUDA brings along: with them the locks would hold for no other build."""
 
 HEADER = """\
 # {what}, on Python {python}. Written by `make lock`; not edited.
@@ -35,10 +35,10 @@ field"), a bound that 3.3 has set; with svcs 26 its `dags test` fails ("no attri
 """
 
 BUILD = ["editables", "hatchling"]
-"""What installs us in place, in an environment that is not isolated."""
+"""Packages that install us in place, in an environment that is not isolated."""
 
 LAUNCHERS = ["accelerate", "deepspeed", "ninja", "scikit-learn", "setuptools", "wheel"]
-"""What nodes need besides torch to train the examples, and to build DeepSpeed."""
+"""Packages that nodes need besides torch to train the examples, and to build DeepSpeed."""
 
 PROGRAMS = ["accelerate", "lightning", "setuptools", "torchtitan==0.2.2", "transformers"]
 """Programs of others that are trained, killed and resumed. torchtitan 0.3 does not train on processors."""

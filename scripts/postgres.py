@@ -20,12 +20,12 @@ from scripts.local_airflow import free_port
 from scripts.service import Service, ServiceError
 
 PROGRAMS = Path("/usr/lib/postgresql")
-"""Where Debian puts each version's `bin`."""
+"""Folder in which Debian puts each version's `bin`."""
 USER = "airflow"
 UNPRIVILEGED = "postgres"
 """The system's user that Debian's package makes; the server refuses to run as root."""
 DRIVERS = ("asyncpg", "psycopg2-binary")
-"""Airflow connects to it through both."""
+"""Packages through both of which Airflow connects to it."""
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 KEEPER = Path(__file__).with_name("keeper.py")
 GRACE_S = 6.0
-"""Between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 class ServiceError(Exception):

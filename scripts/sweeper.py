@@ -17,9 +17,9 @@ import uuid
 from pathlib import Path
 
 NAME = "STARTED_BY_PROGRAM"
-"""Of the variable that all inherit, processes in sessions of their own too."""
+"""Name of the variable that all inherit, processes in sessions of their own too."""
 ROUNDS = 3
-"""That must find nothing before all is over: a process may just have started another."""
+"""Number of rounds in a row that must find nothing: a process may just have started another."""
 ROUND_S = 0.05
 _ours: list[subprocess.Popen[bytes]] = []
 

@@ -20,6 +20,7 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE = 1.0
 """Seconds for the command's remaining processes, such as a log uploader, to exit."""
 KILL_INTERVAL = 0.02
+"""Seconds between two looks for processes that are left."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -46,6 +47,7 @@ def _living() -> Iterator[tuple[int, int]]:
 
 
 def state_and_parent(pid: int) -> tuple[str, int]:
+    """Return a process's state, as the kernel's letter, and the id of its parent; `X` and 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
             # The command's name, in parentheses, may contain blanks and parentheses.

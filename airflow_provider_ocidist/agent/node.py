@@ -44,7 +44,8 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 logger = logging.getLogger("ocidist")
 
 REPLACED_LATE = 60.0
-"""Seconds that nodes wait longer for the one that takes the place of a lost one than those who make it."""
+"""Seconds beyond `limits.replaced_within` for which nodes wait for the successor of a lost one: what makes it gives up
+first."""
 SEEN_LATE = 2.0
 """Seconds before the exit in which Kubernetes records a container's end; a pod without that is deleted with its log."""
 

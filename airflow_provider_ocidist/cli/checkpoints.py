@@ -25,7 +25,7 @@ from airflow_provider_ocidist.cli.terminal import (
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
-    from airflow_provider_ocidist.storage.catalog import Item
+    from airflow_provider_ocidist.storage.catalog import Item, PruneRule
     from airflow_provider_ocidist.storage.stores.base import Store
 
 UNITS = ("B", "KB", "MB", "GB", "TB")
@@ -267,7 +267,7 @@ def _of_step(options: argparse.Namespace) -> str:
 def _prune(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.storage import catalog
 
-    wanted, now = _selection(options), time.time()
+    wanted, now = _prune_rule(options), time.time()
     chosen = [
         (place, item) for place, items in _found(options) for item in catalog.selected(items, wanted, now)
     ]
@@ -286,7 +286,7 @@ def _prune(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _selection(options: argparse.Namespace) -> Any:
+def _prune_rule(options: argparse.Namespace) -> PruneRule:
     from airflow_provider_ocidist.model.job import Best, Duration
     from airflow_provider_ocidist.storage.catalog import PruneRule
     from airflow_provider_ocidist.storage.retention import Retention

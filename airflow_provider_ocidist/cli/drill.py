@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 LEASE = 600.0
 """Seconds that nodes go on after the process that drills, or its machine, has died."""
 TRIES = 3
+"""Number of tries of a training by default, like two retries in Airflow."""
 PLANNED = 100
 """Number of steps that a dry run assumes, since it trains nothing."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import Plan, RunStatus
 
 EXAMPLE_NETWORK = "10.0.0."
+"""Beginning of the addresses of nodes in an example."""
 SHOWN_NODES = 4
 """Most nodes whose environment is printed; the others differ only by their rank."""
 OWN_START = "the image's own start"
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
-    """Return the plan of a job, of its first choice. Otherwise as `plans_of`."""
+    """Return the plan of a job for its first choice, without its candidates; raises as `plans_of`."""
     return plans_of(job, connection)[0]
 
 
@@ -122,10 +123,12 @@ def _candidate(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> dict[st
         "reason": plan.reason,
         "machine": dict(plan.machine),
         "cost": _cost(job, plan, earlier),
-        "requests": [
-            {"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests
-        ],
+        "requests": _requests(plan),
     }
+
+
+def _requests(plan: Plan) -> list[dict[str, Any]]:
+    return [{"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests]
 
 
 def _cost(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> str:
@@ -148,9 +151,7 @@ def _plan_report(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> dict[
         "names": naming(plan),
         "run_dir": plan.run_dir,
         "checkpoints_uri": plan.checkpoints_uri,
-        "requests": [
-            {"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests
-        ],
+        "requests": _requests(plan),
         "environment": [_node_environment(job, plan, rank) for rank in range(job.nodes)],
         "example_launch": _example_launch(job),
         "equivalents": _equivalents(plan),
@@ -167,7 +168,8 @@ def _equivalents(plan: Plan) -> dict[str, str]:
     return backend.equivalents(plan) if issubclass(backend, HasCommandLine) else {}
 
 
-def _topology(job: TrainingJob, rank: int) -> Placement:
+def _example_placement(job: TrainingJob, rank: int) -> Placement:
+    """Return a node's placement as it could be: addresses and GPUs are known when the nodes have met."""
     from airflow_provider_ocidist.launchers.base import Placement
 
     addresses = tuple(f"{EXAMPLE_NETWORK}{10 + rank % 240}" for rank in range(job.nodes))
@@ -196,8 +198,8 @@ def _node_environment(job: TrainingJob, plan: Plan, rank: int) -> dict[str, str]
     from airflow_provider_ocidist import kinds
     from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 
-    launcher, topology = kinds.load("launchers", job.launcher.kind).LAUNCHER, _topology(job, rank)
-    return {**launcher.defaults(topology), **role, RANK_VARIABLE: str(rank), **launcher.environment(topology)}
+    launcher, place = kinds.load("launchers", job.launcher.kind).LAUNCHER, _example_placement(job, rank)
+    return {**launcher.defaults(place), **role, RANK_VARIABLE: str(rank), **launcher.environment(place)}
 
 
 def _requested_environment(plan: Plan, rank: int) -> dict[str, str]:
@@ -230,7 +232,7 @@ def _example_launch(job: TrainingJob) -> str:
     from airflow_provider_ocidist import kinds
 
     launcher = kinds.load("launchers", job.launcher.kind).LAUNCHER
-    interpreter, *rest = launcher.command(job.program, job.launcher, _topology(job, 0))
+    interpreter, *rest = launcher.command(job.program, job.launcher, _example_placement(job, 0))
     # The node's interpreter, not this machine's.
     return shlex.join(masked(["python" if interpreter == sys.executable else interpreter, *rest]))
 

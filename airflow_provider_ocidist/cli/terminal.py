@@ -22,7 +22,7 @@ FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes: success; a finding (a wrong job file, a failed check, a difference); a command that could not be carried
 out; a failed training; Ctrl-C. After other signals: 128 and their number."""
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
-
+"""Colours of nodes, by rank; those of a larger gang are used again."""
 
 _hidden: set[str] = set()
 """Secrets known to this process, which it never prints."""

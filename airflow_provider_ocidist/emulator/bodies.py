@@ -191,7 +191,7 @@ class Files:
         return await _receive(chunks, self._new_path(), None, digests)
 
     def path(self, name: str) -> Path:
-        """All in one folder: spread over 256, ext4 takes six times as long to create a file."""
+        """Return the path of a file. All share one folder: in 256 folders ext4 takes six times as long to create it."""
         return self.folder / name
 
     def _new_path(self) -> Path:

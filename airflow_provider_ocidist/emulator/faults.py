@@ -11,6 +11,7 @@ from typing import Any, Literal
 from airflow_provider_ocidist.emulator import patterns
 
 SEEDS = 2**32
+"""Number of seeds that a random one is drawn from."""
 RULES_S = 0.2
 """Seconds of a processor that all rules may take to look at one request."""
 

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 MASTER_PORT = 29400
+"""Port of the rendezvous, unless the platform gives another or nodes share a machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ class Launcher(ABC):
         return None
 
     def hides_output(self, options: LauncherOptions) -> bool:  # noqa: ARG002 - most show it
-        """Return whether that output is in those files alone."""
+        """Return whether what the processes print is in their log files alone."""
         return False
 
     @abstractmethod

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import FrameType
 
 from airflow_provider_ocidist.launchers.base import Launcher, Placement, ProcessFailure, program_command
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 LOOK_INTERVAL = 0.1
+"""Seconds between two looks at the processes."""
 STOP_GRACE = 15.0
+"""Seconds between SIGTERM and SIGKILL, for the processes that are left when one has failed."""
 OWN_REPORT = re.compile(
     r"^rank (\d+) \(local rank \d+\) ended with (-?\d+); ending the others\n", re.MULTILINE
 )
@@ -55,7 +56,7 @@ def run_processes(command: Sequence[str], count: int, environ: Mapping[str, str]
         subprocess.Popen(command, env={**environ, "RANK": str(first_rank + local), "LOCAL_RANK": str(local)})
         for local in range(count)
     ]
-    signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(processes, number, _frame))
+    signal.signal(signal.SIGTERM, lambda number, _: _pass_on(processes, number))
     failed = _wait_for_failure(processes)
     if failed is None:
         return 0
@@ -88,9 +89,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.kill()
 
 
-def _pass_on(
-    processes: Sequence[subprocess.Popen[bytes]], number: int, _frame: FrameType | None = None
-) -> None:
+def _pass_on(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for process in processes:
         process.send_signal(number)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TOOLS = ("ssh", "sshd", "ssh-keygen")
 KEY = "key"
 LOOK_INTERVAL = 0.1
+"""Seconds between two looks for the end of the session."""
 SERVER = "/usr/sbin/sshd"
 
 CLIENT_SETTINGS = """\

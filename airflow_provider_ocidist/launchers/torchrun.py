@@ -56,7 +56,7 @@ class Torchrun(Launcher):
 
     def main_node(self, options: LauncherOptions, placement: Placement) -> int:
         given = given_flags(options.args)
-        if "local-addr" in given or "standalone" in given or backend(given) != "c10d":
+        if "local-addr" in given or "standalone" in given or _rendezvous_kind(given) != "c10d":
             return 0
         return first_in_c10d(placement)
 
@@ -88,7 +88,7 @@ def _logs(launcher: Torchrun, options: LauncherOptions, placement: Placement) ->
     return {"log-dir": folder} if folder else {}
 
 
-def backend(given: Mapping[str, str]) -> str:
+def _rendezvous_kind(given: Mapping[str, str]) -> str:
     """Return the kind of rendezvous; a flag of the static one selects it."""
     named = next((given[flag] for flag in given if is_given("rdzv-backend", {flag: ""})), None)
     return named or ("static" if any(is_given(flag, given) for flag in STATIC_FLAGS) else "c10d")
@@ -131,6 +131,7 @@ def root_cause(output: str) -> ProcessFailure | None:
 
 
 def without_report(output: str) -> str:
+    """Return output without torchrun's own report of a failure."""
     report = OWN_REPORT.search(output)
     return output[: report.start()] if report else output
 
@@ -146,7 +147,7 @@ def _processes(placement: Placement) -> dict[str, str]:
 def _rendezvous(placement: Placement, given: Mapping[str, str]) -> dict[str, str]:
     # c10d identifies nodes by host name and process id, which containers on one host share.
     common = {"rdzv-id": placement.rendezvous_id, "local-addr": placement.address}
-    kind = backend(given)
+    kind = _rendezvous_kind(given)
     if kind == "static" and not is_given("rdzv-endpoint", given):
         return {
             "rdzv-backend": "static",

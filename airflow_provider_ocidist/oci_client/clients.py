@@ -14,7 +14,7 @@ from typing import Any, Literal
 from airflow_provider_ocidist.oci_client import rest
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, credentials
 from airflow_provider_ocidist.oci_client.errors import is_unreachable, never_heals, oci_errors
-from airflow_provider_ocidist.oci_client.request import Caller, Signer, endpoint_of
+from airflow_provider_ocidist.oci_client.request import CONFLICTS, Caller, Signer, endpoint_of
 
 Service = Literal[
     "data_science",
@@ -42,9 +42,11 @@ _CLIENTS: Mapping[Service, tuple[str, str]] = {
 
 _CONNECT_TIMEOUT_S = 10.0
 _RETRY_TOTAL_S = 180.0
+"""Seconds after the first attempt from which on there is no further one; for urgent requests `_URGENT_TOTAL_S`."""
 _RETRY_WAIT_S = 8.0
 """Longest seconds between two attempts, unless the service asks for more."""
 _RETRY_AFTER_LIMIT_S = 60.0
+"""Longest seconds of a `Retry-After` that are waited."""
 _URGENT_TIMEOUT_S = 5.0
 _URGENT_TOTAL_S = 4.0
 _URGENT_WAIT_S = 1.0
@@ -114,11 +116,7 @@ def _retry_strategy(max_attempts: int, service: Service, *, urgent: bool = False
     from oci.retry import retry_checkers
 
     checker, strategy = _retry_kinds()
-    conflicts = (
-        {}
-        if service == "data_science"
-        else {409: ["IncorrectState", "LockConflict", "ConcurrentObjectUpdate"]}
-    )
+    conflicts = {} if service == "data_science" else {409: list(CONFLICTS)}
     checkers = [
         retry_checkers.LimitBasedRetryChecker(max_attempts=max(1, max_attempts)),
         retry_checkers.TotalTimeExceededRetryChecker(

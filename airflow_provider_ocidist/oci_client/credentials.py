@@ -19,7 +19,7 @@ AuthKind = Literal["config_file", "api_key", "session_token", "instance_principa
 
 @dataclass(frozen=True, kw_only=True)
 class OciAccess:
-    """Credentials and place. Secrets stay out of `repr`."""
+    """Credentials for OCI, and the region or endpoint that they are for. Secrets stay out of `repr`."""
 
     auth: AuthKind = "config_file"
     config_file: str | None = None
@@ -64,7 +64,6 @@ DEFAULT_CONFIG_FILE = "~/.oci/config"
 
 SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
 """SDK's name of each secret; Airflow masks secrets by the names of their fields, and does not know the SDK's."""
-
 
 NUMBERS = ("max_attempts", "read_timeout", "pool_size")
 """Fields that are text where a connection is written as a URI."""

@@ -162,12 +162,14 @@ def _named(error: Any, *names: str) -> bool:
 
 
 def never_heals(error: Any) -> bool:
+    """Whether a certificate or an address is wrong, so that another attempt is of no use."""
     return _named(
         error, "SSLCertVerificationError", "CertificateError", "InvalidURL", "InvalidSchema", "MissingSchema"
     )
 
 
 def is_unreachable(error: Any) -> bool:
+    """Whether no connection came about: the host is unknown, refuses it, or does not answer in time."""
     return _named(
         error,
         "NewConnectionError",
@@ -197,4 +199,5 @@ def _endpoint_of(error: BaseException) -> str:
 
 
 def first_line(value: object) -> str:
+    """Return the first line of a text, cut after 300 characters."""
     return (str(value).strip().splitlines() or [""])[0][:300]

@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 TIMEOUT_S = 60.0
 LONGEST_PAUSE_S = 8.0
 PASSING = (408, 429, 500, 502, 503, 504)
+"""Statuses of refusals that may pass at a later attempt."""
 CONFLICTS = ("IncorrectState", "LockConflict", "ConcurrentObjectUpdate")
 """Codes of status 409 that may pass at a later attempt."""
 SHA256_INFO = bytes.fromhex("3031300d060960864801650304020105000420")

@@ -39,8 +39,10 @@ AT_A_TIME = 8
 FRESH_S = 60.0
 """Seconds after which the listing of an item's source is repeated before its copy."""
 LOGGED_EVERY_S = 5.0
-NAMES_TOLD = 20
-ITEMS_TOLD = 100
+NAMES_SHOWN = 20
+"""Most skipped names of one item that a report lists."""
+ITEMS_SHOWN = 100
+"""Most items that the report of all lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,7 @@ class Surveyed:
     bytes: int
     landed: Landing
     at: float
+    """Time of the listing, on the clock `time.monotonic`."""
 
     @property
     def root(self) -> str:
@@ -100,7 +103,7 @@ class ItemReport:
             "resumed_bytes": self.report.resumed_bytes,
             "deleted": len(self.report.deleted),
             "unverified": len(self.report.unverified),
-            "skipped": list(self.report.skipped[:NAMES_TOLD]),
+            "skipped": list(self.report.skipped[:NAMES_SHOWN]),
         }
 
     def __str__(self) -> str:
@@ -112,7 +115,7 @@ class ItemReport:
             f"{len(report.unchanged)} files were there already": report.unchanged,
             f"{len(report.deleted)} files deleted that only the target had": report.deleted,
             f"{len(report.unverified)} files compared by size only": report.unverified,
-            f"{len(report.skipped)} names skipped: {', '.join(report.skipped[:NAMES_TOLD])}": report.skipped,
+            f"{len(report.skipped)} names skipped: {', '.join(report.skipped[:NAMES_SHOWN])}": report.skipped,
         }
         done = f"{report.files} files, {report.bytes} bytes in {report.seconds:.1f} s"
         parts = [done, *(text for text, there in more.items() if there)]
@@ -146,8 +149,8 @@ class BatchReport:
             "unchanged": sum(len(report.unchanged) for report in reports),
             "seconds": round(self.seconds, 3),
             "failed": len(self.items) - len(reports),
-            "items": [item.to_json() for item in self.items[:ITEMS_TOLD]],
-            "items_left_out": max(len(self.items) - ITEMS_TOLD, 0),
+            "items": [item.to_json() for item in self.items[:ITEMS_SHOWN]],
+            "items_left_out": max(len(self.items) - ITEMS_SHOWN, 0),
         }
 
 
@@ -162,10 +165,11 @@ def copy_all(
     part_size: int = PART_SIZE,
     threads: int = THREADS,
 ) -> BatchReport:
-    """Copy all items, some at a time, and log line by line; a failed item does not end the others.
+    """Copy all items, some at a time; a failed item does not end the others.
 
-    `repeated`: an earlier attempt may have copied a part (see `copy_selection`). Raises JobFileError for items that
-    conflict, StorageError when a source is missing; then nothing was copied.
+    `write` takes each line for the log, which begins with `label`. `repeated`: an earlier attempt may have copied a
+    part (see `copy_selection`). `part_size` is in bytes; `threads`: the most of all items together. Raises JobFileError
+    for items that conflict, StorageError when a source is missing; then nothing was copied.
     """
     started = time.monotonic()
     surveyed = survey(items, sides)
@@ -205,6 +209,7 @@ def _look(item: CopyItem, sides: Sides) -> Surveyed | OcidistError | OSError:
 
 
 def surveyed_of(item: CopyItem, sides: Sides) -> Surveyed:
+    """List an item's source, and find its target. Raises StorageError, OSError."""
     found = find(item.source, sides.sources)
     landed = landing(item.target, found, sides.targets)
     if item.rules.delete_extra:

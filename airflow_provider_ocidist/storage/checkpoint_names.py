@@ -86,8 +86,6 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 _ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
-
-
 _OWNER = re.compile(r"\.attempt-(?P<attempt>[0-9]+)(?:\.again-[0-9]+)?$")
 
 

@@ -171,7 +171,7 @@ def newest(uri: str, access: OciAccess | None = None) -> CheckpointRef | None:
 
 def newest_in(store: Store) -> CheckpointRef | None:
     """Return what `newest` does, for a store that is open."""
-    return next(iter(_complete_in(store)), None)
+    return next(iter(_references_in(store)), None)
 
 
 def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
@@ -179,7 +179,7 @@ def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
 
     The newest is the last of the latest attempt, at any step: an attempt may restart at 0.
     """
-    return _complete_in(open_store(uri, access))
+    return _references_in(open_store(uri, access))
 
 
 def published(uri: str, access: OciAccess | None = None) -> list[str]:
@@ -188,7 +188,8 @@ def published(uri: str, access: OciAccess | None = None) -> list[str]:
     return sorted(folder for folder, files in folders.items() if MANIFEST in files)
 
 
-def _complete_in(store: Store) -> list[CheckpointRef]:
+def _references_in(store: Store) -> list[CheckpointRef]:
+    """Return the complete checkpoints of a store, the newest first."""
     return [item.ref(store) for item in complete_now(store)]
 
 

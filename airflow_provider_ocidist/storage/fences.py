@@ -31,7 +31,7 @@ def claimed(store: Store) -> Fence | None:
 
 
 def _fence_in(text: bytes) -> Fence:
-    """Return what `claim` wrote. Raises TypeError or ValueError when it is anything else."""
+    """Return what `claim_place` wrote. Raises TypeError or ValueError when it is anything else."""
     found = codec.read(Fence, text)
     if not found.is_possible:
         raise ValueError("its numbers are not those of an attempt")

@@ -86,7 +86,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Raises CheckpointError when the text is no manifest that this version can read."""
+        """Return the manifest in a text. Raises CheckpointError when it is none that this version can read."""
         try:
             manifest = codec.read(cls, text)
             if not manifest.files or manifest.version > VERSION:

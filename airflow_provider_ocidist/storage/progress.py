@@ -52,7 +52,7 @@ class _Bar:
 
     def __call__(self, now: TransferProgress) -> None:
         self.bar.start()
-        # a failed copy sends no report, and a hidden cursor would stay hidden
+        # A failed copy sends no report, and a hidden cursor would stay hidden.
         self.console.show_cursor(True)
         files = f"{now.files_done}/{now.files_total} files"
         self.bar.update(

@@ -11,6 +11,7 @@ from airflow_provider_ocidist.storage.manifests import Manifest, ManifestFile
 
 THREADS = 4
 PIECE = 1 << 20
+"""Bytes that are read at a time."""
 
 
 def link_known(manifest: Manifest, local: Path, target: Path) -> set[str]:

@@ -45,11 +45,11 @@ class Effort:
     """How much is tried."""
 
     until: float
-    """Of the monotonic clock."""
+    """End of all tries, on the clock `time.monotonic`."""
     each_s: float
-    """For one module."""
+    """Most seconds for one module."""
     sample: int | None
-    """So many mutants of each module, with those that are known; all when there is none."""
+    """Number of mutants of each module, with those that are known; None: all."""
 
 
 def mutants_of(module: str) -> Iterator[Mutant]:

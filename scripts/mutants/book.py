@@ -19,6 +19,7 @@ else:
     import tomli as tomllib
 
 LEAST_PERCENT = 90
+"""Share of the tried mutants, in per cent, that the tests of a module must kill."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Mutant:
 
     module: str
     owner: str
-    """The function or class that is changed."""
+    """Function or class that is changed."""
     change: str
     """`removed lines -> added lines`."""
     lines: tuple[int, int]
@@ -54,7 +55,7 @@ class Score:
     survivors: list[str]
     untried: int
     needless: list[str]
-    """Listed as equivalent, though tests kill them or they no longer exist."""
+    """Mutants that are listed as equivalent, though tests kill them or they no longer exist."""
 
     @property
     def percent(self) -> float:

@@ -31,10 +31,11 @@ from scripts.mutants.runs import OURS, Run, serve_afresh, serve_collected
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_LIMIT_S = 6.0
-"""For one test, and again for the whole run: the machine may be busy with other things."""
+"""Least seconds for one test, and again for the whole run: the machine may be busy with other things."""
 SLOWER = 5
-"""How many times as long as without a fault a test may take before it counts as hanging."""
+"""Factor of its time without a fault that a test may take before it counts as hanging."""
 BASELINE_LIMIT_S = 500
+"""Seconds for all tests of a module without a fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class Baseline:
     durations: dict[str, float]
     """Seconds by test, in the order of the tests."""
     covering: dict[int, frozenset[str]]
-    """By line of the module, the tests that ran it in their own process."""
+    """Tests that ran a line of the module in their own process, by line."""
 
     @property
     def test_limit_s(self) -> float:
@@ -113,7 +114,7 @@ class Place:
     tree: Path
     """A copy of the tree."""
     folder: Path
-    """For all that tests leave behind; its path is short enough for those of sockets."""
+    """Folder for all that tests leave behind; its path is short enough for those of sockets."""
     log: Path
     """The output of the last run."""
 
@@ -163,7 +164,7 @@ class Bench:
     tests: Sequence[str]
     base: Baseline = field(init=False)
     _kills: dict[str, Counter[str]] = field(init=False, default_factory=dict)
-    """By function, how many of its mutants each test has killed."""
+    """Number of mutants that each test has killed, by function."""
     _afresh: Servant | None = field(init=False, default=None)
     _stamp: int = field(init=False, default_factory=lambda: int(time.time()))
 

@@ -27,10 +27,10 @@ class Functions:
     """The functions of a file that are there after all was imported."""
 
     code: CodeType
-    """Of the module."""
+    """Code of the module."""
     alive: Mapping[Place, list[FunctionType]]
     ran: frozenset[Place]
-    """Those whose effect is there already: they have run."""
+    """Functions whose effect is there already: they have run."""
 
     def changed_by(self, text: str) -> Mapping[Place, CodeType] | None:
         """Return the code that a mutant has in place of ours; None when it differs in what has run at the import."""

@@ -32,7 +32,7 @@ class Run:
     """The tests to run, in order; all that are collected when there are none."""
     log: Path
     folder: Path
-    """For what tests leave behind."""
+    """Folder for what tests leave behind."""
 
     def arguments(self) -> list[str]:
         # Compared values are not read, and rewriting asserts in pytest's plugins takes longer than many tests.

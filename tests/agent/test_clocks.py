@@ -237,7 +237,7 @@ def test_only_a_training_hangs_and_no_node_that_saves_what_is_left(
     heartbeat = Heartbeat(store, a_report(0, phase), StopSwitch())
     meter = ProgressMeter(tmp_path)
     watches = Watches(config, heartbeat, meter, end_gang=found.append)
-    watches.start((), 0, os.getpid(), tmp_path)
+    watches.start((a_report(0, phase),), 0, os.getpid(), tmp_path)
     try:
         time.sleep(0.2)
         for look in heartbeat.watches:

@@ -177,7 +177,7 @@ def test_the_same_seed_draws_the_same_faults() -> None:
         ("kill-everything", "kill-rank, kill-agent"),
         ("kill-rank@noon", "rendezvous, training"),
         ("kill-rank@training:rank=1", "node, step and seconds are known"),
-        ("kill-rank@training:node=one", "no whole number"),
+        ("kill-rank@training:node=one", "is not a whole number"),
         ("", "kill-rank"),
     ],
 )

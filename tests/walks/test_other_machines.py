@@ -25,6 +25,7 @@ from airflow_provider_ocidist.plugin.view import task_view
 from tests.backends.clusters import FAST, IMAGE, Home
 from tests.plugin.gangs import NOW, record, running
 from tests.training_jobs import PROGRAMS
+from tests.views import need_views
 from tests.walks.test_capacity import Ti, context
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,7 @@ START_TIMEOUT = 3.0
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
+    need_views()
     capacity = {**ClusterSettings().node_capacity, GPU: "8"}
     options = Options(
         grace_s=1.0,

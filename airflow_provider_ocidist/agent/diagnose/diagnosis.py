@@ -17,6 +17,7 @@ TAIL_LENGTH = 4000
 PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
 """Marks before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
 MOST_PREFIXES = 2
+"""Most marks before a line: one of each kind."""
 TRACEBACK = "Traceback (most recent call last):"
 
 INNER = "See inner exception for details."
@@ -71,7 +72,7 @@ class Traceback:
 
     @property
     def consequence(self) -> bool:
-        return self.symptom is not None and self.symptom.echo
+        return self.symptom is not None and self.symptom.consequence
 
 
 def diagnose(
@@ -100,7 +101,7 @@ def diagnose(
         exit_code=code,
         rank=_rank(process, traceback),
         tail=tail_of(output, traceback if raised else None),
-        consequence=symptom is not None and symptom.echo,
+        consequence=symptom is not None and symptom.consequence,
         remedy=symptom.remedy if symptom else None,
     )
 

@@ -16,6 +16,7 @@ PIPE = "pipe_rank_*.pipe"
 WRITE_LIMIT = 5.0
 """Seconds in which torch writes its records; it looks at its pipe each second."""
 LARGEST = 100_000_000
+"""Most bytes of a record that is read."""
 
 
 def ask_for(folder: Path) -> None:

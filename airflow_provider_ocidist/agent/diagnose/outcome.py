@@ -26,6 +26,7 @@ from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
 from airflow_provider_ocidist.model.report import Restart
 
 STOPPED = 143
+"""Exit code of a node that ended on account of others: 128 and the number of SIGTERM, as in a shell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
     )
 
 
-def echo(found: NodeFailure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
+def consequence(found: NodeFailure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
     """Return the outcome of a training that failed because another node's did."""
     return Outcome(
         code=STOPPED, exit_code=found.exit_code, message=explanation, tail=found.tail, restarts=restarts

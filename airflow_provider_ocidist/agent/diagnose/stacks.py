@@ -29,6 +29,7 @@ TOTAL_LIMIT = 20.0
 QUIET = 0.1
 """Seconds without another byte after which an answer is complete."""
 SPY_LIMIT = 10.0
+"""Seconds for py-spy to show one process."""
 SPIES = 4
 """Number of processes that py-spy looks at at the same time."""
 ABORT_TIME = 1.0

@@ -17,7 +17,7 @@ class Symptom:
     """Pattern that is searched for in an exception's message, or in a program's last lines."""
     cause: Cause
     remedy: str
-    echo: bool = False
+    consequence: bool = False
     """Whether the error is mostly a consequence of another process's failure."""
 
 
@@ -111,7 +111,7 @@ SYMPTOMS = (
         ),
         cause=Cause.NODE,
         remedy="see that the subnet lets the nodes reach each other on all TCP ports, and which interface they use",
-        echo=True,
+        consequence=True,
     ),
     Symptom(
         name="collective timed out",
@@ -121,7 +121,7 @@ SYMPTOMS = (
         ),
         cause=Cause.HANG,
         remedy="some process came late to a collective operation or not at all; see the output of all nodes",
-        echo=True,
+        consequence=True,
     ),
     Symptom(
         name="another process lost",
@@ -133,7 +133,7 @@ SYMPTOMS = (
         ),
         cause=Cause.NODE,
         remedy="another process ended or cannot be reached; if no node says why, run it again",
-        echo=True,
+        consequence=True,
     ),
     Symptom(
         name="NCCL cannot use the network",

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 MAIN_FILE = "MAIN_config.json"
 GANG_KEY, BEAT_KEY = "OCIDIST_GANG", "OCIDIST_BEAT"
 BEAT_S, LOOK_S = 0.4, 0.2
+"""Seconds between two writes of the main node's file, and between two looks of a worker at it."""
 
 
 def instructions_of_ads(
@@ -88,7 +89,8 @@ class Announcement(threading.Thread):
 def await_main(store: Store, switch: StopSwitch, timeout: float) -> str:
     """Return the gang that a live main node announces: its file appears, or changes, while we look.
 
-    Raises TopologyTimeout when none does within so many seconds, Stopped when this node is to end.
+    Raises TopologyTimeout when none does within `timeout` seconds, AgentError when another program has written the
+    file, Stopped when this node is to end.
     """
     deadline = time.monotonic() + timeout
     first = _read(store)

@@ -25,7 +25,7 @@ LOST = "the platform restarted its container; the process before has ended witho
 
 
 def is_restarted(config: AgentConfig, environ: Mapping[str, str]) -> bool:
-    """Return whether this node of this attempt has begun before; if it has left its report open, it is closed here.
+    """Return whether this node has begun before in this attempt; close the report that it has left open.
 
     Raises AgentError when the run directory cannot be read.
     """

@@ -20,6 +20,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 logger = logging.getLogger(__name__)
 
 INTERVAL = 2.0
+"""Seconds between two beats."""
 ANSWER_LIMIT = 5.0
 """Seconds for each of the up to three small requests of a beat. A connection may have died silently, and a node that
 waited a minute for it would count as lost (`peers.STUCK`), though its training goes on."""
@@ -74,7 +75,7 @@ class Heartbeat:
         self._thread.start()
 
     def prepare(self) -> None:
-        """Take part, until `prepared`, in whichever launch the other nodes wait with: there was none here yet."""
+        """Until `prepared`, join each launch that a request asks for, rather than stop: no program runs here yet."""
         with self._lock:
             self._is_preparing = True
 

@@ -11,6 +11,8 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.stores.base import Store
 
+TRAINED = (Phase.SAVING, Phase.DONE)
+"""Phases of a node whose program has ended."""
 GONE_AFTER = 60.0
 """Seconds without a heartbeat after which a node counts as ended."""
 SILENT_AFTER = 15.0

@@ -33,10 +33,13 @@ from airflow_provider_ocidist.storage.stores.base import Store
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK, LAST_LOOK, LONGEST_PAUSE = 0.1, 0.4, 2.0
-"""Seconds between looks; they bound how long a complete gang waits, so they stay small, beside what it has waited."""
+"""Seconds between two looks: the first, the usual, and the longest of a long wait. A gang that is complete waits for
+the next look, so they are small beside the time that it has waited."""
 SAY_INTERVAL = 30.0
+"""Seconds between two lines of the log that name the missing nodes."""
 JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
 SHARED_PORTS = range(20000, 29000)
+"""Ports at which gangs meet that share one machine."""
 SILENCE = 30.0
 """Seconds without a heartbeat after which a node is not waited for."""
 
@@ -52,7 +55,7 @@ def await_address(
     """Return where others reach this node.
 
     In a run of many nodes the service lists them all in a file, which grows as they start; their network may differ
-    from the outgoing interface's. Raises TopologyTimeout when this node is never listed.
+    from the outgoing interface's. Raises TopologyTimeout when this node is not listed in time.
     """
     file = environ.get(NODES_FILE_VARIABLE)
     if place.address is not None:
@@ -140,7 +143,7 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     """Return the members' reports, by rank, once every one is ready for this launch of the training.
 
     Raises TopologyTimeout, naming the missing ones; a known node that still fetches is waited for as long as it
-    sends heartbeats, and makes progress at least once in `timeout`.
+    sends heartbeats, and makes progress at least once in `timeout` seconds.
     """
     own = heartbeat.report
     gathering = Gathering(store, others_of(own, nodes), len(own.restarts))
@@ -199,7 +202,7 @@ class SucceededBefore(Exception):
 
 
 class Gathering:
-    """Nodes that have joined."""
+    """The other nodes of one launch: those that are ready, and those that are waited for."""
 
     def __init__(self, store: Store, others: Sequence[int], launch: int = 0) -> None:
         self.store = store
@@ -223,7 +226,9 @@ class Gathering:
         return not self.awaited
 
     def overdue(self, timeout: float) -> bool:
-        """Whether a missing node has sent no heartbeat for a minute, or made no progress for `timeout`."""
+        """Whether a missing node has made no progress for `timeout` seconds, or sent no heartbeat for a minute, or for
+        `timeout` if that is less.
+        """
         latest = time.monotonic() - min(timeout, 60.0)
         heard = (max(self.seen_at.get(rank, -math.inf), self.sighted_since) for rank in self.awaited)
         return any(at < latest for at in heard) or bool(self.stuck(timeout))

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, read_report
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 3.0
+"""Seconds between two looks at the next node."""
 SILENCE = 15.0
 """Seconds without any answer after which a node is lost. torch alone takes 925 s for a silent partition."""
 STUCK = 30.0
@@ -26,7 +27,7 @@ OWN_TROUBLE = 6.0
 PROBED_PORT = 9
 """Port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
-TRAINED = (Phase.SAVING, Phase.DONE)
+"""Seconds within which a machine must answer a probe."""
 PROBED = 4
 """Number of nodes that are probed before this one counts as cut off."""
 

@@ -30,6 +30,7 @@ from airflow_provider_ocidist.model.report import Progress, RankPace
 LOOKED_AT = 4096
 """Bytes at the end of each piece of output that are searched: only the newest step counts."""
 LOSSES_KEPT = 1000
+"""Number of the last steps whose losses are kept for their checkpoints."""
 CURVE_POINTS = 100
 """Most losses that a report carries."""
 PACES_KEPT = 16

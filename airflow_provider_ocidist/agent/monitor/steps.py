@@ -6,8 +6,8 @@ from collections import deque
 
 LATE = 5.0
 """Seconds within which matching lines arrive on a program's two streams."""
-
 MOST = 1000
+"""Most losses, and most bars, that wait for their partners."""
 
 
 class EpochCounter:

@@ -20,8 +20,11 @@ LARGEST = 1 << 26
 PIECE = 1 << 22
 """Bytes of a file that are read at a time: images in it are skipped."""
 SEARCH_INTERVAL = 30.0
+"""Seconds between two searches for new event files."""
 DEEPEST = 6
+"""Most folders inside one another that a search enters."""
 MOST_ENTRIES = 20_000
+"""Most files and folders that one search looks at."""
 
 Scalar = tuple[int, str, float]
 """Step, tag and value of a scalar."""

@@ -19,13 +19,14 @@ from airflow_provider_ocidist.model.report import Usage
 logger = logging.getLogger(__name__)
 
 INTERVAL = 10.0
+"""Seconds between two samples, unless a job asks for shorter ones."""
 GPU_INTERVAL = 30.0
 """Seconds between two calls of nvidia-smi, each of which takes up to a second."""
 GPU_QUERY = (
     "--query-gpu=utilization.gpu,utilization.memory,memory.used,memory.total",
     "--format=csv,noheader,nounits",
 )
-GPU_AT_WORK = 2.0
+GPU_MEMORY_AT_WORK = 2.0
 """Per cent of the time in which a GPU's memory is read or written, from which on it is at work. A collective that waits
 forever keeps the GPU itself at 100 %, and its memory idle."""
 CGROUP = Path("/sys/fs/cgroup")
@@ -73,7 +74,7 @@ class UsageMeter:
         memory, limit = memory_in_use()
         if self._smi and now - self._gpus_at >= GPU_INTERVAL:
             self._gpus, self._gpus_at = ask_gpu_usage(self._smi), now
-            if any(gpu[1] >= GPU_AT_WORK for gpu in self._gpus):
+            if any(gpu[1] >= GPU_MEMORY_AT_WORK for gpu in self._gpus):
                 self.gpu_at_work()
         gpus = self._gpus
         seen = Usage(

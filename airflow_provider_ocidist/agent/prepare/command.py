@@ -15,6 +15,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.backports import dataclass
 
 KEPT_LINES = 2000
+"""Most lines of output that are returned."""
 
 
 @dataclass(frozen=True, kw_only=True)

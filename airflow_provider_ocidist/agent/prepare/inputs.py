@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AT_A_TIME = 4
+"""Number of inputs that are copied at the same time."""
 PROGRESS_EVERY_S = 15.0
 
 

@@ -62,10 +62,10 @@ class WheelCache:
     @contextlib.contextmanager
     def noting(self) -> Iterator[Sequence[str]]:
         """Yield options with which pip keeps its downloads and reports what it installed."""
-        if not self._is_source or not _says_what_it_does():
+        if not self._is_source or not _has_install_report():
             yield ()
             return
-        self._say({"state": "installing"})
+        self._announce({"state": "installing"})
         self._place = tempfile.TemporaryDirectory(prefix="ocidist-pip-")
         yield ("--cache-dir", f"{self._place.name}/cache", "--report", f"{self._place.name}/report.json")
 
@@ -77,7 +77,7 @@ class WheelCache:
     def give_up(self) -> None:
         """Announce that no wheels follow."""
         if self._is_source:
-            self._say({"state": "none"})
+            self._announce({"state": "none"})
 
     def _publish(self, pip: RunsPip) -> None:
         assert self._place is not None
@@ -88,7 +88,7 @@ class WheelCache:
                     from airflow_provider_ocidist.storage.transfer import copy
 
                     copy(f"{place}/wheels/", self._uri, access=self.access, cancel=self.switch.event)
-                self._say(manifest)
+                self._announce(manifest)
         except Stopped:
             return
         except Exception as error:  # the other nodes do not need the wheels
@@ -115,7 +115,7 @@ class WheelCache:
             "files": {path.name: _sha256(path) for path in sorted(folder.iterdir())},
         }
 
-    def _say(self, manifest: dict[str, Any]) -> None:
+    def _announce(self, manifest: dict[str, Any]) -> None:
         from airflow_provider_ocidist.storage.stores.opening import open_store
 
         try:
@@ -193,8 +193,8 @@ class WheelCache:
         return f"{join(self.run_dir, WHEELS)}/"
 
 
-def _says_what_it_does() -> bool:
-    """Return whether this node's pip has `--report`, which came with 22.2."""
+def _has_install_report() -> bool:
+    """Whether this node's pip has `--report`, which came with 22.2."""
     from importlib.metadata import version
 
     return tuple(int(part) for part in version("pip").split(".")[:2] if part.isdigit()) >= (22, 2)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
+from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, PeerLiveness, read_report
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature
 from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.storage.stores.base import Store
 
-TRAINED = (Phase.SAVING, Phase.DONE)
 BEATS = 2
 """Number of new reports after which a doubt passes: the first may stem from a look before the last write."""
 MOST_NAMES = 16
+"""Most names of entries that a report carries."""
 
 
 def written_entries(folder: Path) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload"
 SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
 """Constant of Linux; PyPy lacks the name."""
 LONGEST_HEADER = 100_000_000
+"""Most bytes of JSON that are read into memory to check a file."""
 LOCAL_HEADER = 30
 """Bytes of the header before each member of an archive, without its name and extra field."""
 

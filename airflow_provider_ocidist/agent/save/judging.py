@@ -41,13 +41,6 @@ class Verdict:
     """The program's step when this version was first seen; None: it had reported none."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """The last complete entry of a series, a model for the next."""
-
-    item: Candidate
-
-
 class Judge:
     """Judges each version of each entry until it is proved. Entries from before the start are skipped."""
 
@@ -84,7 +77,8 @@ class Judge:
         """The program's step when the version of an entry that was last seen was new."""
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
-        self._models: dict[str, Model] = {}
+        self._last: dict[str, Candidate] = {}
+        """Last complete entry of each series, with which the next is compared."""
         self._open: dict[Path, tuple[str, ...]] = {}
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
         """Entries as they were last judged."""
@@ -152,7 +146,7 @@ class Judge:
             verdict = Unproved(doubt)
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
-            self._models[item.placed.series] = Model(item)
+            self._last[item.placed.series] = item
         return verdict
 
     def _opened(
@@ -179,7 +173,7 @@ class Judge:
             and was.says is not FormatResult.BROKEN
             and any(not name.endswith(".json") for name in again)
         ):
-            self._models.setdefault(item.placed.series, Model(before))
+            self._last.setdefault(item.placed.series, before)
 
     def _reading(self, item: Candidate) -> Reading:
         # DeepSpeed names a complete entry in a file beside it.
@@ -201,13 +195,13 @@ class Judge:
         found: Sequence[Candidate],
         renamed: frozenset[str],
     ) -> Evidence:
-        model = self._models.get(item.placed.series)
+        last = self._last.get(item.placed.series)
         return Evidence(
             format=reading,
             is_file=item.path.is_file(),
             left_over=_left_over(item, self._proved.get(item.path)),
-            lacks=_lacks(item, model) if model else (),
-            is_like_the_last=model is not None and _is_like(item, reading, model),
+            lacks=() if last is None else _lacks(item, last),
+            is_like_the_last=last is not None and _is_like(item, reading, last),
             followed=any(_follows(other, item) for other in found),
             announced=self._is_announced(item),
             renamed=item.path.name in renamed and _was_moved_whole(item),
@@ -234,26 +228,26 @@ def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
     return same if len(same) < len(known) else ()
 
 
-def _lacks(item: Candidate, model: Model) -> tuple[str, ...]:
-    return _aligned(item, model).lacking
+def _lacks(item: Candidate, last: Candidate) -> tuple[str, ...]:
+    return _aligned(item, last).lacking
 
 
-def _is_like(item: Candidate, reading: Reading, model: Model) -> bool:
-    sizes, its = _sizes(item), _sizes(model.item)
-    names = _aligned(item, model)
+def _is_like(item: Candidate, reading: Reading, last: Candidate) -> bool:
+    sizes, its = _sizes(item), _sizes(last)
+    names = _aligned(item, last)
     its_by_name = {names.before[name]: size for name, size in its.items()}
     if set(names.now.values()) != set(its_by_name):
         return False
-    if model.item.path == item.path:
+    if last.path == item.path:
         # Overwritten in place: file sizes prove nothing, and an unchanged file is the last save's.
-        stays = any(model.item.files.get(name) == stamp for name, stamp in item.files.items())
+        stays = any(last.files.get(name) == stamp for name, stamp in item.files.items())
         return not stays and set(reading.files) == set(item.files)
     proved = {ALONE} if ALONE in sizes and reading.files else reading.files
     return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())
 
 
-def _aligned(item: Candidate, model: Model) -> Aligned:
-    return align(_sizes(item), item.placed.number, _sizes(model.item), model.item.placed.number)
+def _aligned(item: Candidate, last: Candidate) -> Aligned:
+    return align(_sizes(item), item.placed.number, _sizes(last), last.placed.number)
 
 
 def _sizes(item: Candidate) -> dict[str, int]:

@@ -23,7 +23,7 @@ from airflow_provider_ocidist.agent.save.formats import (
 )
 
 DCP_METADATA = ".metadata"
-"""File that torch.distributed.checkpoint writes last, on one node alone."""
+"""File that torch.distributed.checkpoint writes last, on one node, with the names of all processes' files."""
 TRAINER_STATE = "trainer_state.json"
 """File that Hugging Face's Trainer writes last, or just before the random generators' states."""
 LATEST = "latest"
@@ -44,8 +44,6 @@ TRAINER_WEIGHTS = re.compile(
     r"((model|adapter_model|pytorch_model|tf_model|flax_model).*\.(safetensors|bin|h5|msgpack)(\.index\.json)?"
     r"|(pytorch_model_fsdp|global_step).*)"
 )
-
-
 TRAINER_OPTIMIZER = re.compile(r"optimizer|global_step")
 
 Elsewhere = Callable[[str], bool]

@@ -84,7 +84,7 @@ class Unreadable(Exception):
 
 
 def load(data: bytes) -> tuple[Any, dict[str, tuple[str, int]]]:
-    """Return what a pickle holds, and its storages. Raises ValueError when it is cut off, Unreadable else."""
+    """Return what a pickle holds, and its storages. Raises ValueError when it is cut off, else Unreadable."""
     unpickler = InertUnpickler(io.BytesIO(data))
     return _next(unpickler), unpickler.storages
 

@@ -20,6 +20,7 @@ SAVE_LIMIT = 300.0
 REFUSED_LIMIT = 600.0
 """Seconds for which a permanent refusal, such as 404, is retried: a single answer may be wrong."""
 LOOK_INTERVAL = 1.0
+"""Seconds between two looks, within a pause, at whether the time is over."""
 READ_STEP = 1 << 26
 """Bytes that this process has to read to count as progress: its heartbeat reads a little too."""
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, Stamp, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult
-from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_layout
+from airflow_provider_ocidist.agent.save.layouts import DCP_METADATA, has_all_parts, read_layout
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_exchange import ShardExchange, ShardRequest
 from airflow_provider_ocidist.agent.save.shards import (
-    METADATA,
     REMEDY,
     is_shard,
     may_have_others,
@@ -34,6 +33,7 @@ from airflow_provider_ocidist.storage.stores.base import Store
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
+"""Seconds between two looks for the parts of the other nodes."""
 CLAIM_LIMIT = 120.0
 """Seconds within which a node must find its part of a checkpoint; the upload itself has no limit."""
 
@@ -214,7 +214,7 @@ class ShardCollector:
 
 def _metadata(path: Path) -> dict[str, bytes]:
     found = {}
-    for file in path.rglob(METADATA):
+    for file in path.rglob(DCP_METADATA):
         # The program may be deleting it.
         with contextlib.suppress(OSError):
             found[file.relative_to(path).as_posix()] = file.read_bytes()

@@ -37,7 +37,9 @@ from airflow_provider_ocidist.storage.stores.base import Store
 logger = logging.getLogger(__name__)
 
 LAST_TRIES = 4
+"""Number of tries, once the training has ended, after which an upload that the store refuses is given up."""
 LOOK_INTERVAL = 1.0
+"""Seconds between two looks at the folders; what has not changed for so long is at rest if its writing has ended."""
 IDLE_INTERVAL = 10.0
 """Seconds between looks at the board on a node that has no shards, or has sent all of them."""
 QUIET = 10.0

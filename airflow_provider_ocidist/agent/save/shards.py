@@ -9,8 +9,6 @@ from pathlib import PurePosixPath
 from airflow_provider_ocidist.errors import IncompleteCheckpoint
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 
-METADATA = ".metadata"
-"""File that torch.distributed.checkpoint writes last, on one node, with the names of all processes' files."""
 DISTCP = re.compile(rb"__\d+_\d+\.distcp")
 SHARD = re.compile(
     r"""

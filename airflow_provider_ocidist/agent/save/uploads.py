@@ -42,6 +42,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
+"""Seconds between two looks for checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)

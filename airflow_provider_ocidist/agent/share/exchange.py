@@ -104,7 +104,7 @@ class Exchange:
 
     @contextmanager
     def reading(self, piece: Piece) -> Iterator[None]:
-        """Tell the others that this node reads a piece from the store, and if it fails, that it does not."""
+        """Announce that this node reads a piece from the store, and if that fails, that it is another node's turn."""
         self.shelf.reads(piece.id)
         try:
             with self._patience.own_read():

@@ -13,7 +13,7 @@ LEAST = 3.0
 SLOWER = 3.0
 """Factor of this node's own time for a piece from the store that a piece of another node may take."""
 ALLOWANCE = 30.0
-"""Seconds that all threads together may wait for one node beyond that."""
+"""Seconds that all threads together may wait for one node, besides those for the pieces that it has given."""
 
 
 class Patience:

@@ -24,7 +24,7 @@ SLOWEST = 256 << 10
 _READ = 256 << 10
 
 FAULTS = (OSError, http.client.HTTPException, ValueError)
-"""Whatever another node may do wrong."""
+"""Errors of a request to another node, whatever that one does wrong."""
 
 
 class NotThere(Exception):

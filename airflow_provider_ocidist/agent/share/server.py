@@ -15,6 +15,7 @@ from airflow_provider_ocidist.agent.share.shelf import Shelf
 NEWS, PIECES = "/news/", "/pieces/"
 """Paths of the log from an entry on, and of a piece."""
 DIGEST = "x-ocidist-digest"
+"""Header with the digest of a piece."""
 LONGEST_WAIT = 1.0
 """Seconds for which an answer waits for news."""
 
@@ -61,13 +62,13 @@ def _handler_of(shelf: Shelf, authorization: str) -> type[BaseHTTPRequestHandler
             if not hmac.compare_digest(said.encode(), authorization.encode()):
                 self._refuse(HTTPStatus.UNAUTHORIZED)
             elif self.path.startswith(NEWS) and self.path[len(NEWS) :].isdecimal():
-                self._tell_news(int(self.path[len(NEWS) :]))
+                self._send_news(int(self.path[len(NEWS) :]))
             elif self.path.startswith(PIECES):
                 self._send_piece(self.path[len(PIECES) :])
             else:
                 self._refuse(HTTPStatus.NOT_FOUND)
 
-        def _tell_news(self, since: int) -> None:
+        def _send_news(self, since: int) -> None:
             body = json.dumps(shelf.news(since, LONGEST_WAIT)).encode()
             self.send_response(HTTPStatus.OK)
             self.send_header("content-length", str(len(body)))

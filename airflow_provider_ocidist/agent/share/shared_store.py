@@ -24,6 +24,7 @@ from airflow_provider_ocidist.storage.stores.base import (
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
 
 _YIELDED = 512 << 10
+"""Most bytes of a piece from another node that are written at a time."""
 
 
 class SharedStore(Store):
@@ -142,7 +143,7 @@ class SharedDownload(Download):
         )
 
     def _is_right(self, data: Buffer) -> bool:
-        """Whether bytes are those of a small file, as far as its listing tells; a large one is checked as a whole."""
+        """Whether bytes are those of a small file, as far as its listing shows; a large one is checked as a whole."""
         if self._md5 is None or len(data) != self._size:
             return True
         return in_text([md5_of([data])], whole=True) == self._md5

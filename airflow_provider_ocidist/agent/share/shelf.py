@@ -16,7 +16,7 @@ MOST_NEWS = 5000
 RENAMED_WITHIN = 1.0
 """Seconds in which a file that is being renamed, or its folder, is there again."""
 LOOK = 0.02
-"""Seconds between two looks for it."""
+"""Seconds between two looks for such a file."""
 
 
 class News(StrEnum):

@@ -138,7 +138,7 @@ class GangEnd:
             before = self._others()
             explanation = self._explanation()
             if explanation:
-                return outcome.echo(
+                return outcome.consequence(
                     failure, stop_in_words(explanation), explanation.restarts_of(self.context.rank)
                 )
             silent = silent_nodes(before, self._others())

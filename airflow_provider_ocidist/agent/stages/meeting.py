@@ -24,11 +24,11 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 logger = logging.getLogger("ocidist")
 
 ADMISSION_INTERVAL = 5.0
-"""Seconds between two looks of a node that takes no part at whether the others have ended."""
+"""Seconds between two looks of a node that takes no part: whether the others have ended."""
 
 
 def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
-    """Return the reports of all nodes, by rank, once each is ready for this launch.
+    """Return the reports of the members, by rank, once each is ready for this launch.
 
     Raises AgentError where one is missing, or where they cannot train together; DifferentCheckpoints where they would
     not go on from the same content.
@@ -58,7 +58,7 @@ def _await_admission(context: NodeContext) -> NoReturn:
 
 
 def take_place(context: NodeContext, launcher: Launcher, reports: Sequence[NodeReport]) -> Placement:
-    """Return this node's placement among all; record which of them is the main node."""
+    """Return this node's placement among the members; record which of them is the main node."""
     placement = placement_of(context.config, reports, context.identity, context.environ)
     placement = replace(placement, folder=str(context.folder))
     context.main_rank = reports[launcher.main_node(context.config.launcher, placement)].rank

@@ -26,7 +26,9 @@ from airflow_provider_ocidist.backports import dataclass
 logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
+"""Most bytes of output that are read at a time."""
 PIPE_SIZE = 1 << 20
+"""Bytes that a pipe of the training holds, where the node permits it."""
 SET_PIPE_SIZE = 1031
 """Number of Linux's F_SETPIPE_SZ; `fcntl` has the name since Python 3.10."""
 GATHERING = 0.01
@@ -54,8 +56,6 @@ class Ended:
     """Ends of its standard output and of its standard error, one after the other."""
     stop: Stop | None
     """Stop that was requested before it ended; None: it ended by itself."""
-    killed: bool
-    """Whether it was killed, because it ignored SIGTERM."""
     oom_killed: bool | None
     """Whether the kernel killed any process for lack of memory meanwhile; None if unknown."""
 
@@ -184,10 +184,12 @@ class Training:
         switch.listen(self._changed.set)
         self._changed.wait()
         stop = None if self.ended.is_set() else switch.stop
-        return self._collect(stop, killed=stop is not None and self._end(stop, grace))
+        if stop is not None:
+            self._end(stop, grace)
+        return self._collect(stop)
 
-    def _end(self, stop: Stop, grace: float) -> bool:
-        """End the training; return whether it had to be killed."""
+    def _end(self, stop: Stop, grace: float) -> None:
+        """Ask the training to end, and give it time; `_collect` kills what is left."""
         if stop.stacks:
             self._show_stacks(self.pid)
         if stop.restarts:
@@ -195,12 +197,10 @@ class Training:
             grace = min(grace, RESTART_GRACE)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
-        if self.ended.wait(grace):
-            return False
-        logger.warning("the training ignores SIGTERM for %.0f s: killing it", grace)
-        return True
+        if not self.ended.wait(grace):
+            logger.warning("the training ignores SIGTERM for %.0f s: killing it", grace)
 
-    def _collect(self, stop: Stop | None, *, killed: bool) -> Ended:
+    def _collect(self, stop: Stop | None) -> Ended:
         self._kill()
         for reader in self._readers:
             reader.join(KILL_LIMIT)
@@ -209,7 +209,6 @@ class Training:
             exit_code=self._process.returncode if self.ended.is_set() else -signal.SIGKILL,
             output=self.output.ends,
             stop=stop,
-            killed=killed,
             oom_killed=None if before is None or after is None else after > before,
         )
 

@@ -72,7 +72,7 @@ class Artifacts:
         return answer(headers={"etag": new_etag()})
 
     def _keep(self, job_id: str, name: str, path: Path, size: int) -> None:
-        """The job is looked up again: while the bytes came in, it may have been deleted or changed."""
+        """Make a body the artifact of its job, looked up again: meanwhile that may have been deleted or changed."""
         try:
             job = self._jobs.existing(job_id)
             check_absent(job)

@@ -88,7 +88,7 @@ class Execution:
         return self._hurry.is_set()
 
     def _end(self, ending: Ending) -> None:
-        """The first reason to end is the one that counts."""
+        """End the run. Of several reasons the first counts."""
         self._ending = self._ending or ending
         self._stop.set()
 
@@ -196,7 +196,7 @@ class Execution:
             self._record.group_is(group.name, GroupState.DELETED, message)
 
     async def _end_nodes(self) -> None:
-        """SIGTERM to all at once, SIGKILL to those that are left when the grace is over."""
+        """Send SIGTERM to all at once, and SIGKILL to those that are left when the grace is over."""
         for group in self._orders.layout.groups:
             if any(rank in self._started and rank not in self._over for rank in group.ranks):
                 self._record.group_is(group.name, GroupState.DELETING, "Node group is being stopped.")
@@ -213,7 +213,7 @@ class Execution:
         await exits
 
     async def _renew_tokens(self) -> None:
-        """The service replaces the token file of a node well before the token in it expires."""
+        """Replace the nodes' tokens well before they expire, as the service does."""
         while True:
             await asyncio.sleep(self._options.token_lifetime_s / 2)
             token = self._orders.token()
@@ -226,7 +226,7 @@ class Execution:
             self._nodes_file.add(rank, address)
 
     def is_started(self, rank: int) -> None:
-        """The time of a run starts with its first node."""
+        """Note that a node has started. The time of the run begins with the first."""
         self._started.add(rank)
         self._record.node_started(rank)
         minutes = self._orders.layout.minutes

@@ -69,7 +69,7 @@ class Discard:
     """Takes the output of a run whose job does not log: the service drops it as well."""
 
     def write(self, stream: int, data: bytes) -> None:
-        """Forget it."""
+        """Drop the output."""
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -107,7 +107,7 @@ class JobRuns:
         self._end_lost_runs()
 
     def _end_lost_runs(self) -> None:
-        """No process outlives its emulator, so what the records call alive has ended."""
+        """End the runs that the records call alive: no process outlives its emulator."""
         for run in self.all.values():
             if not run.is_over:
                 self._end(run.id, lifecycle.after_restart(State(run.state)))
@@ -162,7 +162,7 @@ class JobRuns:
         return {"logGroupId": wanted["logGroupId"], "logId": log_id}
 
     def _start(self, run: JobRun, job: Job, layout: Layout) -> None:
-        """The task begins when its caller next waits, and by then the record is stored."""
+        """Execute a run in a task. It begins when its caller next waits, and by then the record is stored."""
         folder = self._folder / run.id.rpartition(".")[2]
         orders = orders_of(self._facts(run, job), layout, self._context, folder)
         execution = Execution(orders, self._capacity, self._context.options, RunRecord(self, run.id))

@@ -35,6 +35,7 @@ from airflow_provider_ocidist.emulator.kubernetes.metadata import (
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError, Problem
 
 MAX_GENERATED_BASE = 58
+"""Most characters of `generateName` that a name keeps; what makes it unique follows."""
 HISTORY = 4_096
 """Number of changes of each kind that watches can begin at; older ones are compacted."""
 logger = logging.getLogger(__name__)

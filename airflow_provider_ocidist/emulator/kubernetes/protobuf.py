@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
 MAX_SHIFT = 70
+"""Bits of the ten bytes, with seven each, that a number of 64 bits takes at most."""
 MAGIC = b"k8s\0"
 Fields = Mapping[int, tuple[str, Any]]
 """Name and type of each field by its number: a scalar, `map`, `bytes_map`, or the fields of a message; in a list: many

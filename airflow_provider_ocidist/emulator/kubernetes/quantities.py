@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 MAX_WHOLE = 10**40
+"""Least whole number that is no quantity: it has 41 digits."""
 SUFFIXES = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),

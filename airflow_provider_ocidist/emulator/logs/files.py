@@ -15,7 +15,9 @@ from pathlib import Path
 MAX_MESSAGE_CHARS = 10_000
 """Most characters of the data field of an entry, where OCI Logging cuts it."""
 BLOCK_BYTES = 64 * 1024
+"""Least bytes that are read from the text at a time: a search reads line after line."""
 COLUMNS = 4
+"""Number of columns of the index: time, time of writing, place and size of a line."""
 
 
 @dataclass(frozen=True, slots=True)

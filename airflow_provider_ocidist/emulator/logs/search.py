@@ -24,6 +24,7 @@ DAY_MS = 24 * 3600 * 1000
 MAX_RANGE_MS = 14 * DAY_MS
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 LINES_AT_ONCE = 500
+"""Number of lines that are looked at before other tasks get their turn."""
 
 
 class Hit(NamedTuple):

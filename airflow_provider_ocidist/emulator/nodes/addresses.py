@@ -44,7 +44,7 @@ class AddressPool:
         return [network for network in order if network not in self._claims]
 
     def _free(self, network: int) -> str | None:
-        """The next address, not the lowest free one: sockets of a node that just ended may linger."""
+        """Return the next address, not the lowest free one: sockets of a node that just ended may linger."""
         for _ in HOSTS:
             address = f"127.0.{network}.{HOSTS[self._next % len(HOSTS)]}"
             self._next += 1

@@ -154,7 +154,7 @@ class NodeLife:
             await asyncio.gather(ready, return_exceptions=True)
 
     def _effects(self) -> list[Callable[[], None]]:
-        """Return the event that the node's rule schedules after its start."""
+        """Return what the node's rule does some time after its start."""
         effects: list[Callable[[], None]] = []
         if self._rule.lost:
             effects.append(lambda: self._fail(LOST))

@@ -19,6 +19,7 @@ from typing import Any
 INIT = Path(__file__).with_name("node_init.py")
 STDOUT, STDERR = 1, 2
 PIPE_GRACE_S = 2.0
+"""Seconds after the end of the first process in which what others write is still read."""
 
 OnOutput = Callable[[int, bytes], None]
 """Function that gets the stream (1 or 2) and what was written to it; an empty `bytes` means that the stream has
@@ -72,12 +73,12 @@ class Node(asyncio.SubprocessProtocol):
         self._on_output(fd, b"")
 
     def process_exited(self) -> None:
-        """A kill of the node's first process may leave others that hold the pipes: do not wait."""
+        """Close the pipes soon: a kill of the node's first process may leave others that hold them."""
         if self._transport is not None:
             asyncio.get_running_loop().call_later(PIPE_GRACE_S, self._transport.close)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """All is read: asyncio calls this when the process has exited and both pipes are at their end."""
+        """Set the exit code: asyncio calls this when the process has exited and both pipes are at their end."""
         code = self._transport.get_returncode() if self._transport else None
         if not self.exited.done():
             self.exited.set_result(1 if code is None else _exit_code(code))

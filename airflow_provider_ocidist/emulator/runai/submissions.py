@@ -17,8 +17,10 @@ Kind = Literal["distributed", "trainings"]
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 """Pattern of a name, a label of DNS, since what is created in the cluster bears it."""
 SUFFIX = 5
+"""Number of characters that make a generated name unique."""
 QUANTITY = re.compile(r"[+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2}|[mkMGTPE]i?)?")
 MAX_NUMBER = 2**31 - 1
+"""Largest number that a field takes."""
 MAX_WORKERS = MAX_REPLICAS - 1
 MAX_SHOWN = 200
 """Most characters of a value in a message."""

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_ocidist.emulator.recorded_calls import RecordedCall
 
 SECONDS = 60
+"""Number of the last seconds whose calls `rate` counts, each by itself."""
 
 
 def since(

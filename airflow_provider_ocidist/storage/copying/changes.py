@@ -17,17 +17,16 @@ Verdict = Literal["same", "different", "same size"]
 def unchanged(source: Store, entries: Sequence[Entry], target: Store, rename: str | None) -> set[str]:
     """Return the names, at the source, of files that need not be copied.
 
-    Size and checksum decide; files on this machine are read for it. Where a place knows no checksum (or
-    the two know different ones), a copy that is not older than its source counts as the same, or never.
+    Size and checksum decide; files on this machine are read for it. Where a place knows no checksum, or the two know
+    different ones, a copy of the same size counts as the same if it is not older than its source; without times, none
+    does.
     """
     return _chosen(source, entries, target, rename, is_same)
 
 
 def proven(source: Store, entries: Sequence[Entry], target: Store, rename: str | None) -> set[str]:
     """Return the names, at the source, of files whose checksum says that they are at the target."""
-    return _chosen(
-        source, entries, target, rename, lambda *pair: pair[1].size is not None and compare(*pair) == "same"
-    )
+    return _chosen(source, entries, target, rename, _is_proven)
 
 
 def verdicts(
@@ -66,12 +65,17 @@ def delete_names(store: Store, names: Sequence[str]) -> None:
 
 
 def is_same(source: Store, ours: Entry, target: Store, theirs: Entry) -> bool:
+    """Whether a file need not be copied, by the rule of `unchanged`."""
     if ours.size is None:
         return False
     verdict = compare(source, ours, target, theirs)
     if verdict == "same size":
         return bool(ours.modified and theirs.modified and theirs.modified >= ours.modified)
     return verdict == "same"
+
+
+def _is_proven(source: Store, ours: Entry, target: Store, theirs: Entry) -> bool:
+    return ours.size is not None and compare(source, ours, target, theirs) == "same"
 
 
 def compare(source: Store, ours: Entry, target: Store, theirs: Entry) -> Verdict:

@@ -18,9 +18,13 @@ from dataclasses import replace
 from airflow_provider_ocidist.backports import dataclass
 
 START = 16
+"""Number of lanes that are open at the beginning."""
 _PERIOD_S = 0.2
+"""Seconds over which a rate is measured."""
 _HOLD_PERIODS = 15
+"""Number of periods until the next trial after one that was not worth it."""
 _WORTH = 1.1
+"""Factor of the rate before from which on twice as many lanes are worth it."""
 
 
 @dataclass(frozen=True, kw_only=True)

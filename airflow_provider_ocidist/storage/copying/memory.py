@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from airflow_provider_ocidist.storage.stores.base import Buffer
 
 SMALL = 256 << 10
+"""Most bytes of a file or piece that is moved whole, in ordinary memory."""
 
 
 class Memory:
@@ -20,6 +21,7 @@ class Memory:
         self._changed = threading.Condition()
 
     def take(self, amount: int, timeout: float) -> bool:
+        """Take so many bytes, until `give`; return False when there is no room for them within `timeout` seconds."""
         with self._changed:
             fits = self._changed.wait_for(lambda: not self.used or self.used + amount <= self.limit, timeout)
             if fits:

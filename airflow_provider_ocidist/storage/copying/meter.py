@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.storage.stores.base import Entry
 
-_TOLD_EVERY_S = 0.25
+_REPORTED_EVERY_S = 0.25
 _FILE_COUNTS_AS = 64 << 10
 """Bytes that a small file counts as, since it takes its request's time, whatever is in it."""
 
@@ -73,7 +73,7 @@ class Meter:
 
     def report(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not self.on_progress or (now - self.reported < _TOLD_EVERY_S and not force):
+        if not self.on_progress or (now - self.reported < _REPORTED_EVERY_S and not force):
             return
         self.reported = now
         self.on_progress(

@@ -241,8 +241,10 @@ class Store(ABC):
 
 @lru_cache(maxsize=64)
 def _shown_place(uri: str, name: str) -> str:
-    """Every request names its place, should it fail: a node's few files at each beat. Those of a thousand gangs are not
-    kept.
+    """Return the URI of a file, without secrets.
+
+    Every request names its place, should it fail. Kept for a node, which asks for the same few files at each beat; the
+    files of a thousand gangs are too many for it.
     """
     return locations.shown(locations.join(uri, name))
 

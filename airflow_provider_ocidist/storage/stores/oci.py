@@ -42,8 +42,8 @@ _FIELDS = "name,size,etag,timeModified,md5"
 _WORTH_A_WORK_REQUEST = 1 << 20
 """Fewest bytes that the service copies itself. A smaller file takes two requests to read and write; a copy by the
 service takes two as well, and waits in its queue."""
-
 UPLOADS_A_PAGE = 1000
+"""Most open uploads in one answer."""
 
 _Found = dict[str, list[Entry]]
 

@@ -395,7 +395,7 @@ def test_a_failure_stays_one_though_another_node_succeeds_in_that_moment(tmp_pat
 def test_a_node_that_succeeds_joins_another_launch_for_which_it_was_asked(tmp_path: Path) -> None:
     failure = Restart(cause=Cause.USER, message="m", rank=0)
     request = StopRequest(cause=Cause.USER, message="m", rank=0, restarts=(failure,))
-    succeeded = Ended(exit_code=0, output="", stop=None, killed=False, oom_killed=None)
+    succeeded = Ended(exit_code=0, output="", stop=None, oom_killed=None)
     with gang(tmp_path, "", nodes=2) as two:
         end = GangEnd(
             NodeContext(two.config, {"OCIDIST_NODE_RANK": "1", "HOME": str(tmp_path)}, StopSwitch())

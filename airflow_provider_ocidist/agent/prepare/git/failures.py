@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model.git_source import Repository
 
 
 class NetworkFailed(AgentError):
-    """Transient."""
+    """The network failed: another try may succeed."""
 
 
 class CannotGive(AgentError):

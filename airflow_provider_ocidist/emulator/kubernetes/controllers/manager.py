@@ -19,6 +19,7 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesErro
 AGAIN_S = 0.05
 """Seconds until the next look after a conflict: another client wrote the object in between."""
 MAX_BACKOFF_S = 5.0
+"""Most seconds until a controller that failed looks at its object again."""
 MAX_WAIT_S = 3600.0
 """Most seconds of one wait: a look in a thousand years would be too much for a lock."""
 

@@ -27,9 +27,11 @@ from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
 MESSAGE_BYTES = 4096
 """Most bytes of a termination message."""
 SIGKILLED = 137
+"""Exit code of a container that was killed with SIGKILL."""
 KILLED_EARLY = 128 + signal.SIGUSR1
 """Exit code of a container that was killed before its first process had blocked the signal that means so."""
 START_ERROR = 128
+"""Exit code of a container that could not be started."""
 logger = logging.getLogger(__name__)
 
 Say = Callable[[str, str, bool], None]

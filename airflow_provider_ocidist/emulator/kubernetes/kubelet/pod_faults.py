@@ -182,7 +182,7 @@ class PodFaults:
         self._delete(pod)
 
     def _lose(self, node: str) -> None:
-        """A node falls silent: its pods stay as they were seen last, then are deleted, but nobody confirms it."""
+        """Silence a node: its pods stay as they were seen last, then are deleted, but nobody confirms it."""
         assert self._kubelet is not None
         for life in self._kubelet.lives():
             if life.pod["spec"]["nodeName"] == node:
@@ -232,7 +232,7 @@ class PodFaults:
         self._quietly(pod, lambda namespace, name: self._cluster.delete("Pod", namespace, name))
 
     def _quietly(self, pod: Obj, action: Callable[[str, str], object]) -> None:
-        """A pod may have gone meanwhile."""
+        """Do something to a pod, unless it has gone or changed meanwhile."""
         try:
             action(pod["metadata"]["namespace"], pod["metadata"]["name"])
         except KubernetesError as error:

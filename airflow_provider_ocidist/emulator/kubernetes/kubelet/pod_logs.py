@@ -27,7 +27,7 @@ class LogFile:
         self._pending: dict[int, bytes] = {}
 
     def write(self, stream: int, data: bytes) -> None:
-        """An empty piece ends the stream."""
+        """Take a piece of a stream (1 or 2). An empty one ends the stream."""
         text = self._pending.pop(stream, b"") + data
         *lines, rest = text.split(b"\n")
         if rest and (not data or len(rest) > MAX_LINE_BYTES):

@@ -29,6 +29,10 @@ from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 
 DEADLINE = "Pod was active on the node longer than the specified deadline"
 HOST_ADDRESS = "127.0.0.1"
+EVICTED = "Evicted"
+"""Reason of the failure of a pod that was evicted."""
+OOM_KILLED = (SIGKILLED, "OOMKilled")
+"""Exit code and reason of a container that was killed for lack of memory."""
 logger = logging.getLogger(__name__)
 
 
@@ -245,7 +249,3 @@ class PodLife:
             status["containerStatuses"] = [each.body() for each in mains]
         if inits:
             status["initContainerStatuses"] = [each.body() for each in inits]
-
-
-EVICTED = "Evicted"
-OOM_KILLED = (SIGKILLED, "OOMKilled")
