@@ -106,7 +106,7 @@ class GangEnd:
     def ask_others(
         self, cause: Cause, message: str, restarts: tuple[Restart, ...] = (), *, hang: bool = False
     ) -> tuple[Restart, ...]:
-        """Ask all nodes to end; return the restarts where the training is launched again, as all nodes see them."""
+        """Ask all nodes to end; return the restarts, as all see them, where the training goes on with this node."""
         if self.config.nodes == 1:
             return restarts
         if not self.context.is_member:
@@ -120,7 +120,7 @@ class GangEnd:
             hang=hang,
         )
         counts = self.heartbeat.ask_all_to_stop(request)
-        return counts.restarts if counts else ()
+        return counts.restarts_of(self.context.rank) if counts else ()
 
     def _with_odd_ones(self, stop: Stop) -> Stop:
         """Return the reason with the ranks whose stacks differ from the others', if the training hung."""
