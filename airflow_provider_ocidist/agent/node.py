@@ -50,6 +50,15 @@ SEEN_LATE = 2.0
 """Seconds before the exit in which Kubernetes records a container's end; a pod without that is deleted with its log."""
 
 
+def patience_of(config: AgentConfig) -> float:
+    """Return for how many seconds nodes wait for the one that takes the place of a lost one."""
+    if not config.replaces:
+        return 0.0
+    # Before a gang goes on with fewer, those who wait for it try as long to get a machine, and then wait as long for it.
+    rounds = 1 if config.min_nodes is None else 2
+    return rounds * config.limits.replaced_within + REPLACED_LATE
+
+
 class Node:
     """One node's part in one run, stage by stage."""
 
@@ -205,7 +214,7 @@ class Node:
             self.heartbeat,
             nodes=config.nodes,
             timeout=config.limits.join_timeout,
-            patience=config.limits.replaced_within + REPLACED_LATE if config.replaces else 0.0,
+            patience=patience_of(config),
         )
 
     def _stop_sharing(self) -> None:

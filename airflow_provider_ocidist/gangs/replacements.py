@@ -15,21 +15,24 @@ from airflow_provider_ocidist.model.run import RunRef
 
 
 def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> bool:
-    """Bring about what was decided about the nodes of a gang; return whether that is done, or may be done later."""
+    """Bring about what was decided about the nodes of a gang; return whether it has others now.
+
+    Else the next look is due after a pause: the nodes that go on with fewer report it only once they have saved.
+    """
     if isinstance(change, Replace):
         return replace_lost(watch, change.failures, log)
-    return go_on_without(watch, change.change, log)
+    go_on_without(watch, change.change, log)
+    return False
 
 
-def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> bool:
-    """Have the members of `change` go on without the others; return whether they do. May be repeated, as below."""
+def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> None:
+    """Have the members of `change` go on without the others. May be repeated, as below."""
     ref = watch.record.ref
     try:
         # The task's log shows it once the nodes do.
-        return near(watch.backend, ref).directories.go_on_without(ref, change)
+        near(watch.backend, ref).directories.go_on_without(ref, change)
     except BackendError as error:
         log.warning("%s; will ask again", error)
-        return False
 
 
 def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> bool:

@@ -354,7 +354,7 @@ class TrainingTry:
                         self.outcome.fail(watch, cause, message)
 
     def _change(self, watch: TaskWatch, change: Replace | GoOnWithout) -> None:
-        """Replace lost nodes, or have the others go on without; until that is done, this process does not defer."""
+        """Replace lost nodes, or have the others go on without; until that is seen, this process does not defer."""
         if not change_nodes(watch, change, self._log):
             self._pause(watch)
             return

@@ -24,10 +24,9 @@ ANSWERS = 2
 """Number of answers in a row by which a task has ended."""
 AT_ONCE = 100
 """Most runs of a task in one question: its URL names each, and the client has a limit of 64 KiB."""
-MAY_GO_ON = frozenset(
-    ("deferred", "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule")
-)
-"""States of a task that goes on with its gang, or whose next try adopts or ends it."""
+ENDED = frozenset(("success", "failed", "skipped", "upstream_failed", "removed", None))
+"""States of a task that does not wait any more; None: it has none, or is gone. In any other, also one that only a later
+Airflow has, it goes on with its gang, or its next try adopts or ends it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +50,7 @@ class WaitingTask:
         return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
 
     def take(self, state: str | None) -> None:
-        self.answers = 0 if state in MAY_GO_ON else self.answers + 1
+        self.answers = self.answers + 1 if state in ENDED else 0
         if self.answers == ANSWERS:
             self.context.run(self.ended, state)
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.node import REPLACED_LATE, patience_of
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.job import Checkpoints
-from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE
+from airflow_provider_ocidist.job import Checkpoints, Limits, Program
+from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.report import Phase, Restart, StopRequest
 from tests.agent.gangs import Agent, Gang
 from tests.agent.stages.test_restarts import gang
@@ -97,3 +98,19 @@ def test_a_node_that_waits_for_the_next_checkpoint_ends_with_the_training(tmp_pa
         assert [agent.wait() for agent in others] == [0, 0]
         assert new.wait() == STOPPED
         assert "without this node" in new.report.message
+
+
+@pytest.mark.parametrize(
+    "changes, seconds",
+    [
+        ({}, 0.0),
+        ({"replaces": True}, 100.0 + REPLACED_LATE),
+        ({"replaces": True, "min_nodes": 2}, 200.0 + REPLACED_LATE),
+    ],
+)
+def test_nodes_wait_until_the_last_machine_that_was_asked_for_is_given_up(
+    changes: dict[str, Any], seconds: float
+) -> None:
+    limits, program = Limits(replace_timeout=100.0), Program(script="train.py")
+    config = AgentConfig(run_name="run", nodes=3, run_dir="/run", program=program, limits=limits, **changes)
+    assert patience_of(config) == seconds

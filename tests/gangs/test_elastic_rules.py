@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from airflow_provider_ocidist.gangs.decisions import (
     decide,
 )
 from airflow_provider_ocidist.gangs.durations import observe
+from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.job import Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.members import members_of
@@ -402,6 +405,19 @@ def test_whoever_asks_for_the_next_launch_all_nodes_agree_on_who_takes_part(
                 assert known.setdefault(launch, restart.members) == restart.members
 
 
+def test_a_request_that_is_late_for_its_launch_does_not_take_the_place_of_the_one_that_counted(
+    tmp_path: Path,
+) -> None:
+    store = open_store(str(tmp_path))
+    beat = Heartbeat(store, a_report(0), StopSwitch())
+    counted = StopRequest(cause=Cause.USER, message="it failed", restarts=(LOST,))
+    assert beat.ask_all_to_stop(counted) == counted
+    beat.update(restarts=counted.restarts)
+    beat.ask_all_to_stop(StopRequest(cause=Cause.CAPACITY, message="late", restarts=(FEWER,)))
+    # Nodes that have not begun the next launch yet still read it.
+    assert StopRequest.from_json(store.read(STOP_FILE)) == counted
+
+
 def test_a_gang_that_is_to_end_is_not_launched_with_fewer(tmp_path: Path) -> None:
     store, run_dirs = open_store(str(tmp_path)), RunDirs(open_store)
     directories, ref = RunDirectories(run_dirs, run_dirs), a_ref(run_dir=str(tmp_path))
@@ -409,3 +425,13 @@ def test_a_gang_that_is_to_end_is_not_launched_with_fewer(tmp_path: Path) -> Non
     store.write(STOP_FILE, final)
     assert not directories.go_on_without(ref, FEWER)
     assert store.read(STOP_FILE) == final
+
+
+def test_who_asks_for_a_launch_with_fewer_pauses_before_the_next_look(tmp_path: Path) -> None:
+    run_dirs, ref = RunDirs(open_store), a_ref(run_dir=str(tmp_path))
+    backend = SimpleNamespace(directories=RunDirectories(run_dirs, run_dirs))
+    watch: Any = SimpleNamespace(backend=backend, record=elastic(ref))
+    for _ in range(2):
+        # The nodes have not reported it yet: each look decides the same.
+        assert not change_nodes(watch, GoOnWithout(FEWER), logging.getLogger("elastic"))
+    assert StopRequest.from_json(open_store(str(tmp_path)).read(STOP_FILE)).restarts == (FEWER,)

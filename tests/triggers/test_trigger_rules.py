@@ -514,7 +514,18 @@ def test_a_task_that_has_ended_ends_its_gang_though_airflow_cancels_no_trigger(
 
 
 @pytest.mark.parametrize(
-    "state", ["deferred", "scheduled", "queued", "running", "restarting", "up_for_retry"]
+    "state",
+    [
+        "deferred",
+        "scheduled",
+        "queued",
+        "running",
+        "restarting",
+        "up_for_retry",
+        "up_for_reschedule",
+        "awaiting_input",
+        "a state of a later Airflow",
+    ],
 )
 def test_a_task_that_may_go_on_keeps_its_gang(watching: Trigger, airflow: Airflow, state: str) -> None:
     airflow.states = {"run": {"train": state}}

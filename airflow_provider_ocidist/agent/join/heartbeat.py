@@ -168,6 +168,9 @@ class Heartbeat:
             etag = None
         if etag is not None and self._own(_stop_request(self.store)):
             return False
+        if not request.concerns(self.launch):
+            # Another request has ended that launch meanwhile: nodes that have not read it must not find this one.
+            return True
         return self.store.write_if(STOP_FILE, request.to_json(), etag)
 
     def _own(self, request: StopRequest | None) -> StopRequest | None:

@@ -152,8 +152,7 @@ class CheckpointPaths(OCIFileSystem):
             return super().rename(path1, path2, **kwargs)
         source, target = self._file(path1), self._file(path2)
         if source is not None and target is not None and source.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.replace(target)
+            _move(source, target, self.checkpoint_places.folder)
         else:
             self.copy(path1, path2)
             self.rm(path1, recursive=True)
@@ -246,6 +245,26 @@ class CheckpointPaths(OCIFileSystem):
         else:
             file.unlink()
         return True
+
+
+def _move(source: Path, target: Path, folder: Path) -> None:
+    """Move a file or folder; into a folder that is there as in the store, where the files of both are one folder then.
+
+    The older one is never seen with a part of the newer: sizes alone would not show that.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not (source.is_dir() and target.is_dir()):
+        source.replace(target)
+        return
+    for each in sorted(path for path in target.rglob("*") if path.is_file()):
+        kept = source / each.relative_to(target)
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            each.rename(kept)
+    older = folder / HIDDEN.format(os.urandom(8).hex())
+    target.rename(older)
+    source.rename(target)
+    shutil.rmtree(older, ignore_errors=True)
 
 
 def _info(path: str, file: Path) -> dict[str, Any]:

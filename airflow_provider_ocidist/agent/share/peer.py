@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 
 from airflow_provider_ocidist.agent.share.server import DIGEST, LONGEST_WAIT, NEWS, PIECES
@@ -18,6 +19,8 @@ from airflow_provider_ocidist.storage.stores.base import Buffer
 
 SILENCE = 3.0
 """Seconds without a byte after which another node is not asked any more."""
+SLOWEST = 256 << 10
+"""Bytes a second that another node has to send: else it is asked no more, as one that is silent."""
 _READ = 256 << 10
 
 FAULTS = (OSError, http.client.HTTPException, ValueError)
@@ -143,6 +146,10 @@ def new_digest() -> hashlib.blake2b:
 def _digested(answer: http.client.HTTPResponse, length: int, digest: hashlib.blake2b) -> Iterator[bytes]:
     if answer.status != http.client.OK or answer.length != length:
         raise ValueError(f"it answers {answer.status} with {answer.length} bytes, where {length} were wanted")
+    deadline, left = time.monotonic() + SILENCE + length / SLOWEST, length
     while read := answer.read(_READ):
         digest.update(read)
         yield read
+        left -= len(read)
+        if left and time.monotonic() > deadline:
+            raise ValueError(f"it sends fewer than {SLOWEST} bytes a second")

@@ -8,6 +8,7 @@ import secrets
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 
 from airflow_provider_ocidist.agent.share.shelf import Shelf
 
@@ -40,6 +41,11 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+
+    def server_bind(self) -> None:
+        # HTTPServer asks for the address's name, which nobody needs: without a name server, for half a minute.
+        TCPServer.server_bind(self)
+        self.server_port = self.server_address[1]
 
     def handle_error(self, *_: object) -> None:
         """A node that goes away in the middle of an answer is no error here."""

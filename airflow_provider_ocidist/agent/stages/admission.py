@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.peer_reports import SILENT_AFTER, Beats, read_reports
 from airflow_provider_ocidist.agent.stages.context import NodeContext
-from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.report import Phase, Progress
 
 
 class Admission:
@@ -20,19 +21,28 @@ class Admission:
         """First heartbeat that was seen of each node that waits, by rank: the last one of a lost node stays."""
         self._seen: tuple[str | None] | None = None
         """URI of the newest checkpoint when a node was first seen to wait; None: none waits."""
+        self._asking: threading.Thread | None = None
 
     def look(self) -> None:
         context = self._context
         present = (context.rank, *context.others)
         absent = [rank for rank in range(context.config.nodes) if rank not in present]
-        if not absent or not context.is_main or context.heartbeat.report.phase is not Phase.TRAINING:
+        report = context.heartbeat.report
+        if not absent or not context.is_main or report.phase is not Phase.TRAINING:
+            return
+        if _is_at_its_end(report.progress):
+            # Its last checkpoint is no reason to begin again: another node may just have succeeded.
             return
         waiting = self._waiting(absent)
         if not waiting:
             self._seen = None
-        elif self._may_launch():
+        elif self._may_launch() and not (self._asking and self._asking.is_alive()):
             self._seen = None
-            self._admit(waiting)
+            # Beside the heartbeat: a slow store would delay it, and this node would count as lost.
+            self._asking = threading.Thread(
+                target=self._admit, args=(waiting,), name="admission", daemon=True
+            )
+            self._asking.start()
 
     def _waiting(self, absent: Sequence[int]) -> list[int]:
         """Return which of these nodes wait for the launch that names them, and live: their reports go on."""
@@ -55,3 +65,10 @@ class Admission:
         newest = (checkpoint.uri if checkpoint else None,)
         self._seen = self._seen or newest
         return settings is None or settings.uri is None or self._seen != newest
+
+
+def _is_at_its_end(progress: Progress | None) -> bool:
+    """Whether the program reports that nothing is left to train."""
+    if progress is None:
+        return False
+    return progress.complete or (progress.steps is not None and (progress.step or 0) >= progress.steps)

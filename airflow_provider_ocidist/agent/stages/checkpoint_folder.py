@@ -42,6 +42,8 @@ class CheckpointFolder:
         self._uploader: Uploader | None = None
         self._is_over = False
         """Whether the program has ended."""
+        self._is_alone = False
+        """Whether this node was the main node of the last launch, with a folder that no other node shares."""
         self._before: Mapping[str, Stamps] | None = None
         """Entries that were there before the first launch; None before that is known."""
         self._fetched: set[str] = set()
@@ -77,9 +79,17 @@ class CheckpointFolder:
         if self.settings is None or self.settings.uri is None or context.config.nodes == 1:
             return
         if context.is_main:
-            context.heartbeat.update(apart=nodes_apart(folder, run_name, context.rank, context.others))
-        else:
-            hide_folder(folder, run_name, context.rank, context.main_rank)
+            apart = nodes_apart(folder, run_name, context.rank, context.others)
+            context.heartbeat.update(apart=apart)
+            # The only node of a launch can find nobody in its folder: one on a mount may be shared all the same.
+            lasts = Path(self.settings.path).is_absolute()
+            self._is_alone = set(context.others) <= set(apart) and not (lasts and not apart)
+            return
+        hide_folder(folder, run_name, context.rank, context.main_rank)
+        if self._is_alone:
+            # Another node is the main one now: this one has parts only, as in `go_back`, and no uploader judges them.
+            self._is_alone = False
+            discard(folder, self.settings.pattern, fetched=self._fetched, before=self._before)
 
     def start_uploader(self, workspace: Workspace) -> Uploader | None:
         """Return the uploader of the folder; None if the job's checkpoints have no target."""

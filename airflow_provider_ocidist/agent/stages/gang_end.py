@@ -57,7 +57,10 @@ class GangEnd:
 
     def admit(self, ranks: Sequence[int]) -> None:
         """Have the training launched again with nodes that wait to take part, unless it ends anyway."""
-        if self.context.switch.stop is not None or self._ended_before(self._others()):
+        has_ended = self._ended_before(self._others())
+        # Looked at last: reading the others' reports may take a while.
+        goes_on = self.context.switch.stop is None and self.heartbeat.report.phase is Phase.TRAINING
+        if has_ended or not goes_on:
             return
         before = self.heartbeat.report.restarts
         members = tuple(sorted({self.context.rank, *self.context.others, *ranks}))
@@ -103,7 +106,7 @@ class GangEnd:
     def ask_others(
         self, cause: Cause, message: str, restarts: tuple[Restart, ...] = (), *, hang: bool = False
     ) -> tuple[Restart, ...]:
-        """Ask all nodes to end; return the restarts where the training is launched again, as all nodes see them."""
+        """Ask all nodes to end; return the restarts, as all see them, where the training goes on with this node."""
         if self.config.nodes == 1:
             return restarts
         if not self.context.is_member:
@@ -117,7 +120,7 @@ class GangEnd:
             hang=hang,
         )
         counts = self.heartbeat.ask_all_to_stop(request)
-        return counts.restarts if counts else ()
+        return counts.restarts_of(self.context.rank) if counts else ()
 
     def _with_odd_ones(self, stop: Stop) -> Stop:
         """Return the reason with the ranks whose stacks differ from the others', if the training hung."""

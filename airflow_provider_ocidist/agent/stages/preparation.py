@@ -38,6 +38,9 @@ def exchange_of(context: NodeContext) -> Exchange | None:
     config, identity = context.config, context.identity
     if not config.inputs or not config.share_inputs or config.nodes == 1:
         return None
+    if context.heartbeat.report.incarnation:
+        # The others have ended their servers before they trained: their programs may listen at the same ports by now.
+        return None
     from airflow_provider_ocidist.agent.share.exchange import Exchange
 
     def address() -> str | None:

@@ -399,6 +399,17 @@ def test_a_program_may_write_under_another_name_and_move_it(files: Any, bucket: 
     assert sorted(os.listdir(folder)) == ["checkpoint-2", "step-1.pt"]
 
 
+def test_a_folder_that_is_moved_over_an_older_one_replaces_its_files_and_keeps_the_others(
+    files: Any, bucket: Bucket, folder: Path
+) -> None:
+    for launch, rank in ((0, 0), (0, 1), (1, 0)):
+        files.pipe(f"{bucket.uri}/tmp-checkpoint-2/part/{rank}.bin", f"launch {launch}".encode())
+        files.mv(f"{bucket.uri}/tmp-checkpoint-2", f"{bucket.uri}/checkpoint-2", recursive=True)
+    assert os.listdir(folder) == ["checkpoint-2"]
+    found = {path.name: path.read_text() for path in (folder / "checkpoint-2" / "part").iterdir()}
+    assert found == {"0.bin": "launch 1", "1.bin": "launch 0"}
+
+
 def test_copies_go_from_the_folder_to_the_store_and_back(
     files: Any, plain: Any, bucket: Bucket, folder: Path
 ) -> None:

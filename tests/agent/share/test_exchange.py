@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.share import exchange as exchanges
 from airflow_provider_ocidist.agent.share import patience
+from airflow_provider_ocidist.agent.share import peer as peers
 from airflow_provider_ocidist.agent.share import shelf as shelves
 from airflow_provider_ocidist.agent.share.exchange import Exchange
 from airflow_provider_ocidist.agent.share.peer import Announcement, NotThere, Peer
@@ -172,6 +173,26 @@ def test_a_node_that_accepts_and_is_silent_is_replaced_by_the_store(
         assert [taken(own, number) for number in range(4)] == [None] * 4
 
 
+@pytest.mark.parametrize("slowest, is_taken", [(1, True), (1 << 40, False)])
+def test_a_node_that_sends_too_slowly_is_asked_no_more(
+    tmp_path: Path,
+    run: LocalStore,
+    node: Callable[[int, int], Exchange],
+    monkeypatch: pytest.MonkeyPatch,
+    slowest: int,
+    *,
+    is_taken: bool,
+) -> None:
+    with serving(a_shelf(tmp_path, 0, 2), run, 1):
+        own = node(0, 2)
+        monkeypatch.setattr(peers, "SLOWEST", slowest)
+        monkeypatch.setattr(peers, "_READ", 256)
+        # Connections have their limit from before.
+        own._peers[1]._idle.append(own._peers[1]._connect(peers.SILENCE))
+        monkeypatch.setattr(peers, "SILENCE", 0.0)
+        assert [taken(own, number) for number in (0, 2)] == ([CONTENT] * 2 if is_taken else [None] * 2)
+
+
 def test_a_slow_node_is_waited_for_once_only(
     run: LocalStore,
     node: Callable[[int, int], Exchange],
@@ -233,6 +254,14 @@ def test_who_does_not_know_the_token_gets_nothing(tmp_path: Path, run: LocalStor
             answer = connection.getresponse()
             assert (answer.status, answer.read()) == (401, b"")
             connection.close()
+
+
+def test_a_node_serves_without_a_look_up_of_its_name(
+    tmp_path: Path, run: LocalStore, node: Callable[[int, int], Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a name server may not answer"))
+    with serving(a_shelf(tmp_path, 0), run, 1):
+        assert taken(node(0, 2), 0) == CONTENT
 
 
 def test_a_file_that_was_moved_or_deleted_is_found_or_said_to_be_gone(

@@ -89,6 +89,25 @@ def test_from_a_folder_of_its_own_goes_what_a_node_has_written_itself(
     assert entries(own) == ["step-0.pt"]
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_what_the_main_node_has_left_is_not_offered_once_another_is_the_main_node(
+    tmp_path: Path, node: Node, *, is_shared: bool
+) -> None:
+    place, folder = workspace(tmp_path), tmp_path / "of-the-first-main"
+    folder.mkdir()
+    (folder / "step-0.pt").write_text("the user's")
+    both = node(0, folder if is_shared else tmp_path / "other"), node(1, folder)
+    for main_rank in (1, 0):
+        for each in both:
+            each.context.main_rank = main_rank
+            each.restore(place)
+        for each in both:
+            each.compare(place)
+        if main_rank:
+            (folder / "step-2.pt").write_text("half of it")
+    assert entries(folder) == (["step-0.pt", "step-2.pt"] if is_shared else ["step-0.pt"])
+
+
 class Uploader:
     """Records for how long it may go on."""
 
