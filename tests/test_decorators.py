@@ -40,7 +40,9 @@ def test_the_function_becomes_a_program_that_calls_it(tmp_path: Path):
 
 
 def test_arguments_that_cannot_travel_are_refused_with_what_to_do():
-    with pytest.raises(AirflowFailException, match=r"train cannot be called on the nodes: .*URI of anything else"):
+    with pytest.raises(
+        AirflowFailException, match=r"train cannot be called on the nodes: .*URI of anything else"
+    ):
         operator_of(object())._program("train")
 
 

@@ -54,7 +54,7 @@ def patience_of(config: AgentConfig) -> float:
     """Return for how many seconds nodes wait for the one that takes the place of a lost one."""
     if not config.replaces:
         return 0.0
-    # Before a gang goes on with fewer, those who wait for it try as long to get a machine, and then wait as long for it.
+    # Before a gang goes on with fewer, the waiting side asks for a machine so long, and then waits so long for it.
     rounds = 1 if config.min_nodes is None else 2
     return rounds * config.limits.replaced_within + REPLACED_LATE
 
