@@ -220,6 +220,7 @@ def test_a_token_of_a_known_format_is_masked_under_any_name_and_in_any_text(secr
         ('cfg {\\"user\\": \\"me\\", \\"api_key\\": \\"hunter22\\"}', "hunter22"),
         ("see https://x.s3.amazonaws.com/a?X-Amz-Signature=abcdef123456&X-Amz-Expires=9", "abcdef123456"),
         ("https://hooks.slack.com/services/T0001/B0002/abcdefXYZ012345", "abcdefXYZ012345"),
+        ("posted to hooks.slack.com/services/T0001/B0002/abcdefXYZ012345", "abcdefXYZ012345"),
         ("ConnectionError: postgres://me:hunter22@db refused", "hunter22"),
         ("docker login -u me -p hunter22 iad.ocir.io", "hunter22"),
         ("podman login iad.ocir.io -u me -p=hunter22 && podman pull x", "hunter22"),

@@ -64,7 +64,7 @@ _HINTS = tuple(
     word_set(
         """
         pass pw secret token key auth cred bearer dsn jwt pat sig sas cookie conn webhook_url service_account wandb
-        login :// /p/ -u --user mysql mariadb redis-cli
+        login :// /p/ -u --user mysql mariadb redis-cli hooks.slack.com
         private basic akia asia abia acca ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt-
         glrt- glptt- pypi- hf_ api_org_ sk- sk_ rk_ xox xapp aiza ya29 gocspx eyj npm_ dapi hvs. nvapi r8_ sg.
         """
