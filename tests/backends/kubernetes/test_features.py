@@ -424,12 +424,12 @@ def test_a_runtime_that_leaves_no_time_for_the_last_save_is_found_beforehand(tra
         (
             roomy,
             60,
-            "gives a node that the cluster ends 140 s, and limits.stop_grace with its last save takes 180",
+            "gives a node 140 s to end, but limits.stop_grace and the last save need 180 s",
         ),
         (
             {},
             20,
-            "gives a node that the cluster ends 30 s, and limits.stop_grace with its last save takes 140",
+            "gives a node 30 s to end, but limits.stop_grace and the last save need 140 s",
         ),
     ):
         job = trainjob.job(backend=backends, limits={"stop_grace": grace})
