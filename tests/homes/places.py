@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -132,7 +133,9 @@ def lose_node(here: Here) -> None:
     while (parent := process.parent()) is not None and _is_of(parent, name):
         process = parent
     for each in (process, *process.children(recursive=True)):
-        each.kill()
+        # Processes of a node die with those that started them.
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
 
 
 def _is_of(process: psutil.Process, run_name: str) -> bool:
@@ -145,7 +148,9 @@ def _is_of(process: psutil.Process, run_name: str) -> bool:
 
 
 def pods(here: Here, *, effect: str) -> None:
-    here.cluster("POST", "/pods", effect=effect, name=".*-(worker-0|node-0-1-.*)")
+    # Of this gang: one before it may still be ending.
+    gang = here.folder.name.replace("_", "-")
+    here.cluster("POST", "/pods", effect=effect, name=f"{gang}-.*-(worker-0|node-0-1-.*)")
 
 
 def not_started(here: Here, *, why: str) -> None:
