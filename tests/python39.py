@@ -23,6 +23,7 @@ WITH_TORCH = (
     "agent/save/test_whole.py",
     "agent/test_torchrun_gang.py",
 )
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 LISTS = "reads a web server's list by aiohttp, of which there are no wheels for PyPy"
 NO_LIST = "before Python 3.10 nothing lists the standard library"
 OCIFS = "needs ocifs, which was not tried on Python 3.9 yet"
@@ -37,7 +38,7 @@ if platform.python_implementation() == "PyPy":
     LEFT_OUT["storage/test_copying.py::test_memory_stays_below_150_mb_with_large_files_both_ways"] = (
         "PyPy frees memory later: 408 MB were seen"
     )
-if not importlib.util.find_spec("torch"):
+if not HAS_TORCH:
     LEFT_OUT.update(dict.fromkeys(WITH_TORCH, TORCH))
     LEFT_OUT["agent/monitor/test_hangs.py::test_what_torch_records_of_its_collectives_is_read"] = TORCH
 
@@ -51,6 +52,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("torch") and not HAS_TORCH:
+            LEFT_OUT[item.nodeid.removeprefix("tests/")] = TORCH
     left_out = [item for item in items if item.nodeid.removeprefix("tests/") in LEFT_OUT]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

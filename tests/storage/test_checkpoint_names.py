@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 from dataclasses import dataclass
@@ -169,7 +168,7 @@ def test_every_word_for_an_epoch_is_known(word: str) -> None:
         assert (_placed(name).step, _placed(name).epoch) == (None, 7), name
 
 
-@pytest.mark.parametrize("less, more", list(itertools.pairwise(["iter", "step", "gstep"])))
+@pytest.mark.parametrize("less, more", [("iter", "step"), ("step", "gstep")])
 def test_of_several_words_for_a_step_the_clearest_counts(less: str, more: str) -> None:
     assert _placed(f"{less}-5-{more}-7.pt").step == _placed(f"{more}-7-{less}-5.pt").step == 7
 

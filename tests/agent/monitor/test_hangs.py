@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import time
@@ -309,10 +310,12 @@ def test_a_process_that_is_stopped_is_described_and_holds_nobody_up(tmp_path: Pa
             process.kill()
             process.communicate()
     assert found[0].text == ""
-    assert found[1].frames[0] == "stuck_here (<string>:4)"
+    # Interpreters differ in the line that a function's call is counted to.
+    frame = found[1].frames[0]
+    assert re.fullmatch(r"stuck_here \(<string>:[24]\)", frame)
     assert [position.at[:1] for position in stacks.stack_positions(list(found.values()))] == [
         (),
-        ("stuck_here (<string>:4)",),
+        (frame,),
     ]
 
 

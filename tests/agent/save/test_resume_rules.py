@@ -35,7 +35,7 @@ def _nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest
     caplog.set_level(logging.INFO)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Ways:
     """The three ways to a checkpoint from before, of one task."""
 
