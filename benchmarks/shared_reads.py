@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class SharedReads(Comparison):
         code = home / "code"
         code.mkdir()
         (code / "program.py").write_text("")
-        config = AgentConfig(**{**vars(config), "oci_endpoint": url})
+        config = replace(config, oci_endpoint=url)
         own = {
             "OCIDIST_NODE_RANK": str(rank),
             "OCIDIST_CODE_DIR": str(code),

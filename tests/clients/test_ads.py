@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_opctl_runs_and_watches_a_job_file(clients, emulator, tmp_path):
 @pytest.mark.slow
 @pytest.mark.torch
 def test_three_nodes_train_under_adss_own_driver(clients, emulator, jobs, objects, tmp_path):
-    place = vars(emulator) | {"conda": CONDA}
+    place = asdict(emulator) | {"conda": CONDA}
     forget_calls(emulator)
     printed = clients.run(
         *("python", PROGRAMS / "ads_jobs.py", json.dumps(place), PROGRAMS / "training.py"), folder=tmp_path
@@ -228,7 +229,7 @@ def test_a_cluster_of_opctl_trains_in_our_image(clients, emulator, jobs, objects
 @pytest.mark.slow
 @pytest.mark.torch
 def test_replicas_of_our_image_train_in_one_job_run_and_in_one_each(clients, emulator, objects, tmp_path):
-    place = dict(vars(emulator))
+    place = asdict(emulator)
     root = f"oci://{emulator.bucket}@{emulator.namespace}"
     code = (PROGRAMS / "training.py").read_bytes()
     objects.put_object(emulator.namespace, emulator.bucket, "replicas/training.py", code)
