@@ -1,4 +1,4 @@
-"""Many copies at once: all looked at before anything is copied, all told of, within one budget."""
+"""Many copies at once: all looked at before anything is copied, all reported, within one budget."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def copy_items(data: Any, access: OciAccess | None = None, **options: Any) -> BatchReport:
-    told: list[str] = options.pop("told", [])
+    written: list[str] = options.pop("written", [])
     return copy_all(
-        read_items(data, CopyRules()), sides=Sides.of(access, access), write=told.append, **options
+        read_items(data, CopyRules()), sides=Sides.of(access, access), write=written.append, **options
     )
 
 
@@ -241,14 +241,14 @@ def test_a_pattern_that_would_read_what_it_writes_is_refused(tmp_path: Path) -> 
 def test_many_items_arrive_and_each_is_reported(access: OciAccess, bucket: str, tmp_path: Path) -> None:
     for number in range(10):
         make_tree(tmp_path / f"s{number}", {"x": 100, "sub/y": 50})
-    told: list[str] = []
-    report = copy_items({f"{tmp_path}/s{n}/": f"{bucket}/{n}/" for n in range(10)}, access, told=told)
+    written: list[str] = []
+    report = copy_items({f"{tmp_path}/s{n}/": f"{bucket}/{n}/" for n in range(10)}, access, written=written)
     assert report.error is None
     value = report.to_json()
     assert (value["files"], value["bytes"], value["failed"]) == (20, 1500, 0)
     assert [item["item"] for item in value["items"]] == list(range(1, 11))
-    assert told[0] == "copy: 10 items, 20 files, 1500 bytes"
-    assert sum("2 files, 150 bytes in" in line for line in told) == 10
+    assert written[0] == "copy: 10 items, 20 files, 1500 bytes"
+    assert sum("2 files, 150 bytes in" in line for line in written) == 10
     assert len(read_store(open_store(bucket, access))) == 20
 
 
@@ -278,10 +278,10 @@ def test_one_line_shows_how_far_all_items_are(
     monkeypatch.setattr(batch, "LOGGED_EVERY_S", 0.2)
     make_tree(tmp_path / "s", {f"{number:02}": 1000 for number in range(40)})
     proxy.faults = [Fault(method="PUT", delay_s=0.2, times=100)]
-    told: list[str] = []
+    written: list[str] = []
     data = {f"{tmp_path}/s/": f"{bucket}/a", f"{tmp_path}/s/00": f"{bucket}/b"}
-    copy_items(data, unruly, told=told, threads=8)
-    lines = [line for line in told if " of 41 kB" in line]
+    copy_items(data, unruly, written=written, threads=8)
+    lines = [line for line in written if " of 41 kB" in line]
     assert lines
     assert all(line.startswith("copy: ") and "/2 items, " in line and "/41 files" in line for line in lines)
 
@@ -478,11 +478,11 @@ def test_what_breaks_off_goes_on_by_itself_as_long_as_it_gets_further(
     monkeypatch.setattr(resuming, "PAUSE_S", 0.01)
     (tmp_path / "x").write_bytes(os.urandom(20 * PART))
     proxy.faults = [Fault(method="PUT", path="/u/", status=503, skip=10, times=1)]
-    told: list[str] = []
+    written: list[str] = []
     once = replace(unruly, max_attempts=1)
-    report = copy_items({str(tmp_path / "x"): f"{bucket}/x"}, once, told=told, part_size=PART)
+    report = copy_items({str(tmp_path / "x"): f"{bucket}/x"}, once, written=written, part_size=PART)
     assert report.error is None
-    assert any("item 1 was interrupted" in line and line.endswith("resuming") for line in told)
+    assert any("item 1 was interrupted" in line and line.endswith("resuming") for line in written)
     assert report.to_json()["items"][0]["resumed_bytes"] > 0
     proxy.faults = [Fault(method="PUT", path="/u/", status=503, times=1000)]
     failed = copy_items({str(tmp_path / "x"): f"{bucket}/y"}, once, part_size=PART)

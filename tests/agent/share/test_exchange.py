@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -234,11 +235,9 @@ def test_nodes_that_are_there_together_wait_for_no_time_out(
 ) -> None:
     monkeypatch.setattr(exchanges, "MEETING", 3600.0)
     monkeypatch.setattr(exchanges, "FIRST_NEWS", 3600.0)
-    threads = [threading.Thread(target=node, args=(rank, 3)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        met = list(pool.map(node, range(3), [3] * 3))
+    assert [each.others for each in met] == [{1, 2}, {0, 2}, {0, 1}]
 
 
 def test_a_node_shares_with_those_of_its_group_only(run: LocalStore) -> None:

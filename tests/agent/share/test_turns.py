@@ -1,4 +1,4 @@
-"""Turns: pieces are divided evenly, taken from whoever has them, and never waited for in vain."""
+"""Turns: pieces are divided evenly, taken from whoever has them, and a wait for one always ends."""
 
 from __future__ import annotations
 

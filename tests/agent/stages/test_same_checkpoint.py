@@ -50,11 +50,17 @@ def test_nodes_go_on_together_from_one_content_alone(
             assert not any("trained" in agent.stdout.read_text() for agent in gang.agents)
 
 
-def test_nodes_that_would_go_on_from_different_content_fetch_again_in_the_same_run(tmp_path: Path) -> None:
-    places = [tmp_path / f"safe-{rank}" for rank in (0, 1)]
+def different_places(root: Path) -> list[Path]:
+    """Return two places that hold other content at the same step."""
+    places = [root / f"safe-{rank}" for rank in (0, 1)]
     for place, content in zip(places, ("weights", "others")):
-        (tmp_path / "last.txt").write_text(content)
-        publish(tmp_path / "last.txt", str(place), step=5)
+        (root / "last.txt").write_text(content)
+        publish(root / "last.txt", str(place), step=5)
+    return places
+
+
+def test_nodes_that_would_go_on_from_different_content_fetch_again_in_the_same_run(tmp_path: Path) -> None:
+    places = different_places(tmp_path)
     checkpoints = Checkpoints(uri=str(places[0]), required=False)
     with Gang(
         tmp_path / "gang",
@@ -83,10 +89,7 @@ def test_nodes_that_would_go_on_from_different_content_fetch_again_in_the_same_r
 
 
 def test_a_difference_that_stays_ends_the_run(tmp_path: Path) -> None:
-    places = [tmp_path / f"safe-{rank}" for rank in (0, 1)]
-    for place, content in zip(places, ("weights", "others")):
-        (tmp_path / "last.txt").write_text(content)
-        publish(tmp_path / "last.txt", str(place), step=5)
+    places = different_places(tmp_path)
     checkpoints = Checkpoints(uri=str(places[0]), required=False)
     with Gang(
         tmp_path / "gang",
