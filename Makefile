@@ -85,7 +85,7 @@ test-k8s: $(READY) ## Kubernetes alone, on the cluster of KUBECONFIG: K8S_WORK_D
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
-	@$(PYTEST) --durations 10 tests/e2e tests/examples
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations 10 tests/e2e tests/examples
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS, ocifs and kubectl
 	@$(if $(shell command -v kubectl),,$(NEEDS) kubernetes-client)

@@ -241,10 +241,14 @@ def migrate(url: str, env: Mapping[str, str]) -> None:
         raise ServiceError(f"airflow db migrate failed:\n{result.stderr[-2000:] or result.stdout[-2000:]}")
 
 
+_unseeded = random.SystemRandom()
+"""Two processes of a test run have the same seed, and a component listens only seconds after its port was chosen."""
+
+
 def free_port() -> int:
     """Return a port without a listener, outside the range of outgoing connections."""
     while True:
-        port = random.choice(LISTENING_PORTS)
+        port = _unseeded.choice(LISTENING_PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 
 from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access
-from scripts.local_airflow import LocalAirflow
+from scripts.local_airflow import LocalAirflow, free_port
 from scripts.service import Service, ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -276,3 +277,11 @@ def test_a_reading_that_airflow_could_not_serve_is_asked_for_again():
         client.close()
         server.shutdown()
     assert len(Troubled.calls) == 3
+
+
+def test_processes_whose_random_numbers_have_the_same_seed_choose_different_ports() -> None:
+    chosen = []
+    for _ in range(2):
+        random.seed(7)
+        chosen.append([free_port() for _ in range(3)])
+    assert chosen[0] != chosen[1]
