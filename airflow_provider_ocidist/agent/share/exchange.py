@@ -107,7 +107,7 @@ class Exchange:
         """Announce that this node reads a piece from the store, and if that fails, that it is another node's turn."""
         self.shelf.reads(piece.id)
         try:
-            with self._patience.own_read():
+            with self._patience.own_read(piece.length):
                 yield
         except BaseException:
             self.shelf.drops(piece.id)
@@ -179,14 +179,14 @@ class Exchange:
                     data = self._asked(self._peers[turn.ask], piece, is_right, cancel)
                     if data is not None:
                         for rank in waited:
-                            self._patience.was_given(rank)
+                            self._patience.was_given(rank, piece.length)
                         return data
                 elif turn.wait_for is None:
                     return None
                 else:
                     rank = turn.wait_for
                     waited[rank] = waited.get(rank, 0.0) + self._wait_for(rank, news)
-                    self._judge(rank, waited[rank])
+                    self._judge(rank, waited[rank], piece.length)
             return None
         finally:
             self._arrivals.pop(piece.id, None)
@@ -194,14 +194,13 @@ class Exchange:
     def _wait_for(self, rank: int, news: threading.Event) -> float:
         """Wait a moment for news of a piece; return for how long."""
         began = time.monotonic()
-        news.wait(LOOK)
-        seconds = time.monotonic() - began
-        self._patience.waited(rank, seconds)
-        return seconds
+        with self._patience.waiting(rank):
+            news.wait(LOOK)
+        return time.monotonic() - began
 
-    def _judge(self, rank: int, waited: float) -> None:
+    def _judge(self, rank: int, waited: float, length: int) -> None:
         peer = self._peers[rank]
-        if peer.is_awaited and not peer.is_gone and self._patience.is_over(rank, waited):
+        if peer.is_awaited and not peer.is_gone and self._patience.is_over(rank, waited, length):
             peer.is_awaited = False
             logger.info("node %d reads more slowly than this one: it is not waited for any more", rank)
 

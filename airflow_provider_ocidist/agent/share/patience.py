@@ -13,7 +13,7 @@ LEAST = 3.0
 SLOWER = 3.0
 """Factor of this node's own time for a piece from the store that a piece of another node may take."""
 ALLOWANCE = 30.0
-"""Seconds that all threads together may wait for one node, besides those for the pieces that it has given."""
+"""Seconds for which this node may wait for another, besides those for the pieces that it was given."""
 
 
 class Patience:
@@ -21,15 +21,21 @@ class Patience:
 
     def __init__(self) -> None:
         self._running: dict[int, float] = {}
+        """When each read of this node began."""
         self._number = 0
-        self._latest = 0.0
+        self._latest: dict[int, float] = {}
+        """Seconds of the latest read, by the number of bits of its length in bytes."""
+        self._waits: Counter[int] = Counter()
+        """Count of threads that wait for each node now."""
+        self._since: dict[int, float] = {}
         self._waited: dict[int, float] = {}
-        self._given: Counter[int] = Counter()
+        self._worth: dict[int, float] = {}
+        """Seconds that the pieces which a node has given were worth."""
         self._lock = threading.Lock()
 
     @contextmanager
-    def own_read(self) -> Iterator[None]:
-        """Measure a read from the store."""
+    def own_read(self, length: int) -> Iterator[None]:
+        """Measure a read of so many bytes from the store."""
         with self._lock:
             self._number += 1
             number = self._number
@@ -38,25 +44,52 @@ class Patience:
             yield
         finally:
             with self._lock:
-                self._latest = time.monotonic() - self._running.pop(number)
+                self._latest[length.bit_length()] = time.monotonic() - self._running.pop(number)
 
-    def waited(self, rank: int, seconds: float) -> None:
+    @contextmanager
+    def waiting(self, rank: int) -> Iterator[None]:
+        """Measure a wait for a node; threads that wait at the same time wait once."""
         with self._lock:
-            self._waited[rank] = self._waited.get(rank, 0.0) + seconds
+            self._waits[rank] += 1
+            if self._waits[rank] == 1:
+                self._since[rank] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waits[rank] -= 1
+                if not self._waits[rank]:
+                    waited = time.monotonic() - self._since.pop(rank)
+                    self._waited[rank] = self._waited.get(rank, 0.0) + waited
 
-    def was_given(self, rank: int) -> None:
+    def was_given(self, rank: int, length: int) -> None:
         """Count a piece that was worth the wait for a node."""
         with self._lock:
-            self._given[rank] += 1
+            self._worth[rank] = self._worth.get(rank, 0.0) + SLOWER * self._own(length)
 
-    def is_over(self, rank: int, waited: float) -> bool:
-        """Whether a node is too slow; `waited`: the seconds for one piece of it so far."""
+    def is_over(self, rank: int, waited: float, length: int) -> bool:
+        """Whether a node is too slow; `waited`: the seconds for one piece of it, of `length` bytes, so far."""
         with self._lock:
-            own = self._own()
-            worth = ALLOWANCE + SLOWER * own * self._given[rank]
-            return waited > max(LEAST, SLOWER * own) or self._waited.get(rank, 0.0) > worth
+            allowed = SLOWER * self._own(length)
+            worth = ALLOWANCE + allowed + self._worth.get(rank, 0.0)
+            return waited > max(LEAST, allowed) or self._all_waits(rank) > worth
 
-    def _own(self) -> float:
-        """Return the seconds of the latest read, or of the longest that is not over."""
-        began = min(self._running.values(), default=None)
-        return self._latest if began is None else max(self._latest, time.monotonic() - began)
+    def _all_waits(self, rank: int) -> float:
+        since = self._since.get(rank)
+        running = 0.0 if since is None else time.monotonic() - since
+        return self._waited.get(rank, 0.0) + running
+
+    def _own(self, length: int) -> float:
+        """Return the seconds that this node may take for such a piece.
+
+        A piece waits where larger ones are read, here as on the other node: the longest of the reads that run and of
+        the latest ones counts, whatever their size.
+        """
+        now = time.monotonic()
+        running = [now - began for began in self._running.values()] or [self._in_proportion(length)]
+        return max([*running, *self._latest.values()])
+
+    def _in_proportion(self, length: int) -> float:
+        """Return the seconds for a piece that is larger than all that were read so far, by the largest of them."""
+        size = max(self._latest, default=0)
+        return self._latest[size] * length / (1 << size) if length.bit_length() > size > 0 else 0.0
