@@ -48,13 +48,8 @@ class Ledger:
         return aside
 
     def add(self, item: Candidate) -> None:
-        """Record an entry that is proved complete."""
+        """Record an entry from which the next attempt or launch may go on."""
         self._known[item.path.name] = _stamps(item)
-        self._write()
-
-    def forget(self, names: Collection[str]) -> None:
-        """Forget entries, as if nothing had proved them complete: the next attempt or launch sets them aside."""
-        self._known = {name: stamps for name, stamps in self._known.items() if name not in names}
         self._write()
 
     def _read(self) -> dict[str, Stamps] | None:

@@ -152,9 +152,6 @@ class CheckpointUploader:
             self._thread.join(LOOK_INTERVAL)
         # A last error explains more than the timeout does.
         self._thread.join(LOOK_INTERVAL)
-        if self.ledger and self.shards and self.shards.apart:
-            # The other nodes cannot go on from what only this one has.
-            self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
             return Undelivered(self._why(self.error), cause_of_failed_save(self.error))
         if self._thread.is_alive() and not deadline.is_over:
@@ -245,22 +242,29 @@ class CheckpointUploader:
 
     def _take(self, verdict: Verdict, proof: Proof) -> None:
         item, begun = verdict.item, verdict.begun
-        if self.ledger:
+        if self.ledger and not self._has_nodes_apart:
             self.ledger.add(item)
         number, written_ns = self._last_of_series.get(item.placed.series, (0, 0))
         if begun < number or item.signature.modified_ns < written_ns:
             logger.info("%s is not published: a newer checkpoint was complete before it", item.path.name)
             return
-        self._last_of_series[item.placed.series] = begun, item.signature.modified_ns
+        # What was written just before the clock was set back must not be newer than all that follows.
+        stamp_ns = self._clock.not_ahead(item.signature.modified_ns)
+        self._last_of_series[item.placed.series] = begun, stamp_ns
         # The newest goes to the end, also where the program has overwritten an entry that waits.
         self._waiting.pop(item.path, None)
-        self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
+        self._last_written_ns = max(self._last_written_ns, stamp_ns)
         self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
             series = [whole for whole in self._waiting.values() if whole.series == item.placed.series]
             for older in sorted(series, key=lambda whole: whole.begun)[: -self.checkpoints.keep]:
                 del self._waiting[older.item.path]
+
+    @property
+    def _has_nodes_apart(self) -> bool:
+        """Whether other nodes have folders of their own: they cannot go on from what only this one has."""
+        return self.shards is not None and bool(self.shards.apart)
 
     def _current_step(self) -> int | None:
         return self.program.step()
@@ -312,6 +316,8 @@ class CheckpointUploader:
 
     def _succeeded(self, whole: Whole, reference: CheckpointRef) -> None:
         del self._waiting[whole.item.path]
+        if self.ledger and self._has_nodes_apart:
+            self.ledger.add(whole.item)
         if not self._published:
             self._forget_unproved()
         self._published += 1

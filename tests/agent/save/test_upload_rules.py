@@ -266,6 +266,8 @@ def test_the_thread_keeps_no_process_alive_and_leaves_nothing_open(tmp_path: Pat
 class Collector:
     """What gathers the parts of other nodes, of folders alone."""
 
+    apart: tuple[int, ...] = (1,)
+
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
@@ -683,6 +685,25 @@ def test_in_a_folder_that_outlives_the_node_it_is_noted_what_the_next_attempt_ma
     assert (watched.folder / "step-5.txt").exists()
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_where_nodes_have_folders_apart_a_launch_goes_on_only_from_what_all_can_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    path = str(tmp_path / "checkpoints")
+    watched = Watched(tmp_path, shards=Collector(), path=path, keep=dice.randint(1, 3), required=False)
+    written, count = [], dice.randint(3, 8)
+    reachable_until = dice.randint(0, count)
+    for at in range(count):
+        if at == reachable_until:
+            fail(watched, monkeypatch, *[StorageError("the store is down", retryable=True)] * 10_000)
+        older = written and dice.random() < 0.3
+        written.append(save(watched, f"step-{at}.txt", dice.randint(0, at - 1) if older else at).name)
+        watched.step(dice.randint(1, 3))
+    assert set(written) - set(Ledger(watched.folder).begin()) <= set(names(watched))
+
+
 # What is said of names
 
 
@@ -871,6 +892,27 @@ def test_where_the_clock_is_set_back_what_is_written_from_there_on_is_published(
         save(watched, f"step-{at}.txt", at if at < back_at else at - seconds)
         if at == back_at:
             clock.time = lambda: 5000.0 - seconds
+        watched.step(2)
+    assert watched.steps == list(range(6))
+    assert [found.step for found in complete(str(watched.target))] == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_written_before_the_clock_was_set_back_and_proved_after_it_hides_no_later_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    watched = Watched(tmp_path, keep=100)
+    at, set_back = 0, 0
+    clock = SimpleNamespace(monotonic=lambda: float(at), time=lambda: BEGIN / 1e9 + at + 0.5 - set_back)
+    monkeypatch.setattr(file_clocks, "time", clock)
+    watched.uploader._clock = file_clocks.WallClock()
+    back_at, seconds = dice.randint(1, 4), dice.randint(10, 100_000)
+    for at in range(6):
+        save(watched, f"step-{at}.txt", at - set_back)
+        if at == back_at:
+            set_back = seconds
         watched.step(2)
     assert watched.steps == list(range(6))
     assert [found.step for found in complete(str(watched.target))] == [5, 4, 3, 2, 1, 0]
