@@ -160,9 +160,12 @@ async def pod_triggers(settings: dict[str, Any]) -> Waiting:
             for name in pods
         ],
     )
-    calls = f"{settings['emulator']}/_emulator/kubernetes/calls?path=.*/pods/[^/]%2B"
+    calls = f"{settings['emulator']}/_emulator/kubernetes/calls"
     await asyncio.to_thread(_wait_until_each_asked, calls, len(pods))
     return waiting
+
+
+_A_POD = re.compile(r"[^?]*/pods/[^/]+")
 
 
 def _wait_until_each_asked(calls: str, pods: int) -> None:
@@ -171,7 +174,9 @@ def _wait_until_each_asked(calls: str, pods: int) -> None:
     while sum(times >= 3 for times in asked.values()) < pods:
         time.sleep(2.0)
         with urlopen(calls) as answer:
-            asked = Counter(call["path"] for call in json.load(answer))
+            paths = (call["path"] for call in json.load(answer))
+            # Filtered here: the emulator refuses a filter that takes it long, as one of 20,000 calls may.
+            asked = Counter(path for path in paths if _A_POD.fullmatch(path))
 
 
 async def sdk_in_the_loop(settings: dict[str, Any]) -> Waiting:
