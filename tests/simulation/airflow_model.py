@@ -104,6 +104,8 @@ class Airflow:
         """When a user, or Airflow itself, ended a try: what may rightly end a gang."""
         self.history: list[tuple[float, str]] = []
         self.edits: dict[str, Any] = {}
+        self.shown_clears: list[float] = []
+        """When the task was cleared such that its numbers or its recorded success distinguish that from a retry."""
         self.cleared = 0
         self.workers = 0
         self.on_over: list[Callable[[str], None]] = []
@@ -295,7 +297,9 @@ class Airflow:
         entry, self.entry = self.entry, None
         for look in self.on_kill:
             look(before)
-        self.max_tries = self.try_number + self.retries
+        had, self.max_tries = self.max_tries, self.try_number + self.retries
+        if before == "success" or self.max_tries != had:
+            self.shown_clears.append(self.world.now)
         self.schedule(self.world.between(0.5, 6.0, "cleared", self.world.now))
         self._stop_trigger(entry)
 

@@ -773,7 +773,7 @@ class Rules:
         if gang is None:
             self.violate("success", "success without a gang")
             return
-        began = max((at for at, what in self.airflow.kills if what == "cleared"), default=-1.0)
+        began = max(self.airflow.shown_clears, default=-1.0)
         if min(run.created for run in self.runs_of(gang)) < began - 0.5:
             self.violate("success", f"success by gang {gang.number}, which is from before the clear")
         bad = {rank: gang.exits.get(rank) for rank in range(gang.nodes) if gang.exits.get(rank) != 0}
