@@ -57,7 +57,13 @@ def wait(found: Patience, clock: Clock, rank: int, seconds: float) -> None:
 def test_a_piece_is_waited_for_three_seconds_and_longer_where_the_store_is_slow(
     after_reads_of: Callable[..., Patience],
 ) -> None:
-    for seconds, limit in (((), 3.0), ((0.5,), 3.0), ((1.0,), 3.0), ((10.0,), 30.0), ((2.0, 40.0, 10.0), 30.0)):
+    for seconds, limit in (
+        ((), 3.0),
+        ((0.5,), 3.0),
+        ((1.0,), 3.0),
+        ((10.0,), 30.0),
+        ((2.0, 40.0, 10.0), 30.0),
+    ):
         found = after_reads_of(*seconds)
         assert not found.is_over(1, limit, PIECE)
         assert found.is_over(1, limit + 0.01, PIECE)
@@ -84,7 +90,13 @@ def test_a_piece_larger_than_all_that_were_read_is_waited_for_in_proportion(
 def test_all_waits_for_one_node_have_a_limit_besides_those_for_what_it_has_given(
     clock: Clock, after_reads_of: Callable[..., Patience]
 ) -> None:
-    for own, given, limit in ((0.0, 0, 30.0), (0.0, 5, 30.0), (2.0, 0, 36.0), (2.0, 1, 42.0), (2.0, 10, 96.0)):
+    for own, given, limit in (
+        (0.0, 0, 30.0),
+        (0.0, 5, 30.0),
+        (2.0, 0, 36.0),
+        (2.0, 1, 42.0),
+        (2.0, 10, 96.0),
+    ):
         found = after_reads_of(own)
         for _ in range(given):
             found.was_given(1, PIECE)
@@ -171,9 +183,14 @@ def test_a_short_read_beside_a_long_one_before_it_makes_no_node_slow(clock: Cloc
 
 def test_a_read_that_fails_is_over(clock: Clock) -> None:
     found = Patience()
-    with pytest.raises(OSError, match="the store"), found.own_read(PIECE):
-        clock.now += 5
-        raise OSError("the store")
+
+    def fails() -> None:
+        with found.own_read(PIECE):
+            clock.now += 5
+            raise OSError("the store")
+
+    with pytest.raises(OSError, match="the store"):
+        fails()
     clock.now += 1000
     assert not found.is_over(1, 15.0, PIECE)
     assert found.is_over(1, 15.1, PIECE)
