@@ -54,7 +54,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-homes test-k8s test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-homes test-k8s test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos drills test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -121,6 +121,13 @@ test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL
 	@$(NEEDS) postgresql
 	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2 CHAOS_DRILLS=4) $(PYTEST) --durations 10 \
 	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission or whatever_happens_to_processes" tests/chaos/test_chaos.py tests/chaos/test_submit.py tests/chaos/test_drills.py,tests/chaos)
+
+# Four trainings at a time keep two cores busy: most of one is a wait, for the start of its processes or for a time-out.
+drills: $(READY) ## 200 random faults at trainings of torchrun on this machine; DRILLS=20 CHAOS_SEED=7; the tables: build/drills.md
+	@mkdir -p build; folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(BIN)/python -m airflow_provider_ocidist.cli drill dags_examples/jobs/drill.yaml --set work_dir="$$folder" \
+	  --campaign $(or $(DRILLS),200) --seed $(or $(CHAOS_SEED),1272) --parallel 4 --report build/drills.md 2>"$$folder/log" || \
+	{ code=$$?; tail -n 40 "$$folder/log" >&2; exit $$code; }
 
 # The short form is CI's, under PyPy: whole nodes, and what meets processes, pip, sockets, disks and OCI's clients, where
 # interpreters differ. What only computes is left to the types, and to the whole, which takes CPython 3.9 nine minutes.

@@ -22,7 +22,7 @@ OcidistError
         TopologyTimeout           the nodes did not find one another in time
         DifferentCheckpoints      the nodes found one another, and would not go on from the same content
         StoreUnavailable          data is unavailable now, for a transient fault  (cause SERVICE)
-        StoreRefused              a store refused data: one answer may be wrong  (cause DATA)
+        StoreRefused              a store refused data: one answer may be wrong  (cause DATA, or CONFIG)
 """
 
 from __future__ import annotations
@@ -120,6 +120,11 @@ class BackendError(OcidistError):
         self.cause = cause
         self.amid_submission = False
         """Whether the service had accepted an earlier request of the same submission."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether its status may come from the credentials or a passing fault, and not from the request itself."""
+        return self.status_code in (401, 403, 404)
 
 
 class RunNotFound(BackendError):
@@ -248,8 +253,8 @@ class StoreUnavailable(AgentError):
 class StoreRefused(AgentError):
     """A store has refused access to data, or says that it is not there: a single answer may be wrong."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, cause=Cause.DATA)
+    def __init__(self, message: str, cause: Cause = Cause.DATA) -> None:
+        super().__init__(message, cause=cause)
 
 
 def refusal_in(error: BaseException) -> str | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import signal
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -150,6 +154,34 @@ def _import_emulator() -> tuple[type[Emulator], type[Options]]:
     return Emulator, Options
 
 
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a lost terminal, end the session with its fixtures; what has a handler keeps it.
+
+    Else the process would end at once, and leave the emulator's folder with its keys.
+    """
+    own = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        if os.getpid() == own:
+            pytest.exit(f"{signal.Signals(number).name} received", returncode=128 + number)
+        # A process that was forked from this one.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for each in taken:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in taken:
+            signal.signal(each, signal.SIG_DFL)
+
+
 @pytest.fixture(scope="session")
 def oci_emulator_options() -> dict[str, Any]:
     """Override this fixture to change the emulator's settings for a session: `{"grace_s": 1, "seed": 7}`."""
@@ -160,7 +192,7 @@ def oci_emulator_options() -> dict[str, Any]:
 def oci_emulator_server(oci_emulator_options: dict[str, Any]) -> Iterator[OciEmulator]:
     """One emulator for the session, in the state that earlier tests left."""
     emulator, options = _import_emulator()
-    with emulator(options=options(**oci_emulator_options)) as running:
+    with ended_by_signals(), emulator(options=options(**oci_emulator_options)) as running:
         yield OciEmulator(running.access)
 
 

@@ -61,15 +61,15 @@ class Recovery(Comparison):
 
 
 def recovery_from(
-    kind: FaultKind, changes: Mapping[str, object], *, tries: int = 1, step: int = STRUCK_AT
+    kind: FaultKind, changes: Mapping[str, object], *, tries: int = 1, step: int = STRUCK_AT, node: int = 1
 ) -> DrillRecovery:
-    """Return how the training of the example drill went on after a fault on its second node.
+    """Return how the training of the example drill went on after a fault on one of its nodes.
 
     `changes`: values of the job by dotted path. Raises RuntimeError where it did not go on.
     """
     with tempfile.TemporaryDirectory(prefix="ocidist-bench-") as folder:
         job = parsing.load(JOB, overrides={"work_dir": folder, **changes})
-        fault = Fault(kind=kind, node=1, step=step)
+        fault = Fault(kind=kind, node=node, step=step)
         log = logging.getLogger("drill")
         done = carry_out(Local.connect({}), job, uuid.uuid4().hex, fault, log, tries=tries)
     if done.failure or done.recovery is None:

@@ -25,7 +25,7 @@ ADS_POLL_S = 20.0
 
 class Rendezvous(Comparison):
     name = "P2"
-    title = "the last of three nodes up, until the program runs on all (run directory on local disk)"
+    title = "from the start of the last of three nodes until the program runs on all (run directory on local disk)"
     peer_name = "ADS's driver, DTv2: the service's file complete, until it is read"
     unit = "s"
     target = f"p95 within {TARGET_S} s"

@@ -21,7 +21,9 @@ SECONDS = 20.0
 
 class WaitingLoop(Comparison):
     name = "P6"
-    title = f"the loop is late, p99.9, with {GANGS:,} gangs and {LATENCY_S:.0f} s for each answer"
+    title = (
+        f"lateness of the triggerer's loop, p99.9, with {GANGS:,} gangs and {LATENCY_S:.0f} s for each answer"
+    )
     peer_name = f"{IN_THE_LOOP} triggers that call the SDK in the loop"
     unit = "ms"
     target = f"at most {TARGET_MS:.0f} ms"

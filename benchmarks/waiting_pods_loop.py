@@ -16,7 +16,8 @@ class WaitingPodsLoop(Comparison):
 
     name = "P6k"
     title = (
-        f"the loop is late, p99.9, with {GANGS:,} gangs on Kubernetes and {LATENCY_S:.0f} s for each answer"
+        f"lateness of the triggerer's loop, p99.9, with {GANGS:,} gangs on Kubernetes and "
+        f"{LATENCY_S:.0f} s for each answer"
     )
     peer_name = f"{GANGS * NODES:,} triggers of KubernetesPodOperator"
     unit = "ms"

@@ -2,6 +2,7 @@
 
 Use it before you pay for more nodes. With N nodes each process trains about 1/N of the steps, and the accuracy should
 be the same. The time shrinks less, because nodes wait for each other. Table and plot are in the work directory.
+Another section `backend` in `jobs/compare.yaml`, with its connection in HOME, compares the nodes of another home.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from airflow.sdk import DAG, Param, task
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 
+HOME = "oci_default"
+"""Connection of the home that jobs/compare.yaml names; its work_dir holds the models, the table and the plot."""
 MEASURES = {"steps of each process": "#4878a8", "seconds": "#d08030", "accuracy": "#509050"}
 
 
@@ -55,7 +58,7 @@ with DAG(
             {
                 "nodes": nodes,
                 "program.args.1": str(params["epochs"]),
-                "outputs.0.uri": OciHook().uri(f"compare/{run_id}/{nodes}/"),
+                "outputs": [{"path": "outputs", "uri": OciHook(HOME).uri(f"compare/{run_id}/{nodes}/")}],
             }
             for nodes in params["nodes"]
         ]
@@ -65,7 +68,7 @@ with DAG(
         """Return a row for each number of nodes; write the rows and their plot beside the models."""
         rows = []
         for candidate, result in zip(candidates, results, strict=True):
-            report = json.loads(OciHook().store(candidate["outputs.0.uri"]).read("report.json"))
+            report = json.loads(OciHook(HOME).store(candidate["outputs"][0]["uri"]).read("report.json"))
             begun = min(node["started_at"] for node in result["nodes"])
             ended = max(node["finished_at"] for node in result["nodes"])
             rows.append(
@@ -77,7 +80,7 @@ with DAG(
                 }
             )
             print(rows[-1])
-        store = OciHook().store(f"compare/{run_id}")
+        store = OciHook(HOME).store(f"compare/{run_id}")
         store.write("rows.json", json.dumps(rows, indent=2).encode())
         store.write("plot.svg", plot(rows).encode())
         return rows
@@ -86,6 +89,7 @@ with DAG(
     train = DistributedTrainingOperator.partial(
         task_id="train",
         job="jobs/compare.yaml",
+        conn_id=HOME,
         deferrable=True,
         max_active_tis_per_dagrun=1,  # one after the other: at the same time they would share processors
         map_index_template="{{ task.overrides['nodes'] }} nodes",

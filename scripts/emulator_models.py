@@ -22,7 +22,7 @@ from airflow_provider_ocidist.emulator.app import Services
 from airflow_provider_ocidist.emulator.context import Context, Options
 from airflow_provider_ocidist.emulator.installation import Installation
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
-from airflow_provider_ocidist.emulator.store import Store
+from airflow_provider_ocidist.emulator.store import RecordStore
 
 CLIENTS = {
     "data_science": "DataScienceClient",
@@ -94,7 +94,7 @@ def routes() -> list[tuple[str, str, bool]]:
             ca_bundle=folder,
             ca_file=folder,
             installation=Installation.open(folder),
-            store=Store(folder / "state.sqlite3"),
+            store=RecordStore(folder / "state.sqlite3"),
             options=Options(),
         )
         found = Services(context, AddressPool(seed=0)).routes()

@@ -44,7 +44,8 @@ os.environ.update(
 for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_CONN_"))]:
     del os.environ[_name]
 
-from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402 - after the environment
+from airflow_provider_ocidist import testing  # noqa: E402 - after the environment
+from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402 - the same
 from scripts.sweeper import sweep_after_us  # noqa: E402 - the same
 from tests import longest  # noqa: E402 - the same
 from tests.skips import pytest_configure  # noqa: E402, F401  a hook
@@ -72,6 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
         mark_by_version(items)
     items.sort(key=lambda item: longest.place(item.path))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ended_by_signals() -> Iterator[None]:
+    """Let a signal end the session with its fixtures: servers, folders with keys, processes."""
+    with testing.ended_by_signals():
+        yield
 
 
 @pytest.fixture(autouse=True)

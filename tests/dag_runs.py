@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -19,7 +20,8 @@ from typing import Any
 from airflow_provider_ocidist.backports import Self
 from scripts.local_airflow import ROOT, LocalAirflow
 
-PATIENCE_S = 240.0
+PATIENCE_S = 500.0 if os.environ.get("OCIDIST_TEST_K8S") else 240.0
+"""Seconds for a run; longer on a cluster of somebody, which pulls images."""
 PREPARING = threading.Lock()
 """The database that all begin with is made once."""
 

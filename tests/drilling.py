@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,23 @@ def a_file(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def drill(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def drill(path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command; `env` has the connection, if there is one."""
     command = [sys.executable, "-m", "airflow_provider_ocidist.cli", "drill", str(path), *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=500, cwd=path.parent)
+    return subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=path.parent,
+        env={**os.environ, **env},
+    )
 
 
-def drilled(path: Path, *faults: str) -> list[dict[str, Any]]:
-    done = drill(path, "--json", *(part for fault in faults for part in ("--fault", fault)))
+def drilled(path: Path, *faults: str, options: Sequence[str] = (), **env: str) -> list[dict[str, Any]]:
+    named = [part for fault in faults for part in ("--fault", fault)]
+    done = drill(path, "--json", *named, *options, **env)
     assert done.stdout, done.stderr[-3000:]
     results: list[dict[str, Any]] = json.loads(done.stdout)
     print(done.stderr[-6000:])

@@ -55,12 +55,12 @@ class NoDirectories(RunDirectories):
     def load_cursor(self, ref: RunRef) -> LogCursor | None:
         return None
 
-    def stop_requested(self, ref: RunRef) -> bool:
+    def stop_requested(self, gang: Plan | RunRef) -> bool:
         return False
 
 
 class KeptClaims(NoDirectories):
-    """The claims of gangs, in memory."""
+    """The claims of gangs, and who is to stop, in memory."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -71,6 +71,9 @@ class KeptClaims(NoDirectories):
 
     def claimed_by(self, gang: Plan | RunRef) -> int:
         return self.model.claimed_by(gang)
+
+    def stop_requested(self, gang: Plan | RunRef) -> bool:
+        return gang.run_dir in self.model.called_off
 
 
 class KnownGangs(RecordedGangs):
@@ -110,6 +113,8 @@ class Model(Backend, SpansRegions, KeepsTime):
         """By rank, of all gangs: what a node has reported that has ended in another way than well."""
         self.recorded: list[Attempt] = []
         self.claims: dict[str, int] = {}
+        self.called_off: set[str] = set()
+        """Run directories with a stop request."""
         self.calls: list[tuple[Any, ...]] = []
         self.run_dir = "oci://b@n/work"
         self.compartment_id = "here"

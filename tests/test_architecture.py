@@ -262,3 +262,17 @@ def test_a_test_that_goes_through_six_rooms_is_a_walk():
         file: set(OF_OURS.findall(file.read_text())) - VOCABULARY for file in TESTS.glob("*/**/test_*.py")
     }
     assert {file for file, met in rooms_of.items() if len(met) >= 6} <= set((TESTS / "walks").iterdir())
+
+
+SAME_NAMES = {"Call", "Ended", "Phase", "Problem", "Progress", "RunaiOptions", "Workload", "Workloads"}
+"""Public classes that have a namesake in a stand-in: that shares no code with us, and has the words of its service."""
+
+
+def test_no_two_public_classes_share_a_name():
+    modules: dict[str, list[str]] = {}
+    for file in sorted((ROOT / PACKAGE).rglob("*.py")):
+        for name in re.findall(r"^class ([A-Z]\w*)", file.read_text(), re.MULTILINE):
+            modules.setdefault(name, []).append(str(file.relative_to(ROOT / PACKAGE)))
+    shared = {name: found for name, found in modules.items() if len(found) > 1}
+    assert {name: found for name, found in shared.items() if name not in SAME_NAMES} == {}
+    assert shared.keys() >= SAME_NAMES, "an exception that is none any more"

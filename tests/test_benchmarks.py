@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 import benchmarks
-from benchmarks import conditions, import_cost, pages, run
+from airflow_provider_ocidist.model.drill import FaultKind
+from benchmarks import conditions, import_cost, lost_work, pages, run
 from benchmarks.comparison import CONFIDENCE, FEWEST, Comparison, Interval, Samples, coverage
 from benchmarks.conditions import BUSY, Conditions
 from benchmarks.known_rows import known_rows
@@ -253,3 +254,43 @@ def test_what_rows_name_of_this_project_is_there() -> None:
     assert len(named) >= 4
     assert [path for path in named if not path.exists() and path.name != "results.json"] == []
     assert [name for name in import_cost.OURS if not find_spec(f"airflow_provider_ocidist.{name}")] == []
+
+
+def test_both_sides_of_lost_work_lose_the_same_nodes_at_the_same_steps() -> None:
+    first, second = lost_work.kills(7), lost_work.kills(7)
+    drawn = [next(first) for _ in range(200)]
+    assert drawn == [next(second) for _ in range(200)]
+    assert {each.node for each in drawn} == set(range(lost_work.NODES))
+    steps = [each.step for each in drawn]
+    assert 1 <= min(steps) < lost_work.INTERVAL
+    assert lost_work.LAST_KILL - lost_work.INTERVAL < max(steps) <= lost_work.LAST_KILL
+
+
+def test_lost_work_is_met_by_few_steps_each_and_many_times_fewer_in_all() -> None:
+    few, many = float(lost_work.INTERVAL), 100.0
+    for ours, peer, met in (
+        ([few] * 6, [many] * 6, True),
+        ([1.0] * 5 + [40.0], [many] * 6, False),
+        ([few] * 6, [few * 4] * 6, False),
+    ):
+        samples = Samples(ours=ours, peer=peer)
+        assert lost_work.ROW.met(samples) is met
+        assert lost_work.ROW.result(samples)["mean"] == {"ours": sum(ours) / 6, "peer": sum(peer) / 6}
+
+
+def test_the_program_of_lost_work_reports_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def recovers(kind: FaultKind, changes: Any, **how: Any) -> Any:
+        text = Path(changes["program.source"], lost_work.PROGRAM.name).read_text()
+        asked.append((kind, changes.get("checkpoints", "as it is"), how["step"], how["node"]))
+        assert "if rank == 0 and True:" in text
+        return SimpleNamespace(lost_steps=0)
+
+    monkeypatch.setattr(lost_work, "recovery_from", recovers)
+    samples = lost_work.LostWork().measure(2, lambda _: None)
+    # A kill just after a checkpoint costs the step that it cuts off: no ratio divides by nothing.
+    assert samples.ours == samples.peer == [1.0, 1.0]
+    assert [each[1] for each in asked] == ["as it is", None, None, "as it is"]
+    assert asked[0][2:] == asked[1][2:]
+    assert asked[2][2:] == asked[3][2:]

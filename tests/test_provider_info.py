@@ -174,6 +174,5 @@ def test_airflow_warns_of_nothing_in_it(found):
     assert [
         text
         for text in found["told"]
-        if "ocidist" in text
-        and "flask_appbuilder" not in text  # 3.1 tells this of every provider without FAB
+        if "ocidist" in text and "flask_appbuilder" not in text  # 3.1 warns so of every provider without FAB
     ] == []

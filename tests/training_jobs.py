@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import uuid
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.gangs.decisions import Fail, Succeed
+from airflow_provider_ocidist.gangs.actions import Fail, Succeed
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job import TrainingJob
@@ -19,6 +20,11 @@ from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import RunKey, RunRef, RunStatus
 
 PROGRAMS = Path(__file__).parent / "e2e" / "programs"
+ASKED_K8S = "OCIDIST_TEST_K8S"
+"""Variable that `make test-k8s` sets: a KUBECONFIG alone, which many people have, must not make tests run on their
+cluster."""
+PATIENCE_S = 600.0 if os.environ.get(ASKED_K8S) else 120.0
+"""Seconds for a gang: a cluster of somebody pulls images, and may have to add machines first."""
 BACKEND = {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8}
 
 
@@ -42,7 +48,7 @@ def a_key() -> RunKey:
 
 
 def wait_until(
-    backend: Backend, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 120
+    backend: Backend, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = PATIENCE_S
 ) -> RunStatus:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

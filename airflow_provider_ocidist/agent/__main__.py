@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
 from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import instructions_of_ads
-from airflow_provider_ocidist.agent.join.container_restart import is_restarted, wait_for_end
-from airflow_provider_ocidist.agent.node import Node
+from airflow_provider_ocidist.agent.join.container_restart import close_report, report_before, wait_for_end
+from airflow_provider_ocidist.agent.node import NodeAgent
 from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train import first_process
@@ -40,13 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     switch.ask_on_signals()
     try:
         instructions = _instructions(os.environ, sys.argv[1:] if argv is None else argv, switch)
-        if is_restarted(instructions.config, instructions.environ):
+        before = report_before(instructions.config, instructions.environ)
+        if before is not None:
+            close_report(before, instructions.config, instructions.environ)
             wait_for_end(switch)
-            return STOPPED
-        return Node(instructions.config, instructions.environ, switch).run()
+            return STOPPED_CODE
+        return NodeAgent(instructions.config, instructions.environ, switch).run()
     except Stopped as stopped:
         logger.error("this node ends before it has joined the others: %s", stopped)
-        return STOPPED
+        return STOPPED_CODE
     except AgentError as error:
         logger.error(
             "this node cannot start: %s: %s. Remedy: %s", error.cause, error, remedy_on_node(error.cause)

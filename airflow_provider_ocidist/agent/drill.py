@@ -67,7 +67,12 @@ class Drill:
     """A thread of one node that looks for the moment of its fault, and records the steps of the training."""
 
     def __init__(
-        self, fault: Fault, config: AgentConfig, heartbeat: Heartbeat, meter: ProgressMeter, access: OciAccess
+        self,
+        fault: Fault,
+        config: AgentConfig,
+        heartbeat: Heartbeat,
+        meter: ProgressMeter,
+        access: OciAccess,
     ) -> None:
         self.fault = fault
         self.config = config
@@ -79,6 +84,8 @@ class Drill:
         """Folder of the checkpoints, once the program is launched."""
         self._known: frozenset[str] | None = None
         """Names in that folder when the training reached the fault's step."""
+        self._lock = threading.RLock()
+        """Held while the journal changes: the upload's thread inflicts faults too."""
         self._journal = self._earlier()
         self._checkpoints: set[str] = set()
         """Checkpoints that this node has published or started from."""
@@ -97,7 +104,8 @@ class Drill:
     def _run(self) -> None:
         while True:
             try:
-                self._look()
+                with self._lock:
+                    self._look()
             except (OcidistError, OSError) as error:
                 logger.warning("drill: %s", error)
                 time.sleep(1.0)
@@ -107,6 +115,27 @@ class Drill:
         self._record_step()
         if checkpoint := self.heartbeat.report.checkpoint:
             self._checkpoints.add(checkpoint.uri)
+        fault = self._due()
+        # An upload may be over between two looks: it calls.
+        if fault is not None and fault.when is not When.UPLOADING and self._is_the_moment(fault):
+            self._strike(fault)
+        if self._unwritten and time.monotonic() - self._written_at > WRITE_INTERVAL:
+            self._write()
+
+    def uploading(self) -> None:
+        """Strike if the fault is one of this moment: a checkpoint's files are in the store, and its manifest is not."""
+        with self._lock:
+            fault = self._due()
+            if fault is None or fault.when is not When.UPLOADING:
+                return
+            try:
+                if self._is_the_moment(fault):
+                    self._strike(fault)
+            except (OcidistError, OSError) as error:
+                logger.warning("drill: %s", error)
+
+    def _due(self) -> Fault | None:
+        """Return the fault that this node waits for now."""
         fault = due(
             self.fault,
             attempt=self.config.attempt,
@@ -114,10 +143,7 @@ class Drill:
             struck=self._journal.injected,
             restarts=self.config.restarts.program > 0,
         )
-        if fault is not None and fault.node == self.rank and self._is_the_moment(fault):
-            self._strike(fault)
-        if self._unwritten and time.monotonic() - self._written_at > WRITE_INTERVAL:
-            self._write()
+        return fault if fault is not None and fault.node == self.rank else None
 
     # what is seen
 
@@ -256,7 +282,7 @@ def drill_of(
 _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
     When.TRAINING: lambda _drill, _folder: True,
     When.SAVING: Drill.is_saving,
-    When.UPLOADING: lambda _drill, folder: _reads_in(folder),
+    When.UPLOADING: lambda _drill, _folder: True,
 }
 _INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], str]]] = {
     FaultKind.KILL_RANK: Drill.kill_rank,
@@ -285,16 +311,6 @@ def _environment(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
-
-
-def _reads_in(folder: Path) -> bool:
-    """Whether this process has a file of the folder open."""
-    place = f"{folder}/"
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if str(link.readlink()).startswith(place):
-                return True
-    return False
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:

@@ -19,6 +19,14 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE = 1.0
 """Seconds for the command's remaining processes, such as a log uploader, to exit."""
+WRITER_GRACE = 60.0
+"""Seconds, after a success, for those of them that have a file of a checkpoint open for writing: who is killed leaves
+half of it."""
+CHECKPOINTS = "OCIDIST_CHECKPOINT_DIR"
+"""Variable with the folder of the checkpoints."""
+LOGS = (".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jsonl", ".lock", ".wandb", " (deleted)")
+"""Ends of the names of files in that folder that are no checkpoints, and may stay open; the last is the mark of the
+kernel for a file that has no name any more."""
 KILL_INTERVAL = 0.02
 """Seconds between two looks for processes that are left."""
 
@@ -79,7 +87,12 @@ def main(arguments: list[str]) -> int:
     status = _reap_until(child)
     # Some launchers exit at once on SIGTERM, and leave programs running that save a last checkpoint: the agent
     # ends those by closing the pipe.
-    _end_leftovers(grace=float("inf") if asked_to_end else LEFTOVER_GRACE)
+    grace = float("inf") if asked_to_end else LEFTOVER_GRACE
+    # The other nodes wait only for some seconds until a node that has failed names the reason.
+    cut_off = _end_leftovers(grace, writer_grace=0.0 if status else WRITER_GRACE)
+    if cut_off and status == 0:
+        os.write(2, b"processes that the program has left still wrote a checkpoint, and were killed\n")
+        return -signal.SIGKILL
     return os.waitstatus_to_exitcode(status)
 
 
@@ -116,12 +129,51 @@ def _reap_until(child: int) -> int:
             return status
 
 
-def _end_leftovers(grace: float) -> None:
-    deadline = time.monotonic() + grace
-    while descendants(os.getpid()):
-        if time.monotonic() > deadline:
-            kill_descendants(os.getpid())
+def _end_leftovers(grace: float, writer_grace: float) -> bool:
+    """Kill what does not end by itself; return whether some of it wrote a checkpoint until then."""
+    began = written_at = time.monotonic()
+    cut_off = False
+    while left := descendants(os.getpid()):
+        now = time.monotonic()
+        if now - began > grace:
+            write = _write_checkpoints(left)
+            if write and now - began <= writer_grace:
+                written_at = now
+            elif write or now - written_at > grace:
+                # Not at once: between two files of a checkpoint none is open.
+                cut_off = cut_off or write
+                kill_descendants(os.getpid())
         time.sleep(KILL_INTERVAL)
+    return cut_off
+
+
+def _write_checkpoints(pids: list[int]) -> bool:
+    folder = os.environ.get(CHECKPOINTS)
+    if not folder:
+        return False
+    below = f"{os.path.realpath(folder)}/"
+    return any(_has_open(pid, below) for pid in pids)
+
+
+def _has_open(pid: int, below: str) -> bool:
+    """Return whether a process has a file below a folder open for writing that may be a checkpoint's."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - as above
+    except OSError:
+        return False
+    return any(_writes(pid, number, below) for number in numbers)
+
+
+def _writes(pid: int, number: str, below: str) -> bool:
+    try:
+        name = os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115 - as above
+        if not name.startswith(below) or name.endswith(LOGS) or "tfevents" in name:
+            return False
+        with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:  # noqa: PTH123 - as above
+            fields = file.read().split()
+    except OSError:
+        return False
+    return bool(int(fields[fields.index(b"flags:") + 1], 8) & (os.O_WRONLY | os.O_RDWR))
 
 
 def _end_like(code: int) -> int:
@@ -134,6 +186,7 @@ def _end_like(code: int) -> int:
     if -code not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
+    # Where that signal does not end it: as a shell gives it.
     return 128 - code
 
 

@@ -21,6 +21,7 @@ from airflow_provider_ocidist.agent.prepare.code import require_same
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.mounts import check_mounts
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.save import outputs
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT
 from airflow_provider_ocidist.agent.stages.admission import Admission
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder, Uploader
@@ -59,7 +60,7 @@ def patience_of(config: AgentConfig) -> float:
     return rounds * config.limits.replaced_within + REPLACED_LATE
 
 
-class Node:
+class NodeAgent:
     """One node's part in one run, stage by stage."""
 
     def __init__(self, config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch) -> None:
@@ -70,12 +71,12 @@ class Node:
         self.gang_end = GangEnd(self.context)
         self.run_watches = RunWatches(self.context, end_gang=self.gang_end.declare)
         self.heartbeat.watches.append(Admission(self.context, self.gang_end.admit).look)
-        self.checkpoints = CheckpointFolder(self.context)
+        self.exchange = exchange_of(self.context)
+        self.checkpoints = CheckpointFolder(self.context, self.exchange)
         self.results = Results(self.context, self.checkpoints)
         self.launch: ProgramLaunch | None = None
         """Launch that runs, or ran last; None before the first."""
         self.drill: Drill | None = None
-        self.exchange = exchange_of(self.context)
 
     def run(self) -> int:
         """Run all stages; the report records the outcome in any case."""
@@ -98,6 +99,8 @@ class Node:
         context = self.context
         self.run_watches.count_predecessors()
         self.drill = drill_of(context.environ, self.config, self.heartbeat, context.meter, context.access)
+        if self.drill:
+            self.checkpoints.on_arrived = self.drill.uploading
         launcher = load_launcher(self.config.launcher)
         workspace = interruptible(self._prepare, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
@@ -122,6 +125,8 @@ class Node:
         self.heartbeat.update(phase=Phase.FETCHING, now=True)
         check_mounts(self.config.mounts, self.context.environ)
         self.run_watches.count_earlier_attempts()
+        if self.context.rank == 0:
+            outputs.abort_left_behind(self.config, self.context.access)
         self.results.resolve_outputs()
         workspace = fetch_program(self.context)
         self.context.activity.enter()
@@ -129,6 +134,8 @@ class Node:
         access, exchange = self.context.access, self.exchange
         fetch_inputs(self.config.inputs, workspace.working_dir, access, self.switch, limit, exchange)
         self._restore(workspace)
+        if self.exchange:
+            self.exchange.has_read()
         return workspace
 
     def _restore(self, workspace: Workspace) -> None:
@@ -162,8 +169,8 @@ class Node:
         self.run_watches.note_spent(counted_in(reports[0], self.config.price))
         placement = take_place(self.context, launcher, reports)
         self.checkpoints.compare(workspace)
-        if self.context.rank != 0:
-            require_same(workspace.commit, self.heartbeat.store)
+        if self.context.rank != 0 and workspace.commit:
+            interruptible(lambda: self._require_same(workspace.commit), self.switch)
         self.switch.check()
         uploader = self.checkpoints.start_uploader(workspace)
         self.launch = ProgramLaunch(
@@ -185,6 +192,10 @@ class Node:
             return self._not_succeeded(self.launch, ended, workspace, uploader)
         self.results.save(workspace, uploader)
         return outcome.success(tail_of(self.launch.output.end))
+
+    def _require_same(self, commit: str | None) -> None:
+        store = self.heartbeat.store
+        self.context.with_retries(lambda: require_same(commit, store))
 
     def _not_succeeded(
         self, launch: ProgramLaunch, ended: Ended, workspace: Workspace, uploader: Uploader | None

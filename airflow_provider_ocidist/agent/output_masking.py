@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection
 
-from airflow_provider_ocidist.model.masking import MASK, masked_text
+from airflow_provider_ocidist.model.masking import MASK, forms_of, masked_text
 
 LONGEST_HELD = 4096
 """Most bytes of output that are held back as a possible start of a secret."""
@@ -16,10 +15,7 @@ class OutputMask:
     """Masks secrets in a stream that comes in pieces, also where one is cut in two."""
 
     def __init__(self, secrets: Collection[str]) -> None:
-        forms = {form for each in secrets for form in (each, json.dumps(each)[1:-1])}
-        self._secrets = sorted(
-            {form.encode(errors="surrogateescape") for form in forms}, key=len, reverse=True
-        )
+        self._secrets = [form.encode(errors="surrogateescape") for form in forms_of(secrets)]
         self._held = b""
 
     def __call__(self, piece: bytes) -> bytes:

@@ -22,10 +22,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
 """First and longest seconds before the next try; they double each time."""
-REFUSED_FOR = 60.0
+REFUSAL_LIMIT = 60.0
 """Seconds after the first refusal in which the request is repeated: new resource principals are refused for a
 moment."""
-REFUSALS = (401, 403, 404)
 
 
 def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
@@ -34,15 +33,28 @@ def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
     if isinstance(error, (StorageError, BackendError)) and error.retryable:
         return StoreUnavailable(message)
     inner = error.__cause__ if isinstance(error, StorageError) else error
-    if isinstance(inner, BackendError) and inner.status_code in REFUSALS:
+    if isinstance(inner, BackendError) and inner.is_refused:
         return StoreRefused(message)
     return AgentError(message, cause=Cause.DATA)
+
+
+def cannot_be_used(what: str, error: BaseException) -> AgentError:
+    """Return the error of a place that a node needs at its start: StoreUnavailable or StoreRefused where a retry may
+    succeed.
+    """
+    message = f"{what} cannot be used: {error}"
+    found = cannot_be_fetched(what, error, str(error))
+    if isinstance(found, StoreUnavailable):
+        return StoreUnavailable(message)
+    if isinstance(found, StoreRefused):
+        return StoreRefused(message, Cause.CONFIG)
+    return AgentError(message, cause=Cause.CONFIG)
 
 
 def with_retries(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
     """Return what the work returns; while the store is not available, or refuses, try again until `ended` is set.
 
-    `limit` is in seconds from the first failure, `REFUSED_FOR` from the first refusal; the last try is at its end.
+    `limit` is in seconds from the first failure, `REFUSAL_LIMIT` from the first refusal; the last try is at its end.
     Raises StoreUnavailable or StoreRefused when it is over, and the work's other errors.
     """
     since: dict[type[AgentError], float] = {}
@@ -54,11 +66,12 @@ def with_retries(work: Callable[[], T], limit: float, ended: threading.Event) ->
             now = time.monotonic()
             bound, named = limit, f"limits.join_timeout is {limit:.0f} s"
             if isinstance(error, StoreRefused):
-                bound, named = min(limit, REFUSED_FOR), f"a refusal is retried for {REFUSED_FOR:.0f} s"
+                bound, named = min(limit, REFUSAL_LIMIT), f"a refusal is retried for {REFUSAL_LIMIT:.0f} s"
             for_now = now - since.setdefault(type(error), now)
             left = bound - for_now
             if left <= 0:
-                raise type(error)(f"{error}; tried for {for_now:.0f} s ({named})") from error
+                error.args = (f"{error}; tried for {for_now:.0f} s ({named})",)
+                raise
             wait = min(pause, left)
             logger.warning("%s; trying again in %.0f s", error, wait)
             if ended.wait(wait):

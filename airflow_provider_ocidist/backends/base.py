@@ -69,7 +69,7 @@ class Backend(ABC):
 
     @abstractmethod
     def reconnect(self, fields: Mapping[str, Any]) -> None:
-        """Take the credentials of the connection as they are now, and sign every later call anew.
+        """Take the credentials of the connection as they are now, and sign every later call with them.
 
         The place stays: an edited place applies to new gangs only; watched gangs do not move.
         """

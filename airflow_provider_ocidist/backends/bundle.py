@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import io
 import tarfile
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from airflow_provider_ocidist import __version__
+from airflow_provider_ocidist.errors import BackendError, Cause
 
 PACKAGE = Path(__file__).parents[1]
 AGENT_PARTS = (
@@ -106,8 +108,10 @@ IGNORED = {
     ".pytest_cache",
 }
 """Folders that are not sent to nodes."""
-EPOCH = (1980, 1, 1, 0, 0, 0)
+ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)
 """Time of every file in an archive, so that equal content gives equal bytes."""
+UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
+"""Exceptions of reading and packing code: no such file, a broken archive, a name that none can hold."""
 
 
 def agent_bundle(code: str | None) -> bytes:
@@ -147,6 +151,15 @@ def code_size(code: str, limit: int) -> int:
 def code_bundle(code: str) -> bytes:
     """Return the user's code alone; to a container it travels apart from the agent."""
     return _zip(_code_members(Path(code)))
+
+
+@contextlib.contextmanager
+def code_errors(code: str | None) -> Iterator[None]:
+    """Turn what reading a job's code raises into a BackendError."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise BackendError(f"program.source cannot be read: {code}: {error}", cause=Cause.CONFIG) from error
 
 
 def _agent_members() -> Iterator[tuple[str, bytes]]:
@@ -194,5 +207,5 @@ def _zip(members: Iterable[tuple[str, bytes]]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in members:
-            archive.writestr(zipfile.ZipInfo(name, EPOCH), data, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, ARCHIVE_DATE), data, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

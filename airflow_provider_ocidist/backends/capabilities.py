@@ -72,11 +72,18 @@ class ListsLiveGangs(Capability):
 class ShowsWhatItCreated(Capability):
     """Shows with which requests a gang was created."""
 
-    cannot = "cannot list what it has created"
+    cannot = "cannot show what it has created: compare two job files"
 
     @abstractmethod
     def created(self, ref: RunRef) -> tuple[Request, ...]:
-        """Return the requests that would create a gang as the service has it now, for comparison with a plan's."""
+        """Return the requests that would create a gang as the service has it now, for comparison with a plan's.
+
+        Raises BackendError, RunNotFound where the gang is gone.
+        """
+
+    def planned(self, plan: Plan) -> tuple[Request, ...]:
+        """Return the requests of a plan in the form in which `created` has them. Raises BackendError."""
+        return plan.requests
 
 
 class HasCommandLine(Capability):
@@ -175,6 +182,10 @@ class ReplacesNodes(Capability):
 
         The same call by several processes, or again by one that was killed, makes them once. Raises BackendError.
         """
+
+    @abstractmethod
+    def end_nodes(self, ref: RunRef, ranks: Sequence[int]) -> None:
+        """End some nodes of a gang, and leave the others alone. Raises BackendError."""
 
 
 class EndsLeftovers(Capability):

@@ -69,5 +69,5 @@ def _secrets_in_kube_config(kube_config: Any) -> list[str]:
         return sorted(
             secrets_in(yaml.safe_load(kube_config) if isinstance(kube_config, str) else kube_config)
         )
-    except yaml.YAMLError:
+    except Exception:  # noqa: BLE001 - whatever PyYAML raises for a value that its tag does not fit
         return [str(kube_config)]

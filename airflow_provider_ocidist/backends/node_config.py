@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentCo
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Expectations, Plan, RunKey
-from airflow_provider_ocidist.model.work_dir import CHECKPOINTS, CODE_ARCHIVE
+from airflow_provider_ocidist.model.work_dir import CHECKPOINTS_FOLDER, CODE_ARCHIVE
 from airflow_provider_ocidist.storage.locations import join
 
 KEY_VARIABLE = "OCIDIST_KEY"
@@ -30,7 +30,7 @@ def node_config(
     """
     kept, stem = job.checkpoints, None
     if kept is not None:
-        base = kept.uri or join(str(job.work_dir), CHECKPOINTS)
+        base = kept.uri or join(str(job.work_dir), CHECKPOINTS_FOLDER)
         stem = join(base, key.stem) if kept.resume_after_clear else None
         kept = replace(kept, uri=join(base, key.task_name))
     return AgentConfig(

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
-import zipfile
-import zlib
-
-from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle
-from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle, code_errors
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.report import Renewal
 from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, CODE_ARCHIVE, LEASE_FILE, NODES_FOLDER
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs, unusable
-
-UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 
 def write(plan: Plan, run_dirs: RunDirs, *, agent: bool = True) -> None:
@@ -34,11 +28,12 @@ def write(plan: Plan, run_dirs: RunDirs, *, agent: bool = True) -> None:
         if not files:
             store.list(f"{prefix}{NODES_FOLDER}/")
     except (StorageError, OSError) as error:
-        raise unusable(error) from error
+        refused = unusable(error)
+        # The attempt was recorded in the same work directory before.
+        refused.amid_submission = True
+        raise refused from error
 
 
 def _code(path: str) -> bytes:
-    try:
+    with code_errors(path):
         return code_bundle(path)
-    except UNREADABLE as error:
-        raise BackendError(f"program.source cannot be read: {path}: {error}", cause=Cause.CONFIG) from error

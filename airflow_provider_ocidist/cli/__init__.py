@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist import __version__
-from airflow_provider_ocidist.cli.completion import command_in_line, complete
+from airflow_provider_ocidist.cli.completion import answer_completion, command_in_line
 from airflow_provider_ocidist.cli.files import WrongFile
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     wanted = arguments[0] if arguments else command_in_line(os.environ.get("COMP_LINE", ""))
     parser = _parser(wanted)
-    complete(parser)
+    answer_completion(parser)
     options = parser.parse_args(arguments)
     try:
         run: Callable[[argparse.Namespace], int] = options.run

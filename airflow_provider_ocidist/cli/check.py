@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection
 from airflow_provider_ocidist.cli.files import WrongFile, add_overrides, load, problem_line, problems_of
-from airflow_provider_ocidist.cli.plan import plan_of
+from airflow_provider_ocidist.cli.plan import first_plan
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
     UNUSABLE,
@@ -63,7 +63,7 @@ def _verdict(file: str, options: argparse.Namespace) -> _Verdict:
     try:
         job = load(file, options, templates=True)
         with problems_of(place):
-            plan_of(job, {})
+            first_plan(job, {})
     except Unusable as error:
         return _Verdict(place, unusable=str(error))
     except WrongFile as error:

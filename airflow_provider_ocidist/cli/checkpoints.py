@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
-from airflow_provider_ocidist.cli.status import age_text
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
     WRONG,
@@ -22,14 +21,14 @@ from airflow_provider_ocidist.cli.terminal import (
     print_json,
     say,
 )
+from airflow_provider_ocidist.model.amounts import size_text, time_text
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
     from airflow_provider_ocidist.storage.catalog import Item, PruneRule
     from airflow_provider_ocidist.storage.stores.base import Store
 
-UNITS = ("B", "KB", "MB", "GB", "TB")
-COLOURS = {"damaged": "red", "unfinished": "yellow", "unproved": "yellow"}
+FOLDER_COLOURS = {"damaged": "red", "unfinished": "yellow", "unproved": "yellow"}
 LAYOUTS = ("folder", "safetensors", "huggingface")
 
 
@@ -205,7 +204,7 @@ def _print_table(items: Sequence[Item]) -> None:
     title, *lines = columns(rows + [_row(item) for item in items])
     say(title, "bold")
     for line, item in zip(lines, items, strict=True):
-        say(line, COLOURS.get(item.state, ""))
+        say(line, FOLDER_COLOURS.get(item.state, ""))
 
 
 def _row(item: Item) -> list[str]:
@@ -213,18 +212,9 @@ def _row(item: Item) -> list[str]:
     step = "" if manifest is None or manifest.step is None else str(manifest.step)
     loss = "" if manifest is None or manifest.loss is None else f"{manifest.loss:.4g}"
     attempt = f"g{manifest.generation}-a{manifest.attempt}" if manifest else ""
-    age = "" if item.saved_at is None else age_text(time.time() - item.saved_at)
+    age = "" if item.saved_at is None else time_text(time.time() - item.saved_at)
     why = item.fault or (manifest.proof if manifest else "")
     return [item.folder, step, loss, size_text(item.size), age, attempt, str(item.state), why]
-
-
-def size_text(size: float) -> str:
-    """Return a number of bytes in its largest unit: `3 B`, `1.5 GB`; of 1,000 each."""
-    for unit in UNITS:
-        if size < 1000 or unit == UNITS[-1]:
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}"
 
 
 # verify
@@ -266,6 +256,7 @@ def _of_step(options: argparse.Namespace) -> str:
 
 def _prune(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.storage import catalog
+    from airflow_provider_ocidist.storage.listing import delete_folder
 
     wanted, now = _prune_rule(options), time.time()
     chosen = [
@@ -273,7 +264,7 @@ def _prune(options: argparse.Namespace) -> int:
     ]
     if options.yes:
         for place, item in chosen:
-            catalog.delete(place, item)
+            delete_folder(place, item.files)
     if options.json:
         print_json([{**_as_json(place, item), "deleted": options.yes} for place, item in chosen])
         return FINE

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-VARIABLE = "AIRFLOW_CONN_"
+CONN_VARIABLE = "AIRFLOW_CONN_"
 Completer = Callable[..., Iterable[str]]
 
 
@@ -16,7 +16,7 @@ def complete_with(argument: argparse.Action, completer: Completer) -> None:
     argument.completer = completer  # type: ignore[attr-defined]  # only argcomplete knows it
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
+def answer_completion(parser: argparse.ArgumentParser) -> None:
     """Answer and exit if the shell asks for completions."""
     if "_ARGCOMPLETE" not in os.environ:
         return
@@ -39,7 +39,9 @@ def yaml_files(prefix: str, **_: Any) -> list[str]:
 
 
 def connection_ids(**_: Any) -> list[str]:
-    return sorted(name.removeprefix(VARIABLE).lower() for name in os.environ if name.startswith(VARIABLE))
+    return sorted(
+        name.removeprefix(CONN_VARIABLE).lower() for name in os.environ if name.startswith(CONN_VARIABLE)
+    )
 
 
 def kinds_of(family: str) -> Completer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from airflow_provider_ocidist.backends.connection_fields import fields_of, known_fields
-from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
+from airflow_provider_ocidist.cli.completion import CONN_VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
 from airflow_provider_ocidist.oci_client import credentials
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
@@ -38,7 +38,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the connection's fields, by the names that backends and storage use."""
-    variable = f"{VARIABLE}{options.conn_id.upper()}"
+    variable = f"{CONN_VARIABLE}{options.conn_id.upper()}"
     text = os.environ.get(variable)
     if text is None and options.conn_id != DEFAULT_CONN_ID:
         raise Unusable(f"{variable} is not set: {_remedy()}")
@@ -54,7 +54,7 @@ def absence_of(options: argparse.Namespace) -> str | None:
     """Return the message for a job that lacks fields of a connection when there is none."""
     if connection_of(options):
         return None
-    variable = f"{VARIABLE}{options.conn_id.upper()}"
+    variable = f"{CONN_VARIABLE}{options.conn_id.upper()}"
     return f"there is no connection: {variable} is not set; {_remedy()}"
 
 

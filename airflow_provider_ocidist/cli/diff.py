@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import Request, RunRecord, RunRef
 
 
+JOB_RUN, ARTIFACT = "CreateJobRun", "CreateJobArtifact"
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One value that differs between the sides; None if a side has none."""
@@ -48,7 +51,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Two files are compared as jobs; a file and a run by the requests that would be and were sent."""
     sides = [options.old, options.new]
-    live = [_is_run(side) for side in sides]
+    live = [_is_run(side, options.backend) for side in sides]
     if any(live):
         values = _requests(options, sides, live)
     else:
@@ -109,10 +112,8 @@ def _shown(value: Any) -> str:
 # runs
 
 
-def _is_run(side: str) -> bool:
-    if note.is_id(side):
-        return True
-    return "://" not in side and note.is_note(Path(side))
+def _is_run(side: str, backend: str) -> bool:
+    return "://" not in side and (note.is_id(side, backend) or note.is_note(Path(side)))
 
 
 def _requests(options: argparse.Namespace, sides: list[str], live: list[bool]) -> list[Any]:
@@ -130,11 +131,11 @@ def _run(options: argparse.Namespace, side: str) -> tuple[Backend, RunRecord]:
 
 
 def _as_mapping(requests: Iterable[Request]) -> dict[str, Any]:
-    """Return requests by their verb, runs by their number, with JSON in texts parsed."""
-    job = {item.verb: item.body for item in requests if item.verb == "CreateJob"}
-    runs = [item.body for item in requests if item.verb == "CreateJobRun"]
+    """Return requests by their verb, runs by their number, with JSON in texts parsed, and lists by their names."""
+    others = {item.verb: item.body for item in requests if item.verb not in (JOB_RUN, ARTIFACT)}
+    runs = [item.body for item in requests if item.verb == JOB_RUN]
     opened: dict[str, Any] = _opened(
-        {**job, **{f"CreateJobRun[{rank}]": run for rank, run in enumerate(runs)}}
+        {**others, **{f"{JOB_RUN}[{rank}]": run for rank, run in enumerate(runs)}}
     )
     return opened
 
@@ -143,11 +144,24 @@ def _opened(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _opened(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_opened(item) for item in value]
+        return _by_name([_opened(item) for item in value])
     if isinstance(value, str) and value.startswith("{"):
         with suppress(ValueError):
             return _opened(json.loads(value))
     return value
+
+
+def _by_name(items: list[Any]) -> Any:
+    """Return a list whose items have names, as variables and volumes of a pod, by these: their order means nothing."""
+    names = [item.get("name") if isinstance(item, Mapping) else None for item in items]
+    if not items or not all(isinstance(name, str) for name in names) or len(set(names)) < len(items):
+        return items
+    return {name: _named(item) for name, item in zip(names, items, strict=True)}
+
+
+def _named(item: Mapping[str, Any]) -> Any:
+    rest = {name: value for name, value in item.items() if name != "name"}
+    return rest["value"] if rest.keys() == {"value"} else rest
 
 
 def _created(backend: Backend, record: RunRecord) -> dict[str, Any]:
@@ -157,7 +171,10 @@ def _created(backend: Backend, record: RunRecord) -> dict[str, Any]:
 
 
 def _planned(options: argparse.Namespace, file: str, backend: Backend, run: RunRef) -> dict[str, Any]:
+    from airflow_provider_ocidist.backends.capabilities import ShowsWhatItCreated
+
     # The waiting process sets a run's lease, which the file does not have.
     job = with_lease(load(file, options), run.lease)
     with problems_of(file):
-        return _as_mapping(backend.plan(job, run.key).requests)
+        plan = backend.plan(job, run.key)
+    return _as_mapping(ShowsWhatItCreated.of(backend).planned(plan))

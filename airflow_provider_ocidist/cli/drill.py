@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import statistics
+import os
+import shlex
+import threading
+import time
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backports import UTC
+from airflow_provider_ocidist.cli import drill_report
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of, with_lease
 from airflow_provider_ocidist.cli.terminal import (
@@ -18,10 +25,10 @@ from airflow_provider_ocidist.cli.terminal import (
     Unusable,
     add_json,
     columns,
-    counted,
     print_json,
     say,
     signals_as_ctrl_c,
+    without_secrets,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +43,8 @@ TRIES = 3
 """Number of tries of a training by default, like two retries in Airflow."""
 PLANNED = 100
 """Number of steps that a dry run assumes, since it trains nothing."""
+DRAWS = 2
+"""Most drills of a campaign for each fault that is to happen; one that comes too late is replaced by another."""
 
 
 def add_drill(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +68,16 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tries of each training, like Airflow's retries + 1 (default: %(default)s)",
     )
+    parser.add_argument(
+        "--parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="trainings at a time, each with nodes of its own (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="PAGE", help="write the tables as Markdown into this file, too"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the faults; train nothing")
     add_connection(parser)
     add_json(parser)
@@ -79,53 +98,102 @@ def _run(options: argparse.Namespace) -> int:
         for fault in named or _chosen(options, job, PLANNED):
             say(str(fault))
         return FINE
+    began = time.monotonic()
     with problems_of(options.file, absence_of(options)):
-        return _drill(options, backend, job, named)
+        done = _drilled(options, backend, job, named)
+    _report(options, job, done, time.monotonic() - began)
+    return FINE if _all_well(options, done) else WRONG
 
 
 def _refuse_counts(options: argparse.Namespace) -> None:
     """Raise Unusable for options with which the drill would inject no fault and report success."""
     if options.tries < 1:
         raise Unusable(f"--tries {options.tries}: must be at least 1")
+    if options.parallel < 1:
+        raise Unusable(f"--parallel {options.parallel}: must be at least 1")
     if options.campaign is not None and options.campaign < 1:
         raise Unusable(f"--campaign {options.campaign}: must be at least 1")
     if options.campaign is not None and options.fault:
         raise Unusable("--campaign draws faults, and --fault names them: use one of them")
 
 
-def _drill(options: argparse.Namespace, backend: Backend, job: TrainingJob, named: Sequence[Fault]) -> int:
-    undisturbed = _carried_out(options, backend, job, None)
-    if undisturbed.failure:
-        raise Unusable(f"without any fault the training fails: {undisturbed.failure}")
-    faults = named or _chosen(options, job, undisturbed.step or 1)
-    done = [undisturbed]
-    for number, fault in enumerate(faults, 1):
-        say(f"drill {number} of {len(faults)}: {fault}", "bold", stderr=True)
-        done.append(_carried_out(options, backend, job, fault))
-    if options.json:
-        print_json([_as_json(each, undisturbed) for each in done])
-    else:
-        _print(done)
-    return FINE if all(_is_well(each, undisturbed) for each in done) else WRONG
+# The trainings
 
 
-def _carried_out(
-    options: argparse.Namespace, backend: Backend, job: TrainingJob, fault: Fault | None
-) -> Drilled:
-    from airflow_provider_ocidist.gangs.drills import carry_out
+@dataclass(frozen=True)
+class _Trainings:
+    """Trains one job again and again, several at a time; whatever ends this process ends the nodes of all."""
 
-    run_id = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{uuid.uuid4().hex[:6]}"
-    return carry_out(backend, job, run_id, fault, _Log(), tries=options.tries)
+    backend: Backend
+    job: TrainingJob
+    options: argparse.Namespace
+    stop: threading.Event
+
+    def with_each(self, faults: Sequence[Fault | None], lines: Sequence[str | None]) -> list[Drilled]:
+        """Return how the training with each fault went; `lines`: what is printed as each begins."""
+        with ThreadPoolExecutor(self.options.parallel) as pool:
+            try:
+                return list(pool.map(self._with, faults, lines))
+            except BaseException:
+                self.stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _with(self, fault: Fault | None, line: str | None) -> Drilled:
+        from airflow_provider_ocidist.gangs.drills import carry_out
+
+        if line:
+            say(line, "bold", stderr=True)
+        run_id = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{uuid.uuid4().hex[:6]}"
+        log = _Log("" if self.options.parallel == 1 else f"{fault or 'undisturbed'}: ")
+        return carry_out(self.backend, self.job, run_id, fault, log, tries=self.options.tries, stop=self.stop)
+
+
+def _drilled(
+    options: argparse.Namespace, backend: Backend, job: TrainingJob, named: Sequence[Fault]
+) -> list[Drilled]:
+    """Return the undisturbed training, and then those with a fault."""
+    trainings = _Trainings(backend, job, options, threading.Event())
+    done = trainings.with_each([None], [None])
+    if done[0].failure:
+        raise Unusable(f"without any fault the training fails: {done[0].failure}")
+    steps = done[0].step or 1
+    faults = named or _chosen(options, job, steps)
+    wanted = len(faults)
+    while faults:
+        count = len(done) - 1 + len(faults)
+        done += trainings.with_each(
+            faults,
+            [f"drill {number} of {count}: {fault}" for number, fault in enumerate(faults, len(done))],
+        )
+        faults = _others_for(options, job, steps, done, wanted)
+    return done
+
+
+def _others_for(
+    options: argparse.Namespace, job: TrainingJob, steps: int, done: Sequence[Drilled], wanted: int
+) -> list[Fault]:
+    """Return other random faults for those of a campaign that came too late."""
+    from airflow_provider_ocidist.gangs.drills import drawn_faults
+
+    drilled = len(done) - 1
+    missing = min(wanted - sum(each.recovery is not None for each in done[1:]), DRAWS * wanted - drilled)
+    if options.campaign is None or missing <= 0:
+        return []
+    return drawn_faults(job, steps, drilled + missing, options.seed)[drilled:]
 
 
 class _Log:
     """What a gang's watch logs; on stderr, since the table is the result."""
 
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
     def info(self, msg: Any, /, *args: Any) -> None:
-        say(str(msg) % args, stderr=True)
+        say(self._prefix + str(msg) % args, stderr=True)
 
     def warning(self, msg: Any, /, *args: Any) -> None:
-        say(str(msg) % args, "yellow", stderr=True)
+        say(self._prefix + str(msg) % args, "yellow", stderr=True)
 
 
 def _named(options: argparse.Namespace, job: TrainingJob) -> list[Fault]:
@@ -152,83 +220,40 @@ def _chosen(options: argparse.Namespace, job: TrainingJob, steps: int) -> list[F
 # The report
 
 
-def _is_well(each: Drilled, undisturbed: Drilled) -> bool:
-    happened = each.fault is None or each.recovery is not None
-    return happened and each.failure is None and each.weights == undisturbed.weights
+def _all_well(options: argparse.Namespace, done: Sequence[Drilled]) -> bool:
+    """Whether each training has ended as the undisturbed one, and so many faults have happened as were asked for."""
+    undisturbed, *drilled = done
+    happened = [each for each in drilled if each.recovery is not None]
+    enough = len(happened) >= (len(drilled) if options.campaign is None else options.campaign)
+    return enough and all(drill_report.is_well(each, undisturbed) for each in happened)
 
 
-def _print(done: Sequence[Drilled]) -> None:
-    undisturbed = done[0]
-    rows: list[tuple[str, ...]] = [
-        ("fault", "at step", "back after", "lost steps", "tries", "launches", "replaced", "in all", "outcome")
-    ]
-    rows += [_row(each, undisturbed) for each in done]
+def _report(options: argparse.Namespace, job: TrainingJob, done: Sequence[Drilled], seconds: float) -> None:
+    if options.report:
+        how = (
+            f"`{_command(options)}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, "
+            f"{seconds / 60:.0f} minutes."
+        )
+        options.report.write_text(without_secrets(drill_report.page(f"Drills of `{job.name}`", done, how)))
+    if options.json:
+        print_json([drill_report.as_json(each, done[0]) for each in done])
+        return
+    _print_table(drill_report.rows_of(done))
+    if options.campaign is not None:
+        say("")
+        _print_table(drill_report.grouped(done))
+    say(drill_report.summary(done), "green" if _all_well(options, done) else "red")
+
+
+def _command(options: argparse.Namespace) -> str:
+    """Return the command, without what belongs to this machine."""
+    words = ["ocidist", "drill", Path(options.file).name]
+    words += [word for text in options.fault for word in ("--fault", text)]
+    if options.campaign is not None:
+        words += ["--campaign", str(options.campaign), "--seed", str(options.seed)]
+    return shlex.join([*words, "--parallel", str(options.parallel), "--tries", str(options.tries)])
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
     for number, line in enumerate(columns(rows)):
         say(line, "bold" if number == 0 else "")
-    say(
-        _summary(done[1:], undisturbed),
-        "green" if all(_is_well(each, undisturbed) for each in done) else "red",
-    )
-
-
-def _row(each: Drilled, undisturbed: Drilled) -> tuple[str, ...]:
-    recovery = each.recovery
-    return (
-        str(each.fault or "none"),
-        _or_dash(recovery and recovery.injected.step),
-        _or_dash(recovery and recovery.seconds, "{:.1f} s"),
-        _or_dash(recovery and recovery.lost_steps),
-        str(each.tries),
-        str(each.launches),
-        str(each.replaced),
-        f"{each.seconds:.1f} s",
-        _outcome(each, undisturbed),
-    )
-
-
-def _or_dash(value: object, form: str = "{}") -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _outcome(each: Drilled, undisturbed: Drilled) -> str:
-    if each.failure:
-        return each.failure.partition("\n")[0][:80]
-    if each.fault is None:
-        return "succeeded"
-    if each.recovery is None:
-        return "did not happen: the training was over before"
-    if each.weights is None:
-        return "succeeded"
-    return "same weights" if each.weights == undisturbed.weights else "OTHER WEIGHTS"
-
-
-def _summary(drilled: Sequence[Drilled], undisturbed: Drilled) -> str:
-    well = sum(_is_well(each, undisturbed) for each in drilled)
-    times = [each.recovery.seconds for each in drilled if each.recovery and each.recovery.seconds is not None]
-    lost = [
-        each.recovery.lost_steps for each in drilled if each.recovery and each.recovery.lost_steps is not None
-    ]
-    end = f"{well} of {counted(len(drilled), 'drill')} ended as the undisturbed training"
-    if not times:
-        return end
-    recovery = f"back after {statistics.median(times):.1f} s (median), {max(times):.1f} s at most"
-    return f"{end}; {recovery}; {max(lost, default=0)} steps lost at most"
-
-
-def _as_json(each: Drilled, undisturbed: Drilled) -> dict[str, Any]:
-    from airflow_provider_ocidist.model import codec
-
-    recovery = each.recovery
-    return {
-        "fault": str(each.fault) if each.fault else None,
-        "happened": recovery is not None,
-        "strike": codec.encode(recovery.injected) if recovery else None,
-        "recovered_after_s": recovery.seconds if recovery else None,
-        "lost_steps": recovery.lost_steps if recovery else None,
-        "tries": each.tries,
-        "launches": each.launches,
-        "replaced": each.replaced,
-        "seconds": each.seconds,
-        "failure": each.failure,
-        "as_undisturbed": _is_well(each, undisturbed),
-    }

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, prin
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-TEMPLATES = "templates"
+TEMPLATES_FOLDER = "templates"
 WORKER = """\
   worker-{number}:
     <<: *node
@@ -65,10 +65,10 @@ def files_for(values: Mapping[str, str]) -> dict[str, str]:
 
     files = {
         name: _filled(text.read_text(encoding="utf-8"), values)
-        for name, text in _tree(resources.files(__package__) / TEMPLATES, "")
+        for name, text in _tree(resources.files(__package__) / TEMPLATES_FOLDER, "")
     }
     # Beside the job file, so that editors find it on every machine.
-    return {**files, json_schema.FILE.name: json_schema.FILE.read_text(encoding="utf-8")}
+    return {**files, json_schema.SCHEMA_FILE.name: json_schema.SCHEMA_FILE.read_text(encoding="utf-8")}
 
 
 def _tree(folder: Traversable, place: str) -> list[tuple[str, Traversable]]:

@@ -25,7 +25,7 @@ BESIDE_WEIGHTS = (
     "preprocessor_config",
 )
 """Beginnings of the names of files that Hugging Face's libraries read beside the weights."""
-WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def write(fetched: Path, target: Path, *, layout: str, file: str | None, key: st
         _save(weights, ready)
     else:
         ready.mkdir()
-        _save(weights, ready / WEIGHTS)
+        _save(weights, ready / WEIGHTS_FILE)
         for path in fetched.iterdir():
             if path.is_file() and path.name.startswith(BESIDE_WEIGHTS):
                 shutil.copy2(path, ready)

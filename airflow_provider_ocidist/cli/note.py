@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
 
 INFO = "info.yaml"
-SUFFIXES = (".yaml", ".yml")
+NOTE_SUFFIXES = (".yaml", ".yml")
 """Ends of the names of notes."""
+_ODD_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of PyYAML for a value that its tag does not fit, as in `!!timestamp soon`, or for endless nesting."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +72,7 @@ def is_id(target: str, backend: str = kinds.DEFAULT_BACKEND) -> bool:
     begins = words_of(backend).id_begins
     if begins:
         return target.startswith(begins)
-    return not target.endswith(SUFFIXES) and not Path(target).expanduser().exists()
+    return not target.endswith(NOTE_SUFFIXES) and not Path(target).expanduser().exists()
 
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
@@ -176,5 +178,5 @@ def _load(path: Path) -> Any:
     except OSError as error:
         remedy = "name the file that `ocidist run` has written, or an id that `ocidist list` prints, with its --backend"
         raise Unusable(f"{path}: {error.strerror}; {remedy}") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, *_ODD_VALUES) as error:
         raise Unusable(f"{path}: was not written by `ocidist run`") from error

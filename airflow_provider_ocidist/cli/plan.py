@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
+def first_plan(job: TrainingJob, connection: dict[str, Any]) -> Plan:
     """Return the plan of a job for its first choice, without its candidates; raises as `plans_of`."""
     return plans_of(job, connection)[0]
 

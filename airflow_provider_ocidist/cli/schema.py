@@ -19,11 +19,11 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist.job_file.json_schema import FILE
+    from airflow_provider_ocidist.job_file.json_schema import SCHEMA_FILE
 
     if options.path:
-        (print_json if options.json else say)(str(FILE))
+        (print_json if options.json else say)(str(SCHEMA_FILE))
     else:
         # It holds our own names only, and no secrets.
-        print_json(json.loads(FILE.read_text(encoding="utf-8")), masked=False)
+        print_json(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")), masked=False)
     return FINE

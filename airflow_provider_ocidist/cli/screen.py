@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from airflow_provider_ocidist.cli.terminal import (
     state_text,
     styled,
 )
+from airflow_provider_ocidist.gangs.gang_log import GangLog
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.gangs.watch import Watch
 
@@ -59,7 +61,7 @@ class Screen:
 
     def watch(self, backend: Backend, record: RunRecord) -> Watch:
         """Return a watch that reports to this screen."""
-        return _ShownWatch(backend, record, self)
+        return Watch(backend, record, self, gang_log=_ShownLog(self, record.logs_since))
 
     def info(self, msg: Any, /, *args: Any) -> None:
         self.message(str(msg) % args, "bold")
@@ -93,9 +95,9 @@ class Screen:
         say(f"{cause}: {message}", "red", stderr=True)
 
 
-class _ShownWatch(Watch):
-    def __init__(self, backend: Backend, record: RunRecord, screen: Screen) -> None:
-        super().__init__(backend, record, screen)
+class _ShownLog(GangLog):
+    def __init__(self, screen: Screen, since: Sequence[float]) -> None:
+        super().__init__(screen, since)
         self._screen = screen
 
     def write_line(self, line: LogLine) -> None:

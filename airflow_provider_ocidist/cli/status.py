@@ -24,6 +24,7 @@ from airflow_provider_ocidist.cli.terminal import (
     state_text,
 )
 from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model.amounts import time_text
 from airflow_provider_ocidist.model.homes import words_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 8
 """Number of gangs whose state is requested in parallel."""
-UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 STATE_COLOURS = {"SUCCEEDED": "green", "RUNNING": "cyan", "PENDING": "yellow", "ENDING": "yellow"}
 
 
@@ -167,8 +167,11 @@ def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:
 
 
 def state_of(status: RunStatus) -> str:
-    """Return one word for the gang: its nodes' state, or the most important one if they differ."""
-    states = {str(node.state) for node in status.nodes}
+    """Return one word for the gang: its members' state, or the most important one if they differ."""
+    if status.of_members.ended and not status.ended:
+        # What came late is ended, too.
+        return "ENDING"
+    states = {str(node.state) for node in status.of_members.nodes}
     if len(states) == 1:
         return states.pop()
     order = ("FAILED", "MISSING", "CANCELED") if status.ended else ("ENDING", "RUNNING", "PENDING", "UNKNOWN")
@@ -180,7 +183,7 @@ def _print_gangs(found: list[dict[str, Any]]) -> None:
     rows = [["NAME", "STATE", "NODES", "AGE", "STEP", "NEWEST CHECKPOINT", "JOB"]]
     for gang in found:
         step = "" if gang["step"] is None else str(gang["step"])
-        age = age_text(now - gang["submitted_at"])
+        age = time_text(now - gang["submitted_at"])
         checkpoint = (gang["checkpoint_uri"] or "").rpartition("/")[2]
         rows.append([gang["name"], gang["state"], str(gang["nodes"]), age, step, checkpoint, gang["job_id"]])
     title, *lines = columns(rows)
@@ -189,11 +192,3 @@ def _print_gangs(found: list[dict[str, Any]]) -> None:
         say(line, STATE_COLOURS.get(gang["state"], "red"))
         if "problem" in gang:
             say(gang["problem"], "yellow", stderr=True)
-
-
-def age_text(seconds: float) -> str:
-    """Return a time span in its largest unit: `3 d`, `2 h`, `40 s`."""
-    for length, unit in UNITS:
-        if seconds >= length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

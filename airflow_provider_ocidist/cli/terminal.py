@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes: success; a finding (a wrong job file, a failed check, a difference); a command that could not be carried
 out; a failed training; Ctrl-C. After other signals: 128 and their number."""
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+NODE_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 """Colours of nodes, by rank; those of a larger gang are used again."""
 
 _hidden: set[str] = set()
@@ -95,7 +95,7 @@ def state_text(node: NodeStatus) -> str:
 
 def colour_of(rank: int) -> str:
     """Return the colour of a node, the same in every command."""
-    return COLOURS[rank % len(COLOURS)]
+    return NODE_COLOURS[rank % len(NODE_COLOURS)]
 
 
 def print_yaml(value: Any) -> None:
@@ -118,7 +118,12 @@ def _shown(value: Any) -> Any:
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
-    _print(masked_text(text, frozenset(_hidden)), style, stderr=stderr)
+    _print(without_secrets(text), style, stderr=stderr)
+
+
+def without_secrets(text: str) -> str:
+    """Return text without the secrets known to this process."""
+    return masked_text(text, frozenset(_hidden))
 
 
 def _print(text: str, style: str = "", *, stderr: bool = False) -> None:
@@ -133,7 +138,7 @@ def _print(text: str, style: str = "", *, stderr: bool = False) -> None:
 
 def styled(text: str, style: str) -> Any:
     """Return text for a terminal, without secrets and control sequences other than colours."""
-    return _styled(masked_text(text, frozenset(_hidden)), style)
+    return _styled(without_secrets(text), style)
 
 
 def _styled(text: str, style: str) -> Any:

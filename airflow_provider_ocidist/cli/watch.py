@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import connection_of
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.cli.screen import Screen
     from airflow_provider_ocidist.errors import Cause
-    from airflow_provider_ocidist.gangs.decisions import Action
+    from airflow_provider_ocidist.gangs.actions import Action, GoOnWithout, Replace
     from airflow_provider_ocidist.gangs.watch import Watch
-    from airflow_provider_ocidist.model.run import RunRecord, RunRef
+    from airflow_provider_ocidist.model.run import Ending, RunRecord, RunRef
 
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """Number of attempts of a request before the command reports that the service does not answer; it then asks again."""
 
 
@@ -44,7 +43,7 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    backend, record = note.known(options, max_attempts=ATTEMPTS)
+    backend, record = note.known(options, max_attempts=MAX_ATTEMPTS)
     note.hide_secrets_of(backend, record.ref)
     # A run given by its id has a waiting owner, who ends it when necessary.
     may_end_it = not note.is_id(options.target, options.backend)
@@ -78,60 +77,89 @@ def to_the_end(
     `on_replaced` takes the gang whenever nodes of it were replaced; `on_failed` may raise where another gang follows.
     """
     from airflow_provider_ocidist.cli.screen import screen_for
-    from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
     from airflow_provider_ocidist.gangs.leases import LeaseKeeper
-    from airflow_provider_ocidist.gangs.replacements import catch_up, change_nodes
 
     if not may_end_it:
         # Only the owner renews the lease; watching alone does not.
         record = replace(record, lease=None)
-    with contextlib.ExitStack() as stack:
-        screen = stack.enter_context(screen_for(record, as_json=options.json))
+    with screen_for(record, as_json=options.json) as screen:
         watch = screen.watch(backend, record)
         watch.reconnect = lambda: backend.reconnect(connection_of(options))
-        stack.enter_context(LeaseKeeper().keeping(watch))
-        while True:
-            action = _look(watch, screen)
+        follower = _Follower(options, watch, screen, may_end_it, on_replaced, on_failed)
+        with LeaseKeeper().keeping(watch):
+            action = follower.look()
             if not proven and watch.status is None and watch.refusal is not None:
                 raise watch.refusal
-            proven = True
-            match action:
-                case Succeed(warning):
-                    _finish(watch, may_end_it=may_end_it)
-                    assert watch.status is not None
-                    if warning:
-                        screen.warning("SUCCEEDED, BUT %s", warning)
-                    screen.succeeded(status_json(watch.record, watch.status), watch.status)
-                    return FINE
-                case Fail(cause, message):
-                    _finish(watch, may_end_it=may_end_it)
-                    on_failed(watch, cause, message)
-                    result = status_json(watch.record, watch.status) if watch.status else None
-                    screen.failed(str(cause), message, result)
-                    return FAILED
-                case Cancel(ending) if may_end_it:
-                    watch.end(ending)
-                case Cancel(ending):
-                    screen.warning(
-                        "%s: %s; to end it: ocidist cancel %s", ending.cause, ending.message, options.target
-                    )
-                case Replace() | GoOnWithout() as change if may_end_it:
-                    if change_nodes(watch, change, screen):
-                        on_replaced(watch.record.ref)
-                case Replace() | GoOnWithout():
-                    catch_up(watch, screen)
-                case Wait():
-                    pass
-            time.sleep(watch.pause(options.interval))
+            while (code := follower.act(action)) is None:
+                time.sleep(watch.pause(options.interval))
+                action = follower.look()
+            return code
 
 
-def _finish(watch: Any, *, may_end_it: bool) -> None:
-    watch.write_the_rest()
-    if may_end_it:
-        watch.end_leftovers()
+@dataclass(frozen=True)
+class _Follower:
+    """What `watch` does with each action that a look at its gang has led to."""
 
+    options: argparse.Namespace
+    watch: Watch
+    screen: Screen
+    may_end_it: bool
+    on_replaced: Callable[[RunRef], object]
+    on_failed: Callable[[Watch, Cause, str], object]
 
-def _look(watch: Any, screen: Screen) -> Action:
-    action: Action = watch.look(time.time())
-    screen.show(watch.status)
-    return action
+    def look(self) -> Action:
+        action: Action = self.watch.look(time.time())
+        self.screen.show(self.watch.status)
+        return action
+
+    def act(self, action: Action) -> int | None:
+        """Return the exit code once the gang has ended; None while it goes on."""
+        from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
+
+        match action:
+            case Succeed(warning):
+                return self._succeed(warning)
+            case Fail(cause, message):
+                return self._fail(cause, message)
+            case Cancel(ending):
+                self._cancel(ending)
+            case Replace() | GoOnWithout() as change:
+                self._change(change)
+        return None
+
+    def _succeed(self, warning: str | None) -> int:
+        self._finish()
+        assert self.watch.status is not None
+        if warning:
+            self.screen.warning("SUCCEEDED, BUT %s", warning)
+        self.screen.succeeded(status_json(self.watch.record, self.watch.status), self.watch.status)
+        return FINE
+
+    def _fail(self, cause: Cause, message: str) -> int:
+        self._finish()
+        self.on_failed(self.watch, cause, message)
+        status = self.watch.status
+        self.screen.failed(str(cause), message, status_json(self.watch.record, status) if status else None)
+        return FAILED
+
+    def _finish(self) -> None:
+        self.watch.write_the_rest()
+        if self.may_end_it:
+            self.watch.end_leftovers()
+
+    def _cancel(self, ending: Ending) -> None:
+        if self.may_end_it:
+            self.watch.end(ending)
+        else:
+            self.screen.warning(
+                "%s: %s; to end it: ocidist cancel %s", ending.cause, ending.message, self.options.target
+            )
+
+    def _change(self, change: Replace | GoOnWithout) -> None:
+        """Replace nodes, or have the others go on without them; of another's gang, take what its owner has done."""
+        from airflow_provider_ocidist.gangs.replacements import catch_up, change_nodes
+
+        if not self.may_end_it:
+            catch_up(self.watch, self.screen)
+        elif change_nodes(self.watch, change, self.screen):
+            self.on_replaced(self.watch.record.ref)

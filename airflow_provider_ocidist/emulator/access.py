@@ -69,7 +69,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientSetup:
     """How one kind of client is pointed at the emulator."""
 
     name: str
@@ -78,41 +78,41 @@ class Client:
     note: str = ""
 
 
-def clients(access: Access) -> list[Client]:
+def clients(access: Access) -> list[ClientSetup]:
     config, url = access.config_file, access.url
     proxy = {"OCI_CONFIG_FILE": config, **access.proxy_environment()}
     fsspec = json.dumps({"config": config, "config_kwargs": {"service_endpoint": url}})
     return [
-        Client(
+        ClientSetup(
             "anything",
             "\n".join(f"export {name}={value}" for name, value in proxy.items()),
             "for clients that cannot be changed, such as ADS: a proxy takes the place of OCI's hosts",
         ),
-        Client(
+        ClientSetup(
             "OCI SDK",
             f'config = oci.config.from_file("{config}")\n'
             f'oci.data_science.DataScienceClient(config, service_endpoint="{url}")',
             "every client takes service_endpoint",
         ),
-        Client(
+        ClientSetup(
             "ocifs",
             f"export FSSPEC_OCI='{fsspec}'",
             f"oci://{access.bucket}@{access.namespace}/... then works in fsspec and pandas",
         ),
-        Client("OCI CLI", f"export OCI_CLI_CONFIG_FILE={config} OCI_CLI_ENDPOINT={url}"),
-        Client("Airflow", f"export AIRFLOW_CONN_OCI_DEFAULT='{connection(access)}'"),
+        ClientSetup("OCI CLI", f"export OCI_CLI_CONFIG_FILE={config} OCI_CLI_ENDPOINT={url}"),
+        ClientSetup("Airflow", f"export AIRFLOW_CONN_OCI_DEFAULT='{connection(access)}'"),
         *_of_kubernetes(access),
         *_of_runai(access),
-        Client("curl", f"curl {url}/_emulator/calls", "the control API needs no signature"),
+        ClientSetup("curl", f"curl {url}/_emulator/calls", "the control API needs no signature"),
     ]
 
 
-def _of_kubernetes(access: Access) -> list[Client]:
+def _of_kubernetes(access: Access) -> list[ClientSetup]:
     """Return how clients of Kubernetes are pointed here, where a cluster was started."""
-    return [Client("kubectl", f"export KUBECONFIG={access.kubeconfig}")] if access.kubeconfig else []
+    return [ClientSetup("kubectl", f"export KUBECONFIG={access.kubeconfig}")] if access.kubeconfig else []
 
 
-def _of_runai(access: Access) -> list[Client]:
+def _of_runai(access: Access) -> list[ClientSetup]:
     """Return the Airflow connection to the control plane of Run:ai, where one was started."""
     if access.runai is None:
         return []
@@ -124,7 +124,7 @@ def _of_runai(access: Access) -> list[Client]:
         "password": runai["client_secret"],
         "extra": {"project": runai["project"]},
     }
-    return [Client("Run:ai", f"export AIRFLOW_CONN_RUNAI_DEFAULT='{json.dumps(value)}'")]
+    return [ClientSetup("Run:ai", f"export AIRFLOW_CONN_RUNAI_DEFAULT='{json.dumps(value)}'")]
 
 
 def connection(access: Access) -> str:

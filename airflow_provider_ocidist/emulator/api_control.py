@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.control_rules import added, check_room, rule_of
 from airflow_provider_ocidist.emulator.errors import invalid
-from airflow_provider_ocidist.emulator.faults import Fault, Faults
+from airflow_provider_ocidist.emulator.faults import FaultRule, Faults
 from airflow_provider_ocidist.emulator.recorded_calls import RecordedCall, filtered
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer
 
@@ -50,7 +50,7 @@ class ApiControl:
         return answer()
 
     async def add_fault(self, call: Call) -> Response:
-        fault = rule_of(Fault, await call.json())
+        fault = rule_of(FaultRule, await call.json())
         check_room(self._faults())
         if fault.stale_s is not None:
             self._stale(fault.stale_s)

@@ -15,13 +15,13 @@ from airflow_provider_ocidist.emulator.auth import signatures
 from airflow_provider_ocidist.emulator.auth.federation import Federation
 from airflow_provider_ocidist.emulator.auth.metadata import Metadata
 from airflow_provider_ocidist.emulator.auth.signatures import Verifier
-from airflow_provider_ocidist.emulator.auth.users import Users
+from airflow_provider_ocidist.emulator.auth.users import TenancyUsers
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import HEALTH, Control
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
 from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.errors import ApiError
-from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
+from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, FaultRule
 from airflow_provider_ocidist.emulator.faulty_app import FaultyApp, retry_after
 from airflow_provider_ocidist.emulator.file_systems import FileSystems
 from airflow_provider_ocidist.emulator.identity import Identity
@@ -31,14 +31,14 @@ from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.monitoring.service import Monitoring
 from airflow_provider_ocidist.emulator.networks import Networks
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
-from airflow_provider_ocidist.emulator.object_storage.service import ObjectStorage
+from airflow_provider_ocidist.emulator.object_storage.service import ObjectStorageService
 from airflow_provider_ocidist.emulator.pacing import Dropped
 from airflow_provider_ocidist.emulator.recorded_calls import hide_par
 from airflow_provider_ocidist.emulator.resource_search import ResourceSearch
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.status_page import browser
 from airflow_provider_ocidist.emulator.status_page.service import StatusPage
-from airflow_provider_ocidist.emulator.status_page.training import Training
+from airflow_provider_ocidist.emulator.status_page.training import TrainingView
 from airflow_provider_ocidist.emulator.store import AS_OF
 from airflow_provider_ocidist.emulator.vault.service import Vault
 from airflow_provider_ocidist.emulator.wire import (
@@ -58,7 +58,7 @@ class Services:
     def __init__(self, context: Context, pool: AddressPool, kubernetes: Kubernetes | None = None) -> None:
         self.kubernetes = kubernetes
         self.control = Control(context, self.reset)
-        self.users = Users(context)
+        self.users = TenancyUsers(context)
         self.federation = Federation(context)
         self.metadata = Metadata(context)
         self.identity = Identity(context)
@@ -68,7 +68,7 @@ class Services:
         self.vault = Vault(context, self.identity, self.retries)
         self.monitoring = Monitoring(context, self.identity)
         self.logs = Logs(context, self.identity, self.retries)
-        self.object_storage = ObjectStorage(context, self.identity)
+        self.object_storage = ObjectStorageService(context, self.identity)
         mounts = StorageMounts(context, self.object_storage.catalog)
         self.data_science = DataScience(
             context, self.identity, self.logs, self.retries, self.control.nodes, pool, mounts
@@ -135,7 +135,7 @@ class App(FaultyApp[Call]):
         self._control = services.control
         routes = services.routes()
         jobs, runs = services.data_science.jobs, services.data_science.job_runs
-        training = Training(jobs.all, runs.all, runs.nodes)
+        training = TrainingView(jobs.all, runs.all, runs.nodes)
         page = StatusPage(context, services.control, training, Router(routes))
         self._router = Router([*page.routes(), *routes])
 
@@ -160,7 +160,7 @@ class App(FaultyApp[Call]):
         response.raw_headers.append((b"opc-request-id", call.request_id.encode("latin-1")))
         browser.confine(call, response)
 
-    def refusal(self, call: Call, fault: Fault) -> Response:
+    def refusal(self, call: Call, fault: FaultRule) -> Response:
         refused = ApiError(fault.status or 500, fault.code, fault.message, headers=retry_after(fault))
         return error_answer(refused, head=call.method == "HEAD")
 

@@ -99,7 +99,7 @@ class _Writer:
         self._size = 0
         self._busy: asyncio.Future[None] | None = None
 
-    async def take(self, piece: Piece) -> None:
+    async def take(self, piece: BodyPart) -> None:
         self._size += piece.size
         if self._limit is not None and self._size > self._limit:
             raise ApiError(413, "RequestEntityTooLarge", f"At most {self._limit} bytes are allowed.")
@@ -137,14 +137,14 @@ class _Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BodyPart:
     """Some of a body: what the network has brought, chunk by chunk."""
 
     chunks: Sequence[bytes]
     size: int
 
 
-async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[Piece]:
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[BodyPart]:
     """Yield pieces of about a megabyte: the network brings 64 KiB at a time."""
     held: list[bytes] = []
     size = 0
@@ -152,10 +152,10 @@ async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[Piece]:
         held.append(chunk)
         size += len(chunk)
         if size >= PIECE_BYTES:
-            yield Piece(held, size)
+            yield BodyPart(held, size)
             held, size = [], 0
     if size:
-        yield Piece(held, size)
+        yield BodyPart(held, size)
 
 
 def read_range(header: str | None, total: int) -> Range:

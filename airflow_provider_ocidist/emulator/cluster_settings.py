@@ -25,6 +25,8 @@ class ClusterSettings:
     """Seconds after its creation for which the status of a PyTorchJob stays empty."""
     init_tries: int = 100
     """Number of times that a worker of a PyTorchJob looks for its master, every two seconds, before it fails."""
+    pull_s: float = 0.0
+    """Seconds in which a machine pulls an image that it does not have yet; 0: all images are there."""
     backoff_s: float = 10.0
     """Seconds before a container is restarted for the second time, or an image pulled again; they double to
     `backoff_max_s`."""

@@ -9,19 +9,22 @@ import math
 import random
 import signal
 import sys
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from airflow_provider_ocidist.emulator.access import Access, Client
+    from airflow_provider_ocidist.emulator.access import Access, ClientSetup
     from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+    from airflow_provider_ocidist.emulator.context import Options
     from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+    from airflow_provider_ocidist.emulator.server import Emulator
 
 EXIT_UNUSABLE = 2
+STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 DESCRIPTION = """Run an emulator of OCI on this machine, for the real SDK, CLI and ocifs. It has Data Science jobs,
 whose nodes run as processes of this machine, Object Storage, Logging, Vault, Identity and Monitoring. It serves
 plain HTTP, and HTTPS through its own proxy, to this machine only."""
@@ -133,11 +136,25 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         "--runai", action="store_true", help="also emulate a control plane of Run:ai, with such a cluster"
     )
     parser.add_argument(
+        "--runai-node-pool",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="pool of nodes that workloads may ask for; may be repeated (default: default)",
+    )
+    parser.add_argument(
         "--kubernetes-gpus",
         type=int,
         default=0,
         metavar="N",
         help="GPUs of each of the cluster's 4 machines (default: 0)",
+    )
+    parser.add_argument(
+        "--kubernetes-pull",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="time in which each machine pulls an image for the first time (default: all images are there)",
     )
     parser.add_argument(
         "--kubernetes-training-operator",
@@ -200,13 +217,59 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM. Return 0 after SIGTERM, 130 after SIGINT, 2 when it cannot start."""
-    from airflow_provider_ocidist.emulator.context import Options
     from airflow_provider_ocidist.emulator.errors import StartupError
-    from airflow_provider_ocidist.emulator.faults import SEEDS
-    from airflow_provider_ocidist.emulator.server import Emulator, write_ready_file
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    options = Options(
+    options = _options(args)
+    # Before the server starts: a stop during the start must leave no processes.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        received = _serve_until_stopped(args, options)
+    except StartupError as error:
+        sys.stderr.write(f"ocidist emulator: {error}\n")
+        return EXIT_UNUSABLE
+    return 130 if received == signal.SIGINT else 0
+
+
+def _serve_until_stopped(args: argparse.Namespace, options: Options) -> signal.Signals:
+    """Serve; return the signal that has ended it."""
+    from airflow_provider_ocidist.emulator.server import Emulator
+
+    emulator = Emulator(
+        state=args.state,
+        host=args.host,
+        port=args.port,
+        expose=args.expose,
+        proxy_port=args.proxy_port,
+        options=options,
+    )
+    with emulator, _announced(args, emulator, options.seed):
+        return signal.Signals(signal.sigwait(STOP_SIGNALS))
+
+
+@contextmanager
+def _announced(args: argparse.Namespace, emulator: Emulator, seed: int | None) -> Iterator[None]:
+    """Print where the emulator serves, and write it to the file of `--ready` while it does."""
+    from airflow_provider_ocidist.emulator.server import write_ready_file
+
+    if not args.quiet:
+        sys.stdout.write(guide(emulator.access, seed))
+        sys.stdout.flush()
+    if args.ready:
+        write_ready_file(args.ready, asdict(emulator.access))
+    try:
+        yield
+    finally:
+        if args.ready:
+            # A program that waits for the next start must not read this one's address.
+            args.ready.unlink(missing_ok=True)
+
+
+def _options(args: argparse.Namespace) -> Options:
+    from airflow_provider_ocidist.emulator.context import Options
+    from airflow_provider_ocidist.emulator.faults import SEEDS
+
+    return Options(
         verify_signatures=not args.no_signatures,
         provisioning_s=args.provisioning,
         log_lag_s=args.log_lag,
@@ -221,34 +284,6 @@ def run(args: argparse.Namespace) -> int:
         shapes=tuple(args.shape),
         file_systems=tuple(args.file_system),
     )
-    received: list[int] = []
-    # Before the server starts: a stop during the start must leave no processes.
-    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        with (
-            Emulator(
-                state=args.state,
-                host=args.host,
-                port=args.port,
-                expose=args.expose,
-                proxy_port=args.proxy_port,
-                options=options,
-            ) as emulator,
-            ExitStack() as at_end,
-        ):
-            if not args.quiet:
-                sys.stdout.write(guide(emulator.access, options.seed))
-                sys.stdout.flush()
-            if args.ready:
-                write_ready_file(args.ready, asdict(emulator.access))
-                # A program that waits for the next start must not read this one's address.
-                at_end.callback(args.ready.unlink, missing_ok=True)
-            received.append(signal.sigwait(signals))
-    except StartupError as error:
-        sys.stderr.write(f"ocidist emulator: {error}\n")
-        return EXIT_UNUSABLE
-    return 130 if received == [signal.SIGINT] else 0
 
 
 def _training_operator(text: str) -> str | None:
@@ -277,7 +312,10 @@ def _version(text: str, known: Callable[[str], object]) -> str | None:
 def _control_plane(args: argparse.Namespace) -> RunaiOptions | None:
     from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 
-    return RunaiOptions() if args.runai else None
+    if not args.runai:
+        return None
+    pools = tuple(args.runai_node_pool)
+    return RunaiOptions(node_pools=pools) if pools else RunaiOptions()
 
 
 def _cluster(args: argparse.Namespace) -> ClusterSettings | None:
@@ -290,6 +328,7 @@ def _cluster(args: argparse.Namespace) -> ClusterSettings | None:
     return replace(
         settings,
         node_capacity=capacity,
+        pull_s=args.kubernetes_pull,
         training_operator=args.kubernetes_training_operator,
         trainer=args.kubernetes_trainer,
     )
@@ -313,6 +352,6 @@ def guide(access: Access, seed: int | None) -> str:
 """
 
 
-def _described(client: Client) -> str:
+def _described(client: ClientSetup) -> str:
     first, *others = [*([client.note] if client.note else []), *client.text.splitlines()]
     return "\n".join([f"  {client.name:<10} {first}", *(f"{'':13}{line}" for line in others)])

@@ -64,7 +64,7 @@ class Corked:
         self._transport.close()
 
 
-class Unreadable(Protocol):
+class RefusalMaker(Protocol):
     """Makes the body of an answer to what is no request, in the form of a door's API."""
 
     def __call__(self, status: int, message: str) -> dict[str, Any]: ...
@@ -77,7 +77,7 @@ def _as_oci(status: int, message: str) -> dict[str, Any]:
 class Connection(HttpToolsProtocol):
     """A connection that can be cut by the application, for injected faults."""
 
-    def __init__(self, *args: Any, refusal: Unreadable = _as_oci, **options: Any) -> None:
+    def __init__(self, *args: Any, refusal: RefusalMaker = _as_oci, **options: Any) -> None:
         super().__init__(*args, **options)
         self._refusal = refusal
         # Whatever logging this process has: `/_emulator/calls` lists the calls.
@@ -154,7 +154,7 @@ class Connection(HttpToolsProtocol):
 
 
 def config_of(
-    app: ASGIApp, tls: ssl.SSLContext | None = None, *, refusal: Unreadable = _as_oci
+    app: ASGIApp, tls: ssl.SSLContext | None = None, *, refusal: RefusalMaker = _as_oci
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,

@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
-from airflow_provider_ocidist.emulator.store import Store
+from airflow_provider_ocidist.emulator.store import RecordStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Options:
     deletion_s: float = 0.05
     """Seconds that a deletion with a work request takes."""
     token_lifetime_s: float = 900.0
-    """Seconds that a node's resource principal token is valid; its file is written anew when half of it is over."""
+    """Seconds that a node's resource principal token is valid; its file is written again when half of it is over."""
     log_lag_s: float = 0.0
     """Seconds from the write of a log entry until searches find it. Up to a minute at the real service."""
     log_jitter_s: float = 0.0
@@ -65,7 +65,7 @@ class Context:
     ca_bundle: Path
     """Certificates of the proxy and of the public authorities, for nodes, which may reach all hosts."""
     installation: Installation
-    store: Store
+    store: RecordStore
     options: Options
 
     @property

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class FaultRule:
     """The faults to inject, and for which requests.
 
     Delays of all rules that fit add up, and the lowest of their speeds holds. Of the rest, which ends a
@@ -80,7 +80,7 @@ class Effect:
 
     latency_s: float = 0.0
     bytes_per_s: float | None = None
-    end: Fault | None = None
+    end: FaultRule | None = None
 
 
 NOTHING = Effect()
@@ -88,10 +88,10 @@ NOTHING = Effect()
 
 @dataclass(slots=True)
 class _Rule:
-    fault: Fault
+    fault: FaultRule
     left: int | None
 
-    def fits(self, subject: Sequence[str], budget: patterns.Budget) -> bool:
+    def fits(self, subject: Sequence[str], budget: patterns.MatchingTime) -> bool:
         fault = self.fault
         return self.left != 0 and patterns.all_fit((fault.method, fault.path, fault.host), subject, budget)
 
@@ -114,11 +114,11 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def add(self, fault: Fault) -> None:
+    def add(self, fault: FaultRule) -> None:
         self._rules.append(_Rule(fault, fault.times))
 
     def clear(self) -> None:
-        """Forget all rules and begin the dice anew."""
+        """Forget all rules, and restart the random numbers."""
         self._rules.clear()
         self.sow(self.seed)
 
@@ -142,7 +142,7 @@ class Faults:
 
     def _fitting(self, subject: Sequence[str]) -> Iterator[_Rule]:
         """Yield the rules that fit. Those that are not reached in time do not apply."""
-        budget = patterns.Budget(RULES_S)
+        budget = patterns.MatchingTime(RULES_S)
         try:
             for rule in self._rules:
                 if rule.fits(subject, budget):
@@ -150,7 +150,7 @@ class Faults:
         except patterns.TooSlow as error:
             logger.warning("not all rules of faults were tried: %s", error)
 
-    def _hits(self, fault: Fault) -> bool:
+    def _hits(self, fault: FaultRule) -> bool:
         return fault.probability == 1 or self._dice.random() < fault.probability
 
     def _ending(self, rules: Sequence[_Rule]) -> _Rule | None:

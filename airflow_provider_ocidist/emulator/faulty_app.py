@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from airflow_provider_ocidist.emulator.bodies import FileAnswer
 from airflow_provider_ocidist.emulator.connections import ABORT
-from airflow_provider_ocidist.emulator.faults import Effect, Fault
+from airflow_provider_ocidist.emulator.faults import Effect, FaultRule
 from airflow_provider_ocidist.emulator.pacing import Dropped, Throttle, cut_after, paced_receive, paced_send
 
 CallT = TypeVar("CallT")
@@ -34,7 +34,7 @@ class FaultyApp(ABC, Generic[CallT]):
         """Return the answer to a request, whatever happens to it; raise nothing but Dropped and ClientDisconnect."""
 
     @abstractmethod
-    def refusal(self, call: CallT, fault: Fault) -> Response:
+    def refusal(self, call: CallT, fault: FaultRule) -> Response:
         """Return the answer with which a fault refuses a request."""
 
     @abstractmethod
@@ -79,9 +79,9 @@ class FaultyApp(ABC, Generic[CallT]):
         return response
 
 
-def retry_after(fault: Fault) -> dict[str, str]:
+def retry_after(fault: FaultRule) -> dict[str, str]:
     return {} if fault.retry_after_s is None else {"retry-after": str(fault.retry_after_s)}
 
 
-def _cut(send: Send, fault: Fault | None) -> Send:
+def _cut(send: Send, fault: FaultRule | None) -> Send:
     return cut_after(send, fault.body_bytes) if fault is not None and fault.drop == "body" else send

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.installation import derived_ocid
-from airflow_provider_ocidist.emulator.resource_search import Resource
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.wire import now
 
 ALWAYS = "10.0.0.1:/export"
@@ -26,7 +26,7 @@ class FileSystems:
         """Return the addresses of the mount targets, by the OCIDs of those addresses."""
         return {self._ocid("privateip", address): address for address, _ in self._exports}
 
-    def resources(self) -> Iterator[Resource]:
+    def resources(self) -> Iterator[FoundResource]:
         """Yield what Resource Search finds of them: addresses, mount targets, exports."""
         for ocid, address in self.addresses().items():
             yield self._resource("PrivateIp", ocid, address)
@@ -38,8 +38,8 @@ class FileSystems:
     def _ocid(self, kind: str, *names: str) -> str:
         return derived_ocid(kind, self._ids.tenancy_id, *names)
 
-    def _resource(self, kind: str, ocid: str, name: str, *mentions: str) -> Resource:
-        return Resource(
+    def _resource(self, kind: str, ocid: str, name: str, *mentions: str) -> FoundResource:
+        return FoundResource(
             kind=kind,
             id=ocid,
             compartment_id=self._ids.compartment_id,

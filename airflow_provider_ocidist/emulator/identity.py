@@ -13,7 +13,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid, not_found
 from airflow_provider_ocidist.emulator.fields import require
 from airflow_provider_ocidist.emulator.installation import REGION_KEY, new_ocid
-from airflow_provider_ocidist.emulator.resource_search import Resource
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import (
     Call,
@@ -106,10 +106,10 @@ class Identity:
             found |= level
         return found
 
-    def resources(self) -> Iterator[Resource]:
+    def resources(self) -> Iterator[FoundResource]:
         """Yield what Resource Search finds of this service."""
         for each in self._all.values():
-            yield Resource(
+            yield FoundResource(
                 kind="Compartment",
                 id=each.id,
                 compartment_id=each.compartment_id,

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.emulator.errors import missing, not_found
 from airflow_provider_ocidist.emulator.file_systems import FileSystems
 from airflow_provider_ocidist.emulator.identity import BASE, Identity, availability_domain
 from airflow_provider_ocidist.emulator.installation import derived_ocid
-from airflow_provider_ocidist.emulator.resource_search import Resource
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
 
 CIDR = "127.0.0.0/16"
@@ -67,9 +67,9 @@ class Networks:
                 return answer(body)
         raise not_found()
 
-    def resources(self) -> Iterator[Resource]:
+    def resources(self) -> Iterator[FoundResource]:
         for kind, body in (("Vcn", self._vcn()), ("Subnet", self._subnet())):
-            yield Resource(
+            yield FoundResource(
                 kind=kind,
                 id=body["id"],
                 compartment_id=body["compartmentId"],

@@ -23,7 +23,7 @@ class TooSlow(PatternError):
     """Expressions and texts are so many that they take too long together."""
 
 
-class Budget:
+class MatchingTime:
     """How much of a processor several matches may take together, in seconds."""
 
     def __init__(self, seconds: float) -> None:
@@ -39,7 +39,7 @@ class Budget:
 def compiled(text: str) -> Any:
     """Return the expression. Raises PatternError for what is none, or is too large."""
     if len(text) > MAX_CHARS:
-        raise PatternError(f"an expression may have {MAX_CHARS} characters")
+        raise PatternError(f"an expression may have at most {MAX_CHARS} characters")
     options = re2.Options()
     options.max_mem = MAX_BYTES
     options.log_errors = False
@@ -50,7 +50,7 @@ def compiled(text: str) -> Any:
         raise PatternError(f"{text!r} is not a regular expression of RE2: {reason}") from error
 
 
-def all_fit(patterns: Sequence[str], texts: Sequence[str], budget: Budget | None = None) -> bool:
+def all_fit(patterns: Sequence[str], texts: Sequence[str], budget: MatchingTime | None = None) -> bool:
     """Return whether each expression fits the whole of its text. Raises TooSlow when the budget is spent."""
     if budget is not None:
         budget.check()

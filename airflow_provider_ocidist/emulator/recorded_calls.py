@@ -59,7 +59,7 @@ def new_record() -> deque[RecordedCall]:
 def filtered(calls: Iterable[RecordedCall], query: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the calls that fit the filters of a query. Raises 400 for a filter that is no expression."""
     wanted = {name: query[name] for name in CALL_FILTERS if name in query}
-    budget = patterns.Budget(FILTER_S)
+    budget = patterns.MatchingTime(FILTER_S)
     try:
         for pattern in wanted.values():
             patterns.compiled(pattern)

@@ -34,7 +34,7 @@ COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resource:
+class FoundResource:
     """What a search finds of one thing."""
 
     kind: str
@@ -50,7 +50,7 @@ class Resource:
     """Other texts by which it is found."""
 
 
-Source = Callable[[], Iterable[Resource]]
+Source = Callable[[], Iterable[FoundResource]]
 
 
 class ResourceSearch:
@@ -75,7 +75,7 @@ class ResourceSearch:
         )
         return answer({"items": chosen}, headers=headers)
 
-    def _all(self) -> Iterator[Resource]:
+    def _all(self) -> Iterator[FoundResource]:
         for source in self._sources:
             yield from source()
 
@@ -93,7 +93,7 @@ class ResourceSearch:
 
 def _checked(text: str) -> str:
     if len(text) > MAX_CHARS:
-        raise invalid(f"A search may have {MAX_CHARS} characters.")
+        raise invalid(f"A search may have at most {MAX_CHARS} characters.")
     return text
 
 
@@ -142,7 +142,7 @@ def _conditions(tokens: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         yield FIELDS[name.lower()], sign, value[1:-1]
 
 
-def _body(found: Resource) -> dict[str, Any]:
+def _body(found: FoundResource) -> dict[str, Any]:
     return {
         "resourceType": found.kind,
         "identifier": found.id,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_ocidist.emulator.errors import ApiError
-from airflow_provider_ocidist.emulator.store import Store, Table
+from airflow_provider_ocidist.emulator.store import RecordStore, Table
 from airflow_provider_ocidist.emulator.wire import Call
 
 LIFETIME_S = 24 * 3600
@@ -29,7 +29,7 @@ class Answered:
 class RetryTokens:
     """Remembers for 24 hours, as the service does."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RecordStore) -> None:
         self._answered: Table[Answered] = Table(store, "retry_token", Answered)
         by_age = sorted(self._answered.items(), key=lambda each: each[1].time)
         self._keys = deque(key for key, _ in by_age)

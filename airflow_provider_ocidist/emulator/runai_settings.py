@@ -26,5 +26,7 @@ class RunaiOptions:
     """Seconds by which the endpoints marked as experimental are late: those for one workload by its kind."""
     exists_status: int = 409
     """Status for a name that is taken: the description promises 400, some versions answer 409."""
+    node_pools: tuple[str, ...] = ("default",)
+    """Names of the pools of nodes. Each has room for everything until a test bounds its GPUs."""
     accounts: tuple[Account, ...] = field(default_factory=tuple)
     """Accounts besides the one that `Access` names."""

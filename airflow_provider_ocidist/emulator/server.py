@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import logging
 import os
 import socket
-import tempfile
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -20,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from airflow_provider_ocidist.emulator import private_files, trees
+from airflow_provider_ocidist.emulator import private_files, temporary_folders, trees
 from airflow_provider_ocidist.emulator.access import Access
 from airflow_provider_ocidist.emulator.app import App, Services
 from airflow_provider_ocidist.emulator.certificates import Authority
@@ -34,7 +31,7 @@ from airflow_provider_ocidist.emulator.loop_thread import LoopThread, until_star
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import Proxy
 from airflow_provider_ocidist.emulator.runai.server import RunaiServer
-from airflow_provider_ocidist.emulator.store import Store
+from airflow_provider_ocidist.emulator.store import RecordStore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,9 +62,7 @@ class Emulator:
         self._proxy_port = proxy_port
         self._options = options or Options()
         self._temporary = state is None
-        self.folder = (
-            state or Path(tempfile.gettempdir()) / f"ocidist-emulator-{uuid.uuid4().hex}"
-        ).absolute()
+        self.folder = (state or temporary_folders.new_place()).absolute()
         self._lock: int | None = None
         self._thread: LoopThread | None = None
         self._context: Context | None = None
@@ -143,9 +138,12 @@ class Emulator:
 
     def _open_folder(self) -> None:
         try:
+            if self._temporary:
+                temporary_folders.remove_abandoned()
+                self._lock = temporary_folders.make(self.folder)
+                return
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = temporary_folders.locked(self.folder)
         except BlockingIOError as error:
             raise StartupError(f"another emulator uses the state folder {self.folder}") from error
         except OSError as error:
@@ -215,7 +213,7 @@ class Emulator:
             ca_bundle=authority.bundle_file,
             ca_file=authority.bundle_file if self._options.pass_through else authority.ca_file,
             installation=Installation.open(self.folder),
-            store=Store(self.folder / "state.sqlite3"),
+            store=RecordStore(self.folder / "state.sqlite3"),
             options=self._options,
         )
 

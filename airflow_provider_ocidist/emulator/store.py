@@ -25,7 +25,7 @@ AS_OF: ContextVar[float | None] = ContextVar("AS_OF", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordChange:
     """What a record was before it was written, or None before it was new."""
 
     time: float
@@ -34,7 +34,7 @@ class Change:
     before: Any
 
 
-class Store:
+class RecordStore:
     """One SQLite file. Used by the server's thread alone, after `open` on any."""
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class Store:
             " (kind TEXT, id TEXT, body TEXT, PRIMARY KEY (kind, id)) WITHOUT ROWID"
         )
         self._history_s = 0.0
-        self._changes: deque[Change] = deque()
+        self._changes: deque[RecordChange] = deque()
 
     def _check_version(self, folder: Path) -> None:
         """Mark a new store; refuse one of another format. Raises StartupError."""
@@ -75,11 +75,11 @@ class Store:
     def remember(self, kind: str, key: str, before: Any) -> None:
         if self._history_s:
             now = time.time()
-            self._changes.append(Change(now, kind, key, before))
+            self._changes.append(RecordChange(now, kind, key, before))
             while self._changes[0].time < now - self._history_s:
                 self._changes.popleft()
 
-    def changes_since(self, moment: float, kind: str) -> Iterator[Change]:
+    def changes_since(self, moment: float, kind: str) -> Iterator[RecordChange]:
         """Yield what happened to records of a kind, the newest first."""
         for change in reversed(self._changes):
             if change.time <= moment:
@@ -122,7 +122,7 @@ class Table(Generic[Record]):
     `decode` rebuilds a record, a dataclass of JSON values, from its fields.
     """
 
-    def __init__(self, store: Store, kind: str, decode: Callable[..., Record]) -> None:
+    def __init__(self, store: RecordStore, kind: str, decode: Callable[..., Record]) -> None:
         self._store = store
         self._kind = kind
         self._records = {key: decode(**body) for key, body in store.load(kind)}

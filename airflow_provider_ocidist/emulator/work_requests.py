@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, not_found
-from airflow_provider_ocidist.emulator.store import Store, Table
+from airflow_provider_ocidist.emulator.store import RecordStore, Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
 
@@ -48,7 +48,7 @@ Request = TypeVar("Request", bound=Accepted)
 class AcceptedWork(ABC, Generic[Request]):
     """The work requests of one service."""
 
-    def __init__(self, path: str, store: Store, kind: str, decode: type[Request]) -> None:
+    def __init__(self, path: str, store: RecordStore, kind: str, decode: type[Request]) -> None:
         self._path = path
         self._requests: Table[Request] = Table(store, kind, decode)
 
@@ -110,7 +110,7 @@ class DeferredWork(AcceptedWork[Request]):
     def __init__(
         self,
         path: str,
-        store: Store,
+        store: RecordStore,
         kind: str,
         decode: type[Request],
         *,

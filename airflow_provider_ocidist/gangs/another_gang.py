@@ -11,11 +11,11 @@ from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunStatus
 
 MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
-"""Causes after which a try makes the gang anew, on other machines."""
+"""Causes after which a try makes the gang again, on other machines."""
 
 
 class GangToReplace(Exception):
-    """The gang has lost a machine, and may be made anew in this try. Not for users: the waiting task catches it."""
+    """The gang has lost a machine, and may be made again in this try. Not for users: the waiting task catches it."""
 
 
 def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:

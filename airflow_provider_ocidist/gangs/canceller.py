@@ -12,11 +12,12 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
-from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.pauses import pause_after
-from airflow_provider_ocidist.model.run import RunRef, RunStatus
+from airflow_provider_ocidist.model.run import Ending, RunRef, RunStatus
 
 END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
@@ -121,6 +122,12 @@ def end_unless_claimed(backend: Backend, ref: RunRef, try_number: int, log: Task
         return
     backend.cancel(ref)
     log.info("%s: cancelled because its task was killed", ref.key.name)
+
+
+def given_up(why: BaseException, since: float) -> Ending:
+    """Return the ending of a gang whose task gives up for this reason, at a Unix time."""
+    message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
+    return Ending(cause=Cause.SERVICE, message=message, since=since)
 
 
 def _claimed_by(backend: Backend, ref: RunRef) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import now_at
 from airflow_provider_ocidist.errors import Cause, JobFileError, Problem
-from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import masked
 from airflow_provider_ocidist.model.refusal import NO_MACHINE, Refusal

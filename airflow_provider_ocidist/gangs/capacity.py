@@ -16,7 +16,7 @@ MOST_DOUBLINGS = 10
 """Most doublings of the pause, enough to reach the longest."""
 
 
-def pause_after(failures: int) -> float:
+def pause_between_requests(failures: int) -> float:
     """Return the seconds to wait after so many failures in a row: doubling from a minute to half an hour."""
     return min(FIRST_PAUSE * 2.0 ** min(max(failures - 1, 0), MOST_DOUBLINGS), LONGEST_PAUSE)
 
@@ -46,7 +46,7 @@ class CapacitySearch:
     def next_at(self, now: float) -> float | None:
         """Return when to ask again after a failure at `now`; None when it is time to give up."""
         left = self.give_up_at - now
-        return None if left < FIRST_PAUSE else now + min(pause_after(self.failures), left)
+        return None if left < FIRST_PAUSE else now + min(pause_between_requests(self.failures), left)
 
 
 class AnotherCandidate(Exception):

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, GoOnWithout, Replace, Succeed
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
-from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
@@ -85,19 +86,31 @@ class Drilled:
     """Nodes in whose place others were made, in all tries."""
 
 
+class DrillStopped(Exception):
+    """A drill was ended from outside, and its nodes with it."""
+
+
 def carry_out(
-    backend: Backend, job: TrainingJob, run_id: str, fault: Fault | None, log: TaskLog, *, tries: int
+    backend: Backend,
+    job: TrainingJob,
+    run_id: str,
+    fault: Fault | None,
+    log: TaskLog,
+    *,
+    tries: int,
+    stop: threading.Event | None = None,
 ) -> Drilled:
     """Train the job once; a failed try is followed by the next at once, as Airflow does after its `retry_delay`.
 
-    Raises BackendError. Whatever ends this function early ends the nodes too.
+    Raises BackendError; DrillStopped when `stop` is set. Whatever ends this function early ends the nodes too.
     """
+    stop = stop or threading.Event()
     key = RunKey(dag_id=f"drill-{job.name}", run_id=run_id, task_id=str(fault or "undisturbed"))
     armed = replace(job, env={**job.env, **({DRILL_VARIABLE: str(fault)} if fault else {})})
     began = time.monotonic()
     done: list[Try] = []
     while not done or (done[-1].failure and len(done) < tries):
-        done.append(_one_try(backend, armed, key, log, try_number=len(done) + 1, tries=tries))
+        done.append(_one_try(backend, armed, key, log, stop, try_number=len(done) + 1, tries=tries))
     return Drilled(
         fault=fault,
         tries=len(done),
@@ -112,13 +125,20 @@ def carry_out(
 
 
 def _one_try(
-    backend: Backend, job: TrainingJob, key: RunKey, log: TaskLog, *, try_number: int, tries: int
+    backend: Backend,
+    job: TrainingJob,
+    key: RunKey,
+    log: TaskLog,
+    stop: threading.Event,
+    *,
+    try_number: int,
+    tries: int,
 ) -> Try:
-    submitter = GangSubmitter(backend, job, log, None, threading.Event())
+    submitter = GangSubmitter(backend, job, log, None, stop)
     record = submitter.submit_or_end(key, try_number, tries - 1)
     watch = Watch(backend, record, log)
     try:
-        failure = _ended(watch, log)
+        failure = _ended(watch, log, stop)
     except BaseException:
         backend.cancel(watch.record.ref)
         raise
@@ -126,7 +146,7 @@ def _one_try(
     return _seen(watch, failure)
 
 
-def _ended(watch: Watch, log: TaskLog) -> str | None:
+def _ended(watch: Watch, log: TaskLog, stop: threading.Event) -> str | None:
     """Wait until a gang has ended; return why it failed, None for a success."""
     with LeaseKeeper().keeping(watch):
         while True:
@@ -141,7 +161,8 @@ def _ended(watch: Watch, log: TaskLog) -> str | None:
                     change_nodes(watch, change, log)
                 case _:
                     pass
-            time.sleep(watch.pause(LOOK_INTERVAL))
+            if stop.wait(watch.pause(LOOK_INTERVAL)):
+                raise DrillStopped
 
 
 def _seen(watch: Watch, failure: str | None) -> Try:

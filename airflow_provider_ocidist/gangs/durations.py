@@ -35,7 +35,7 @@ def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
     """Return the record after a look; `elapsed` is in seconds since the look before, 0 for a watcher's first."""
     record = with_members(record, status)
     known = {each.of: each for each in record.unchanged}
-    marks = _marks(record, status.only(record.members))
+    marks = [*_marks(record, status.only(record.members)), *_beats(record, status)]
     found = [_after(known.get(mark.of), mark, elapsed) for mark in marks]
     if not status.reports_readable:
         # An unreadable report is neither silence nor a heartbeat.
@@ -82,7 +82,7 @@ class _Mark:
 
 
 def _after(before: Unchanged | None, mark: _Mark, elapsed: float) -> Unchanged:
-    text = f"{zlib.crc32(mark.text.encode()):08x}"
+    text = _digest(mark.text)
     if before is None or before.mark != text:
         return Unchanged(of=mark.of, mark=text)
     if not mark.is_newest:
@@ -90,10 +90,16 @@ def _after(before: Unchanged | None, mark: _Mark, elapsed: float) -> Unchanged:
     return replace(before, seconds=before.seconds + before.unread + elapsed, unread=0.0)
 
 
+def _digest(text: str) -> str:
+    # Most marks have no text of their own, and share this one.
+    return f"{zlib.crc32(text.encode()):08x}" if text else "00000000"
+
+
 def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
     alive = [each for each in status.nodes if not each.state.terminal]
     if alive and any(_has_failed(each, record, status) for each in status.nodes):
-        yield _Mark(FAILURE, "")
+        # What fails after the others went on without a node is a failure of its own.
+        yield _Mark(FAILURE, " ".join(map(str, record.members)))
     if alive and all(each.state is NodeState.ENDING for each in alive):
         yield _Mark(ENDING, " ".join(str(each.rank) for each in alive))
     if has_begun(record) or all(each.state is NodeState.RUNNING for each in status.nodes):
@@ -102,15 +108,19 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
             yield _Mark(WAITING, "")
     if is_fewer(record):
         yield _Mark(FEWER, f"{record.members} {len(record.ref.replaced)}")
+    if status.reports_readable and _is_training(status):
+        text = " ".join(_movement(each) for each in status.nodes)
+        yield _Mark(PROGRESS, text, all(each.report_is_newest for each in status.nodes))
+
+
+def _beats(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
+    """Yield the heartbeats of all nodes, also of those that take no part."""
     if not status.reports_readable:
         return
     for each in status.nodes:
         reports = record.expects.reports or each.report is not None
         if each.state is NodeState.RUNNING and reports:
             yield _Mark(node(each.rank), each.beat or "")
-    if _is_training(status):
-        text = " ".join(_movement(each) for each in status.nodes)
-        yield _Mark(PROGRESS, text, all(each.report_is_newest for each in status.nodes))
 
 
 def _has_failed(each: NodeStatus, record: RunRecord, status: RunStatus) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
-from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.gangs.attempt_notes import noted_in
+from airflow_provider_ocidist.gangs.canceller import given_up
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
 from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
@@ -203,3 +208,28 @@ def _may_live(attempt: Attempt, try_number: int) -> bool:
 
 def _is_of_a_later_try(attempt: Attempt, try_number: int) -> bool:
     return attempt.tries is not None and attempt.tries.try_number > try_number
+
+
+def cancel_noted(
+    reach: Callable[[str | None], Backend],
+    key: RunKey,
+    try_number: int,
+    why: BaseException,
+    notes: TaskStateStore | None,
+    log: TaskLog,
+) -> list[str]:
+    """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts.
+
+    `reach` returns the backend of a kind; of None, the usual one.
+    """
+    noted = noted_in(notes, None, log)
+    homes = Homes(_first_of([each.place.backend for each in noted], reach), reach, log)
+    return cancel_earlier(homes, key, None, noted, given_up(why, time.time()), try_number)
+
+
+def _first_of(kinds: Iterable[str], reach: Callable[[str | None], Backend]) -> Backend:
+    """Return the first backend of these kinds that can be connected, else the usual one."""
+    for kind in kinds:
+        with contextlib.suppress(Exception):
+            return reach(kind)
+    return reach(None)

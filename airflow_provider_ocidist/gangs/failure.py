@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.diagnose.symptoms import symptom_of
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import node_of
+from airflow_provider_ocidist.gangs.diagnoses import node_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunRecord, RunStatus

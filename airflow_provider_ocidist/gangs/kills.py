@@ -25,12 +25,11 @@ from airflow_provider_ocidist.errors import (
     StorageError,
     refusal_in,
 )
-from airflow_provider_ocidist.gangs.canceller import end_unless_claimed
+from airflow_provider_ocidist.gangs.canceller import end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
-from airflow_provider_ocidist.model.masking import masked_text
-from airflow_provider_ocidist.model.run import Ending, RunRef
+from airflow_provider_ocidist.model.run import RunRef
 
 HANDLER_PATIENCE = 1.5
 """Seconds that a signal handler waits for the cancel: the interrupted thread needs some of the 5 s before SIGKILL."""
@@ -44,13 +43,11 @@ GIVE_UP_PAUSE = 15.0
 """Seconds between two of these cancels."""
 FIRST_PAUSE = 10.0
 """Seconds between the first refusal and the next request."""
-REFUSALS = (401, 403, 404)
-"""Statuses that may come from the credentials, or from a passing fault, and not from the request itself."""
 
 
 def may_pass(error: BackendError) -> bool:
     """Whether an error may pass: its reason is neither the request itself, nor running nodes, nor a later try."""
-    if error.status_code in REFUSALS:
+    if error.is_refused:
         return True
     return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
 
@@ -173,8 +170,7 @@ def end_before_giving_up(
     By the service or by a stop request, whichever can be reached.
     Raises nothing: `why` is about to be raised. If neither is reached for ten minutes, the lease ends the gang.
     """
-    message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
-    ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
+    ending = given_up(why, time.time())
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
     if backend.directories.claimed_by(ref) > try_number:
         log.info("%s is left running: a later try of its task owns it", ref.key.name)

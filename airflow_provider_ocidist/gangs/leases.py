@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 RENEWALS = 6
 """Number of renewals per lease: five may fail before the nodes end."""
-ATTEMPTS = 60
+REFUSED_RENEWALS = 60
 """Number of attempts per lease while the store refuses: more than renewals, yet no load on a store that is down."""
 AT_A_TIME = 6
 """Most renewals that are sent side by side."""
@@ -33,6 +33,8 @@ class Renewals:
 
     A failed renewal is no reason to stop waiting: the nodes count down only while they can read the store.
     """
+
+    __slots__ = ("_backend", "_clock", "_due", "_warn")
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Renewals:
             self._backend.directories.renew(record.ref)
         except Exception as error:  # noqa: BLE001 - whatever it is, the nodes need the next one
             self._warn("%s; will renew the lease (limits.lease) later", error)
-            self._due = self._clock() + record.lease / ATTEMPTS
+            self._due = self._clock() + record.lease / REFUSED_RENEWALS
             return False
         self._due = began + record.lease / RENEWALS
         return True

@@ -12,6 +12,9 @@ MOST_IDS = 2000
 """Most ids of recently logged lines in a saved cursor: 80 KB."""
 
 
+_NOTHING: Mapping[int, float] = {}
+
+
 class LogFollower:
     """Yields each log line of a gang once, though lines may arrive late and out of order.
 
@@ -30,19 +33,22 @@ class LogFollower:
     LATEST = 900.0
     """Seconds after which a late line of a silent node is no longer searched for."""
 
+    __slots__ = ("_from", "_looked_at", "_newest", "_seen", "_unread_from")
+
     def __init__(self, since: Sequence[float]) -> None:
         self._from = tuple(since)
         self._newest = list(since)
-        self._seen: tuple[dict[str, float], ...] = tuple({} for _ in since)
+        self._seen: dict[int, dict[str, float]] = {}
+        """Times of the lines that were returned lately, by rank and id."""
         self._looked_at: float | None = None
-        self._unread_from: dict[int, float] = {}
+        self._unread_from: Mapping[int, float] = _NOTHING
 
     @classmethod
     def after(cls, saved: LogCursor) -> Self:
         """Return a follower that continues at the cursor of another process."""
         follower = cls(saved.since)
         follower._newest = list(saved.newest)
-        follower._seen = tuple(dict(lines) for lines in saved.lines)
+        follower._seen = {rank: dict(lines) for rank, lines in enumerate(saved.lines) if lines}
         return follower
 
     def to_save(self, try_number: int) -> LogCursor:
@@ -50,7 +56,7 @@ class LogFollower:
         since = [
             max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
         ]
-        seen = [(time, id_, rank) for rank, ids in enumerate(self._seen) for id_, time in ids.items()]
+        seen = [(time, id_, rank) for rank, ids in self._seen.items() for id_, time in ids.items()]
         recent = sorted(each for each in seen if each[0] > since[each[2]])
         if len(recent) > MOST_IDS:
             # Never beyond the newest logged line of a node: one may be far behind another that writes much.
@@ -66,6 +72,11 @@ class LogFollower:
     def is_behind(self) -> bool:
         """Whether the last look left lines for the next one."""
         return bool(self._unread_from)
+
+    @property
+    def reached(self) -> tuple[Mapping[int, float], tuple[float, ...]]:
+        """How far it has come, of the unread lines too: it gets no further while this stays the same."""
+        return dict(self._unread_from), self.cursor
 
     @property
     def cursor(self) -> tuple[float, ...]:
@@ -100,16 +111,16 @@ class LogFollower:
         ]
         new = []
         for line in lines:
-            seen = self._seen[line.rank]
+            seen = self._seen.setdefault(line.rank, {})
             if line.time > self._from[line.rank] and line.time >= oldest[line.rank] and line.id not in seen:
                 seen[line.id] = line.time
                 self._newest[line.rank] = max(self._newest[line.rank], line.time)
                 new.append(line)
         if self._begins(self.RECHECK_EVERY, now):
-            for seen, newest in zip(self._seen, self._newest, strict=True):
-                _forget_before(seen, newest - self.OVERLAP)
+            for rank, seen in self._seen.items():
+                _forget_before(seen, self._newest[rank] - self.OVERLAP)
         self._looked_at = now
-        self._unread_from = dict(unread_from or {})
+        self._unread_from = dict(unread_from) if unread_from else _NOTHING
         return new
 
     def _begins(self, period: float, now: float) -> bool:

@@ -8,6 +8,8 @@ from airflow_provider_ocidist.model.run import RunStatus
 class Pace:
     """Training steps per second over the last minute."""
 
+    __slots__ = ("_seen",)
+
     WINDOW = 60.0
 
     def __init__(self) -> None:

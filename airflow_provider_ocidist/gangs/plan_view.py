@@ -14,10 +14,10 @@ LONGEST_TEXT = 200
 LEFT_OUT = "left out: `ocidist plan` shows it"
 
 
-def readable(plan: Plan, room: int, candidates: Sequence[str] = ()) -> str:
+def readable(plan: Plan, room: int, candidates: Sequence[str] = (), cost: str = "") -> str:
     """Return a plan as YAML of at most `room` characters: long texts are left out first, then the request bodies.
 
-    `candidates`: what each of the job's candidates changes.
+    `candidates`: what each of the job's candidates changes; `cost`: what the job can use at most.
     """
     import yaml
 
@@ -28,6 +28,7 @@ def readable(plan: Plan, room: int, candidates: Sequence[str] = ()) -> str:
                 "summary": f"{plan.key.name} on {plan.backend}, {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'}",
                 "names": naming(plan),
                 **({"candidates": list(candidates)} if candidates else {}),
+                **({"cost": cost} if cost else {}),
                 "topology": plan.topology,
                 "reason": plan.reason,
                 "code": plan.code,

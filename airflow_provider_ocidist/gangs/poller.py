@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.gangs.decisions import Action, Wait
+from airflow_provider_ocidist.gangs.actions import Action, Wait
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
-from airflow_provider_ocidist.gangs.watch import RENEW_EVERY, Watch, look_together
+from airflow_provider_ocidist.gangs.shared_look import look_together
+from airflow_provider_ocidist.gangs.watch import RENEW_EVERY, Watch
 from airflow_provider_ocidist.model.run import RunRef
 
 log = logging.getLogger(__name__)
@@ -128,9 +129,7 @@ class Poller:
         """Return the next action for a gang, once there is one; `interval`: seconds between two looks."""
         loop = asyncio.get_running_loop()
         published: asyncio.Future[ActionOrError] = loop.create_future()
-        followed = self.follow(
-            watch, interval, lambda outcome: loop.call_soon_threadsafe(_settle, published, outcome)
-        )
+        followed = self.follow(watch, interval, _Settling(published))
         try:
             return await published
         finally:
@@ -255,6 +254,15 @@ def _shortest(due: Iterable[Followed]) -> float:
     return min(each.interval for each in due)
 
 
-def _settle(published: asyncio.Future[ActionOrError], outcome: ActionOrError) -> None:
-    if not published.done():
-        published.set_result(outcome)
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """Publishes an outcome to a coroutine, from another thread."""
+
+    published: asyncio.Future[ActionOrError]
+
+    def __call__(self, outcome: ActionOrError) -> None:
+        self.published.get_loop().call_soon_threadsafe(self._settle, outcome)
+
+    def _settle(self, outcome: ActionOrError) -> None:
+        if not self.published.done():
+            self.published.set_result(outcome)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, near
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs import durations
-from airflow_provider_ocidist.gangs.decisions import GoOnWithout, Replace
-from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.gangs.actions import GoOnWithout, Replace
+from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 
@@ -19,6 +20,9 @@ def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> b
 
     Else the next look is due after a pause: the nodes that go on with fewer report it only once they have saved.
     """
+    if isinstance(change, Replace) and change.first_ends:
+        end_silent(watch, change.failures, log)
+        return False
     if isinstance(change, Replace):
         return replace_lost(watch, change.failures, log)
     go_on_without(watch, change.change, log)
@@ -31,6 +35,17 @@ def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> None:
     try:
         # The task's log shows it once the nodes do.
         near(watch.backend, ref).directories.go_on_without(ref, change)
+    except BackendError as error:
+        log.warning("%s; will ask again", error)
+
+
+def end_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
+    """End nodes that take no part; the service calls them alive. May be repeated."""
+    ref = watch.record.ref
+    log.warning("%s: it is ended, and asked for again", "; ".join(each.message for each in failures))
+    try:
+        backend = ReplacesNodes.of(near(watch.backend, ref))
+        backend.end_nodes(ref, [each.rank for each in failures if each.rank is not None])
     except BackendError as error:
         log.warning("%s; will ask again", error)
 
@@ -50,7 +65,7 @@ def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> boo
         now = replaces.current(ref)
         if now.replaced == ref.replaced:
             if waited_for and not backend.directories.launch_again(now, failures):
-                return _given_up(watch, "its nodes are to end")
+                return _leave_unreplaced(watch, "its nodes are to end")
             now = replaces.replace_nodes(now, failures)
         backend.gangs.renew(now)
     except BackendError as error:
@@ -60,7 +75,7 @@ def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> boo
             return False
         if not error.retryable:
             log.warning("%s; the lost node is not replaced", error)
-            return _given_up(watch, str(error))
+            return _leave_unreplaced(watch, str(error))
         log.warning("%s; the lost node is replaced later", error)
         return False
     _follow(watch, now, log)
@@ -79,7 +94,7 @@ def catch_up(watch: Watch, log: TaskLog) -> None:
         _follow(watch, now, log)
 
 
-def _given_up(watch: Watch, why: str) -> bool:
+def _leave_unreplaced(watch: Watch, why: str) -> bool:
     watch.record = replace(watch.record, irreplaceable=why)
     return False
 

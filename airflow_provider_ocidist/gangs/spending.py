@@ -69,7 +69,7 @@ def foretold(like: RunStatus, now: float, nodes: int, price: float | None) -> Sp
     if not spans:
         return None
     took = max(end for _, end in spans) - min(begun for begun, _ in spans)
-    if not all(node.state is NodeState.SUCCEEDED for node in like.nodes):
+    if not all(node.state is NodeState.SUCCEEDED for node in like.of_members.nodes):
         progress = like.progress
         if progress is None or None in (progress.step, progress.steps, progress.step_time):
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,20 +18,19 @@ from airflow_provider_ocidist.errors import (
     Overtaken,
     StillAlive,
 )
+from airflow_provider_ocidist.gangs.actions import Fail, Succeed
 from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
-from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.candidates import Candidates
-from airflow_provider_ocidist.gangs.decisions import Fail, Succeed, decide
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
-from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
-from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.run import (
-    Ending,
     NodeState,
     Plan,
     RunKey,
@@ -159,6 +157,8 @@ class GangSubmitter:
         taken += [
             each.key.attempt for each in known if each.key == plan.key and not each.place.is_that_of(plan)
         ]
+        if not taken and self._is_called_off(plan, known):
+            taken = [attempt]
         key = replace(key, attempt=max(attempt, *(each + 1 for each in taken)) if taken else attempt)
         return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], try_number)
 
@@ -187,7 +187,7 @@ class GangSubmitter:
             draft = self._plan(key, Tries(try_number=try_number, max_tries=key.generation))
         except JobFileError:
             draft = None
-        noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
+        noted, ending = noted_in(self._notes, draft, self._log), given_up(why, time.time())
         place, homes = Place.of(draft) if draft else None, Homes(self._backend, self._reach, self._log)
         if prepared:
             homes.prepare(each.place.backend for each in noted)
@@ -288,10 +288,10 @@ class GangSubmitter:
         if any(attempt.key == ref.key and _was_called_off(attempt, plan) for attempt in known):
             return False
         if not any(ref.run_ids):
-            return True
+            return not self._is_called_off(ref, known)
         (status,) = self._backend.status([ref])
         self._note_refusal(ref, known, status)
-        states = [node.state for node in status.nodes if node.run_id]
+        states = [node.state for node in status.of_members.nodes if node.run_id]
         if NodeState.ENDING in states:
             # The earlier try was killed, and cancelled the gang.
             return False
@@ -306,10 +306,14 @@ class GangSubmitter:
             if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
                 return False
         elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
-            # Of a gang that went on with fewer nodes, the others do not count.
             return isinstance(action, Succeed)
         self._log.info("found %s of an earlier attempt", ref.key.name)
         return True
+
+    def _is_called_off(self, gang: Plan | RunRef, known: Sequence[Attempt]) -> bool:
+        """Return whether nodes of an attempt that has none would end at once: a try that gave up has called it off."""
+        begun = any(attempt.key == gang.key for attempt in known)
+        return begun and self._backend.directories.stop_requested(gang)
 
     def _note_refusal(self, ref: RunRef, known: Sequence[Attempt], status: RunStatus) -> None:
         """Record that the service had no machine for a gang, if the try that requested it died before it saw that."""
@@ -335,36 +339,6 @@ class GangSubmitter:
 
     def _note(self, attempts: Sequence[Attempt]) -> None:
         note(self._notes, attempts)
-
-
-def cancel_noted(
-    reach: Callable[[str | None], Backend],
-    key: RunKey,
-    try_number: int,
-    why: BaseException,
-    notes: TaskStateStore | None,
-    log: TaskLog,
-) -> list[str]:
-    """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts.
-
-    `reach` returns the backend of a kind; of None, the usual one.
-    """
-    noted = noted_in(notes, None, log)
-    homes = Homes(_first_of([each.place.backend for each in noted], reach), reach, log)
-    return cancel_earlier(homes, key, None, noted, _given_up(why), try_number)
-
-
-def _first_of(kinds: Iterable[str], reach: Callable[[str | None], Backend]) -> Backend:
-    """Return the first backend of these kinds that can be connected, else the usual one."""
-    for kind in kinds:
-        with contextlib.suppress(Exception):
-            return reach(kind)
-    return reach(None)
-
-
-def _given_up(why: BaseException) -> Ending:
-    message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
-    return Ending(cause=Cause.SERVICE, message=message, since=time.time())
 
 
 def _given_way(latest: Attempt, living: Sequence[RunRef], try_number: int) -> Overtaken:

@@ -34,7 +34,7 @@ from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import Expectations, NodeState, NodeStatus, RunRecord, RunStatus
 
-SHORT = 60.0
+SHORT_RUN = 60.0
 """Seconds of a training that is so short that, without visible progress, it probably did nothing."""
 
 
@@ -230,7 +230,7 @@ def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Succes
     )
     if record.expects.training:
         return GangFailure(Cause.USER, f"{nothing}, or set require_training: false")
-    return Success(nothing) if took < SHORT else Success()
+    return Success(nothing) if took < SHORT_RUN else Success()
 
 
 def _has_progress(reports: list[NodeReport]) -> bool:

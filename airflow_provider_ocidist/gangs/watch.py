@@ -1,69 +1,42 @@
-"""One look at a gang, or at many together: state, new log lines, progress, next action. No Airflow."""
+"""Watch: looks at one gang again and again: what is new is logged, and the next action decided. No Airflow."""
 
 from __future__ import annotations
 
-import logging
-import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.base import Backend, LogPart
 from airflow_provider_ocidist.backends.capabilities import CountsMissing, EndsLeftovers, near, now_at
-from airflow_provider_ocidist.errors import (
-    BackendError,
-    CancelFailed,
-    Cause,
-    GaveUp,
-    StorageError,
-    refusal_in,
-)
-from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Action, Cancel, Wait, decide, unread
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, GaveUp, StorageError, refusal_in
+from airflow_provider_ocidist.gangs.actions import Action, Cancel, Wait
+from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, decide, unread
 from airflow_provider_ocidist.gangs.durations import observe
+from airflow_provider_ocidist.gangs.gang_log import GangLog
 from airflow_provider_ocidist.gangs.leases import Renewals
-from airflow_provider_ocidist.gangs.log_follower import LogFollower
-from airflow_provider_ocidist.gangs.pace import Pace
-from airflow_provider_ocidist.gangs.spending import Spending
-from airflow_provider_ocidist.gangs.status_line import status_line
+from airflow_provider_ocidist.gangs.limits import past_deadline
+from airflow_provider_ocidist.gangs.shared_look import look_together
+from airflow_provider_ocidist.gangs.spending_log import SpendingLog
+from airflow_provider_ocidist.gangs.task_log import RareWarnings, TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
-from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import Phase
-from airflow_provider_ocidist.model.run import (
-    Ending,
-    RunRecord,
-    RunStatus,
-    TrainingResult,
-)
-
-log = logging.getLogger(__name__)
+from airflow_provider_ocidist.model.run import Ending, RunRecord, RunStatus, TrainingResult
 
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
 """Phases of a node whose end is looked for more often."""
 NEAR_THE_END_INTERVAL = 1.0
 """Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
-SAME_WARNING_AFTER = 60.0
-"""Seconds after which the same warning is logged again."""
 UNFORESEEN = 3
 """Number of consecutive looks with an unforeseen error after which the caller gets it."""
 LAST_LINES_AFTER = 2.0
 """Seconds after the end of a run in which its last lines can be found."""
 LAST_LINES_PATIENCE = 60.0
 """Seconds for which a failing service is asked for the last lines."""
-SPENDING_EVERY = 600.0
-"""Seconds between two log lines about what a run has used."""
 RENEW_EVERY = 30.0
 """Least seconds between two readings of new credentials after refusals."""
-
-
-class TaskLog(Protocol):
-    """The methods common to Airflow's and the standard library's loggers."""
-
-    def info(self, msg: Any, /, *args: Any) -> Any: ...
-
-    def warning(self, msg: Any, /, *args: Any) -> Any: ...
 
 
 class Watch:
@@ -75,12 +48,14 @@ class Watch:
         record: RunRecord,
         logger: TaskLog,
         *,
+        gang_log: GangLog | None = None,
         leaves_the_end: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leaves_the_end`: if the decision is not Wait, the new log lines are left to the caller that acts on it.
+        """`gang_log`: takes the nodes' lines and states; None: `logger` does. `clock` never jumps; its
+        zero does not matter.
 
-        `clock` never jumps; its zero does not matter.
+        `leaves_the_end`: if the decision is not Wait, the new log lines are left to the caller that acts on it.
         """
         self.backend = backend
         self.record = record
@@ -92,24 +67,16 @@ class Watch:
         """Function that reads the connection again after a refusal; None: the poller does that for all its watches."""
         self.status: RunStatus | None = None
         self._log = logger
-        self.follower = LogFollower(record.logs_since)
+        self._gang_log = gang_log or GangLog(logger, record.logs_since)
         self._renewals = Renewals(backend, logger.warning)
-        self._said: str | None = None
-        self._logged: str | None = None
-        self._has_lines = False
-        self._warned = ("", 0.0)
+        self._warnings = RareWarnings(logger)
         self._unforeseen = 0
         self.refusal: BackendError | None = None
         """Refusal that the service returned to the last request, if any."""
         self._asked_at: float | None = None
         """Time of the last unanswered request, by `clock`; None: the service has answered since."""
         self._renewed_at = -RENEW_EVERY
-        self._pace = Pace()
-        self.spending: Spending | None = None
-        """Node-hours and cost of the run up to the last look."""
-        self.on_spending: Callable[[Spending], object] = lambda _: None
-        """Function that takes them whenever they are logged."""
-        self._spending_noted_at = clock()
+        self.spending_log = SpendingLog(logger, clock)
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
         """Take over an earlier process's refusals; its last look was at least `seconds` ago."""
@@ -168,8 +135,8 @@ class Watch:
             return action
         if part is not None:
             self._take(part, read_at)
-        self._say_progress(status)
-        self._note_spending(status, at)
+        self._gang_log.take_status(status)
+        self.spending_log.add(status, at, self.record.ref.price)
         return action
 
     def _elapsed(self) -> float:
@@ -206,7 +173,9 @@ class Watch:
             now = time.time()
             try:
                 at = now_at(self.backend)
-                (part,) = self.backend.logs_of([(self.record.ref, self.follower.since(at, again=True))])
+                follower = self._gang_log.follower
+                (part,) = self.backend.logs_of([(self.record.ref, follower.since(at, again=True))])
+                reached = follower.reached
                 self._take(part, at)
             except Exception as error:  # noqa: BLE001 - the outcome is decided
                 passes = isinstance(error, BackendError) and error.retryable
@@ -215,22 +184,21 @@ class Watch:
                     return
                 self.warn("%s; waiting for the last lines", error, now)
                 continue
-            if not self.follower.is_behind:
+            if not self._gang_log.follower.is_behind:
                 return
-            give_up_at = time.monotonic() + LAST_LINES_PATIENCE
+            if self._gang_log.follower.reached != reached:
+                give_up_at = time.monotonic() + LAST_LINES_PATIENCE
+            elif time.monotonic() > give_up_at:
+                self._log.warning("the last lines of some nodes cannot be read; their own logs have them")
+                return
 
     def lines_since(self, now: float) -> list[float]:
         """Return the time from which to read the lines of each node at `now`, both by the service's clock."""
-        return self.follower.since(now)
+        return self._gang_log.follower.since(now)
 
     def warn(self, message: str, error: Exception, now: float) -> None:
         """Log a warning, unless the same was logged a moment ago: an outage lasts many looks."""
-        # After the first bracket comes the id of the request, which always differs.
-        subject = str(error).partition(" (")[0]
-        said, at = self._warned
-        if subject != said or now - at >= SAME_WARNING_AFTER:
-            self._warned = (subject, now)
-            self._log.warning(message, error)
+        self._warnings.warn(message, error, now)
 
     def after_failure(self, error: BackendError, now: float) -> Action | Exception:
         """Return the action, or the error, after a look without the gang's state: one refusal ends nothing."""
@@ -256,12 +224,11 @@ class Watch:
 
     def _past_deadline(self, now: float) -> Cancel | None:
         """Return Cancel past the deadline: the nodes find a stop request even if the service does not answer."""
-        record = self.record
-        if record.deadline is None or now < record.deadline or record.ending is not None:
+        finding = past_deadline(self.record, now) if self.record.ending is None else None
+        if finding is None:
             return None
-        limit = record.deadline - record.ref.submitted_at
-        message = f"not finished within {limit:.0f} s (limits.max_runtime or the task's execution_timeout)"
-        return Cancel(Ending(cause=Cause.DEADLINE, message=message, since=now))
+        cause, message = finding
+        return Cancel(Ending(cause=cause, message=message, since=now))
 
     def _note_answer(self) -> None:
         self._asked_at = self.refusal = None
@@ -326,127 +293,14 @@ class Watch:
     @property
     def spent(self) -> dict[str, Any]:
         """The node-hours of the gang up to the last look, and their cost, for XCom."""
-        return self.spending.to_json() if self.spending else {}
+        spending = self.spending_log.newest
+        return spending.to_json() if spending else {}
 
     def result(self, warning: str | None) -> dict[str, Any]:
         """Return the result of a gang that has succeeded, for XCom: the same to its task and to sensors."""
         assert self.status is not None
         return {**TrainingResult.of(self.record, self.status, warning).to_json(), **self.spent}
 
-    def write_line(self, line: LogLine) -> None:
-        """Log a line of a node."""
-        self._log.info("[node %d] %s", line.rank, masked_text(line.text))
-
-    def _note_spending(self, status: RunStatus, at: float) -> None:
-        """Log what the run has used, and will have used at this pace; every ten minutes, and at the end."""
-        self._pace.add(status, at)
-        self.spending = Spending.of(
-            status, at, self.record.ref.price, None if status.ended else self._pace.remaining(status)
-        )
-        if self.spending.spent.node_seconds <= 0:
-            return
-        now = self._clock()
-        due_at = self._spending_noted_at + (0.0 if status.ended else SPENDING_EVERY)
-        if now >= due_at:
-            self._spending_noted_at = math.inf if status.ended else now
-            self._log.info("%s", self.spending)
-            try:
-                self.on_spending(self.spending)
-            except Exception as error:  # noqa: BLE001 - a metric is no reason to end a gang
-                self._log.warning("the metrics of what the run has used could not be published: %s", error)
-
-    def write_status(self, status: RunStatus, said: str) -> None:
-        """Log that the gang's state has changed; `said` is one line for a person."""
-        if self._has_lines and status.progress and status.progress.printed:
-            # The program's own lines already show the step.
-            said = status_line(status, with_step=False)
-        if said == self._logged:
-            return
-        self._logged = said
-        self._log.info("%s", said)
-
     def _take(self, part: LogPart, now: float) -> None:
-        self._pass_on(self.follower.take(part.lines, now, part.unread_from))
-
-    def _pass_on(self, lines: Sequence[LogLine]) -> None:
-        for line in lines:
-            self.write_line(line)
-        if lines:
-            self._has_lines = True
-            self.record = replace(self.record, logs_since=self.follower.cursor)
-
-    def _say_progress(self, status: RunStatus) -> None:
-        said = status_line(status)
-        if said != self._said:
-            self._said = said
-            self.write_status(status, said)
-
-
-@dataclass(frozen=True, slots=True)
-class PollResult:
-    """What a look at several gangs has found."""
-
-    outcomes: tuple[Action | Exception, ...]
-    """Outcomes in the order of the gangs; an exception if another request cannot help."""
-    trouble: BackendError | None = None
-    """Error of the service; it slows the poller down if it may pass or concerns the states."""
-    unanswered: bool = False
-    """Whether the service did not return the state of some gangs."""
-
-
-def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> PollResult:
-    """Look at gangs of one backend in as few calls as it allows; an error of one does not affect the others."""
-    outcomes: dict[Watch, Action | Exception] = {}
-    statuses: dict[Watch, RunStatus] = {}
-    lines: dict[Watch, LogPart] = {}
-    trouble: BackendError | None = None
-    unanswered = False
-    for group in _grouped(watches, _compartment):
-        try:
-            statuses.update(zip(group, backend.status([watch.record.ref for watch in group]), strict=True))
-        except BackendError as error:
-            trouble, unanswered = error, True
-            outcomes.update((watch, watch.after_failure(error, now)) for watch in group)
-        except Exception as error:
-            log.exception("the states of %d gangs could not be read", len(group))
-            outcomes.update((watch, watch.after_unforeseen(error, now)) for watch in group)
-    # The service stamps the lines: where this machine's clock is ahead of its, the last ones would be passed over.
-    read_at = now_at(backend, now)
-    for group in _grouped(statuses, _log_place):
-        try:
-            found = backend.logs_of([(watch.record.ref, watch.lines_since(read_at)) for watch in group])
-            lines.update(zip(group, found, strict=True))
-        except BackendError as error:
-            trouble = error
-            for watch in group:
-                watch.warn("%s; the log lines will follow later", error, now)
-        except Exception as error:
-            log.exception("the log lines of %d gangs could not be read", len(group))
-            for watch in group:
-                watch.warn("its log lines could not be read (%s); will try again", error, now)
-    for watch, status in statuses.items():
-        outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now, read_at)
-    return PollResult(tuple(outcomes[watch] for watch in watches), trouble, unanswered)
-
-
-def _attempt(work: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return work(*args)
-    except Exception as error:  # noqa: BLE001 - the look at the others continues
-        return error
-
-
-def _grouped(watches: Iterable[Watch], key: Callable[[Watch], Hashable]) -> list[list[Watch]]:
-    groups: dict[Hashable, list[Watch]] = {}
-    for watch in watches:
-        groups.setdefault(key(watch), []).append(watch)
-    return list(groups.values())
-
-
-def _compartment(watch: Watch) -> Hashable:
-    return watch.record.ref.compartment_id
-
-
-def _log_place(watch: Watch) -> Hashable:
-    ref = watch.record.ref
-    return ref.compartment_id, ref.log_group_id, ref.log_id
+        if self._gang_log.take_lines(part, now):
+            self.record = replace(self.record, logs_since=self._gang_log.follower.cursor)

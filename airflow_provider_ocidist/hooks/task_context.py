@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.gangs.watch import TaskLog
+    from airflow_provider_ocidist.gangs.task_log import TaskLog
     from airflow_provider_ocidist.hooks.oci import OciHook
     from airflow_provider_ocidist.model.job import TrainingJob
     from airflow_provider_ocidist.model.run import RunKey, RunRef

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob
 PLACE = "backend.candidates"
 THE_SAME_EVERYWHERE = ("kind", "candidates")
 """Keys that no candidate may change: its gang is watched, ended and read as the others are."""
-MOST = 20
+MOST_CANDIDATES = 20
 """Most candidates, since each is planned, and looked up, before a gang is created."""
 
 
@@ -56,8 +56,8 @@ def _changes(change: Mapping[str, Any], number: int) -> Iterator[Problem]:
 
 
 def _too_many(number: int) -> Iterator[Problem]:
-    if number == MOST:
-        yield Problem(f"{PLACE}.{number}", f"is one too many: {MOST} are allowed")
+    if number == MOST_CANDIDATES:
+        yield Problem(f"{PLACE}.{number}", f"is one too many: {MOST_CANDIDATES} are allowed")
 
 
 def _moved(problem: Problem, number: int, change: Mapping[str, Any]) -> Problem | None:

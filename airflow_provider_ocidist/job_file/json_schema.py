@@ -19,7 +19,7 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.job_file.schema import hints_of, is_optional, metadata_of, plain_of, required_of
 from airflow_provider_ocidist.model.job import Above, AtLeast, Duration, TrainingJob
 
-FILE = Path(__file__).with_name("job.schema.json")
+SCHEMA_FILE = Path(__file__).with_name("job.schema.json")
 JINJA = {"$ref": "#/definitions/Jinja"}
 TEXT = {"$ref": "#/definitions/Text"}
 SIMPLE = {
@@ -180,4 +180,4 @@ def schema_text() -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

@@ -19,7 +19,7 @@ from airflow_provider_ocidist.launchers.base import (
 from airflow_provider_ocidist.launchers.deepspeed import HOSTS, host_list
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
-SHORT = {
+SHORT_OPTIONS = {
     "np": "np",
     "n": "np",
     "c": "np",
@@ -61,7 +61,7 @@ class Mpirun(Launcher):
         return {HOSTS: host_list(placement), **ssh.files(placement)}
 
     def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
-        given = {SYNONYMS.get(flag, flag) for flag in given_flags(options.args, SHORT)}
+        given = {SYNONYMS.get(flag, flag) for flag in given_flags(options.args, SHORT_OPTIONS)}
         ours = {
             "np": str(placement.world_size),
             "hostfile": file_in(placement, HOSTS),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from airflow_provider_ocidist.launchers.base import Launcher, Placement, ProcessFailure, program_command
+from airflow_provider_ocidist.launchers.exit_status import exit_status
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 LOOK_INTERVAL = 0.1
@@ -95,8 +96,7 @@ def _pass_on(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    code = run_processes(arguments[1:], int(arguments[0]), os.environ)
-    return code if code >= 0 else 128 - code
+    return exit_status(run_processes(arguments[1:], int(arguments[0]), os.environ))
 
 
 LAUNCHER = Python()

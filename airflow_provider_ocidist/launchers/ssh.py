@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.launchers.base import Placement
 
 TOOLS = ("ssh", "sshd", "ssh-keygen")
-KEY = "key"
+KEY_FILE = "key"
 LOOK_INTERVAL = 0.1
 """Seconds between two looks for the end of the session."""
 SERVER = "/usr/sbin/sshd"
@@ -93,7 +93,7 @@ def serving(placement: Placement, command: Sequence[str]) -> list[str]:
 
 def make_key(folder: Path) -> str:
     """Make this node's key, unless an earlier launch has; return its public half."""
-    path = folder / KEY
+    path = folder / KEY_FILE
     if not path.exists():
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
     return path.with_suffix(".pub").read_text().strip()
@@ -118,7 +118,7 @@ def serve(folder: Path, command: Sequence[str]) -> int:
 
 def _run(command: Sequence[str], folder: Path) -> int:
     environ = {**os.environ, "PDSH_SSH_ARGS_APPEND": f"-F {folder / 'ssh_config'}"}
-    return _as_status(subprocess.Popen(command, env=environ).wait())
+    return _exit_status(subprocess.Popen(command, env=environ).wait())
 
 
 def _await_session(server: subprocess.Popen[bytes], folder: Path) -> int:
@@ -142,7 +142,7 @@ def session(folder: Path) -> int:
     command = ["/bin/sh", "-c", os.environ["SSH_ORIGINAL_COMMAND"]]
     signal.signal(signal.SIGTERM, lambda *_: None)  # it is for the command, which shares our process group
     _write_private(folder / "session.group", str(os.getpgrp()))
-    code = _as_status(subprocess.Popen(command, env=node["environment"]).wait())
+    code = _exit_status(subprocess.Popen(command, env=node["environment"]).wait())
     _write_private(folder / "ended", str(code))
     return code
 
@@ -155,7 +155,8 @@ def _pass_on(folder: Path, number: int) -> None:
         (folder / "ended").write_text(str(128 + number))
 
 
-def _as_status(code: int) -> int:
+def _exit_status(code: int) -> int:
+    """Return the same as `exit_status`, which a plain script cannot import."""
     return code if code >= 0 else 128 - code
 
 

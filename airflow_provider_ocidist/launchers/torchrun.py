@@ -19,7 +19,7 @@ from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 STATIC_FLAGS = ("master-addr", "master-port", "node-rank")
 """Flags that only the static rendezvous uses: any of them selects it."""
-SHORT = {"r": "redirects", "t": "tee"}
+SHORT_OPTIONS = {"r": "redirects", "t": "tee"}
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s*: (\d+)(?: \(local_rank: (\d+)\))?.*?exitcode\s*: (-?\d+)",
     re.DOTALL,
@@ -51,7 +51,7 @@ class Torchrun(Launcher):
         return kept_logs(options.args, placement)
 
     def hides_output(self, options: LauncherOptions) -> bool:
-        given = given_flags(options.args, SHORT)
+        given = given_flags(options.args, SHORT_OPTIONS)
         return bool(_streams(given, "redirects")) and not _streams(given, "tee")
 
     def main_node(self, options: LauncherOptions, placement: Placement) -> int:
@@ -72,7 +72,7 @@ class Torchrun(Launcher):
 
 def kept_logs(args: Sequence[str], placement: Placement) -> str | None:
     """Return where torchrun keeps its processes' output, if the flags request it."""
-    given = given_flags(args, SHORT)
+    given = given_flags(args, SHORT_OPTIONS)
     if not (_streams(given, "redirects") or _streams(given, "tee")):
         return None
     return given.get("log-dir") or file_in(placement, "logs")

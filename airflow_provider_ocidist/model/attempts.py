@@ -148,7 +148,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
 
 
 def _begins_anew(end: End | None, now: Tries) -> bool:
-    """Whether the task was cleared, or its DAG run made anew, since an end, though `max_tries` is the same."""
+    """Whether the task was cleared, or its DAG run made again, since an end, though `max_tries` is the same."""
     if end is not None and end.final:
         return True
     if end is None or not end.succeeded or end.try_number is None:

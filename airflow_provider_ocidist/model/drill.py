@@ -35,6 +35,10 @@ class FaultKind(StrEnum):
     """One byte of the newest stored checkpoint is changed; then as kill-node."""
 
 
+OF_PROCESSES = (FaultKind.KILL_RANK, FaultKind.FREEZE_RANK, FaultKind.FULL_DISK)
+"""Faults of the processes of the training."""
+
+
 class When(StrEnum):
     """The moment of a node's life at which a fault is injected."""
 
@@ -44,7 +48,7 @@ class When(StrEnum):
     SAVING = "saving"
     """A new entry has appeared in the checkpoint folder."""
     UPLOADING = "uploading"
-    """The agent reads an entry of the checkpoint folder, to upload it."""
+    """The node's files of a checkpoint are in the store, and its manifest is not."""
     RESTORING = "restoring"
     """Another launch begins; one training process is killed first, so that there is one."""
 
@@ -138,11 +142,9 @@ def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
     )
     if needs and job.checkpoints is None:
         return f"{fault}: the job has no section 'checkpoints'"
-    if fault.when is When.RESTORING and fault.kind not in (
-        FaultKind.KILL_NODE,
-        FaultKind.KILL_AGENT,
-        FaultKind.FREEZE_NODE,
-    ):
+    if fault.kind is FaultKind.CORRUPT_CHECKPOINT and fault.when in (When.RENDEZVOUS, When.RESTORING):
+        return f"{fault}: the newest checkpoint is changed while the training runs; use corrupt-checkpoint@training"
+    if fault.when is When.RESTORING and fault.kind in OF_PROCESSES:
         return f"{fault}: while it restores, a node has no training process; use kill-node or kill-agent"
     if fault.kind is FaultKind.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
         return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"

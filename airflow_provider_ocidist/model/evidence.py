@@ -11,7 +11,7 @@ REFUSALS_NEEDED = 5
 REFUSED_FOR = 900.0
 """Seconds from the first of these refusals to the last."""
 REFUSED_AT_ALL_FOR = 3600.0
-"""Seconds without an answer, with refusals of changing kinds or a connection that cannot be read anew."""
+"""Seconds without an answer, with refusals of changing kinds or a connection that cannot be read again."""
 UNANSWERED_FOR = 86_400.0
 """Seconds without an answer, whether it was refused or not: the longest outage of the service that is waited out."""
 LONGEST_PAUSE = 120.0
@@ -44,7 +44,7 @@ class Unanswered:
     refused_in_all: int = 0
     """Number of refusals of any kind."""
     renewed: bool = False
-    """Whether the credentials were read anew since the first refusal."""
+    """Whether the credentials were read again since the first refusal."""
 
     def failed(self, seconds: float) -> Self:
         """Count a transient fault, `seconds` after the last request. It neither refuses nor clears anything."""
@@ -63,7 +63,7 @@ class Unanswered:
         return self.failed(seconds) if refusal is None else self.refused(refusal, seconds)
 
     def with_new_credentials(self) -> Self:
-        """Record that the credentials were read anew."""
+        """Record that the credentials were read again."""
         return replace(self, renewed=True) if self.refusals else self
 
     @property

@@ -174,6 +174,10 @@ class Output:
         return self.uri if "$" not in self.uri else self.uri.partition("$")[0].rpartition("/")[0]
 
 
+PVC_SCHEME = "pvc://"
+"""Beginning of a mount's source in a PersistentVolumeClaim of the namespace: `pvc://claim/folder`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mount:
     """Storage that the platform mounts on every node."""
@@ -232,7 +236,8 @@ class Checkpoints:
     resume_after_clear: bool = False
     """Whether a cleared task resumes from the checkpoints that it had before, as long as it has none of its own."""
     start_from: str = ""
-    """URI of another run's checkpoint, to resume from as long as this task has none of its own; empty: start anew."""
+    """URI of another run's checkpoint, to resume from as long as this task has none of its own; empty: train from
+    the beginning."""
     required: bool = True
     """Whether a run that wrote no checkpoint is a failure."""
 

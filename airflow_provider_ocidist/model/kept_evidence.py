@@ -10,7 +10,7 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 
-KEY = "ocidist_evidence"
+EVIDENCE_KEY = "ocidist_evidence"
 """Key of the evidence in Airflow's task state store (3.3)."""
 
 
@@ -52,20 +52,20 @@ NOTHING = Kept()
 def read(notes: TaskStateStore | None, subject: str) -> Kept:
     """Return the saved evidence of a subject: one try of a task and what it waits for."""
     try:
-        found = notes.get(KEY) if notes is not None else None
+        found = notes.get(EVIDENCE_KEY) if notes is not None else None
         if isinstance(found, dict) and found.get("subject") == subject:
             return codec.decode(Kept, found["kept"])
-    except Exception:  # noqa: BLE001 - Airflow's, or written by another version: evidence begins anew
+    except Exception:  # noqa: BLE001 - Airflow's, or written by another version: evidence begins again
         return NOTHING
     return NOTHING
 
 
 def write(notes: TaskStateStore | None, subject: str, kept: Kept) -> bool:
-    """Save it; return whether that worked: otherwise the evidence begins anew."""
+    """Save it; return whether that worked: otherwise the evidence begins again."""
     if notes is None:
         return False
     try:
-        notes.set(KEY, {"subject": subject, "kept": codec.encode(kept)})
+        notes.set(EVIDENCE_KEY, {"subject": subject, "kept": codec.encode(kept)})
     except Exception:  # noqa: BLE001 - Airflow's
         return False
     return True

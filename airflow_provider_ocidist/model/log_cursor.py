@@ -14,7 +14,7 @@ class LogCursor:
     """The position in the log of one try of a task: another process continues there, and neither loses nor repeats."""
 
     try_number: int = field(metadata=codec.key("number"))
-    """Number of the try; another try has a log of its own, which begins anew."""
+    """Number of the try; another try has a log of its own, which begins empty."""
     newest: tuple[float, ...]
     """Unix time of the newest line that was logged, by rank."""
     since: tuple[float, ...]

@@ -136,6 +136,8 @@ class Restart:
     known."""
     members: tuple[int, ...] = ()
     """Ranks of the nodes that take part from then on; empty: all."""
+    lost: tuple[int, ...] = ()
+    """Ranks of nodes that have ended at the service before: what still runs of one is to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +227,8 @@ class NodeReport:
     """Number of nodes of this rank that were lost before this one was made in their place."""
     predecessors: float = 0.0
     """Seconds that those nodes have run, all together."""
+    admits: bool = False
+    """Whether this node is about to ask for a launch with late nodes: one whose program succeeds waits for that."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
@@ -264,12 +268,11 @@ class StopRequest:
     """Restarts so far with the new one last, if the training is launched again; empty: the run ends."""
     hang: bool = False
     """Whether no node made progress, whatever the cause; then each node records the stacks of its processes."""
-    lost: tuple[int, ...] = ()
-    """Ranks of nodes that have ended at the service, and are replaced: what still runs of one is to end."""
 
-    def restarts_of(self, rank: int) -> tuple[Restart, ...]:
-        """Return the restarts in which a node takes part: none for one that is replaced."""
-        return () if rank in self.lost else self.restarts
+    def restarts_of(self, rank: int, launch: int) -> tuple[Restart, ...]:
+        """Return the restarts in which a node of this launch, from 0, takes part: none for one that is lost."""
+        # What was lost before is its predecessor.
+        return () if any(rank in each.lost for each in self.restarts[launch:]) else self.restarts
 
     def concerns(self, launch: int) -> bool:
         """Whether it ends the launch of this number, from 0."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
-from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart
 
 
 class NodeState(StrEnum):
@@ -62,6 +62,13 @@ class NodeStatus:
     def beat(self) -> str | None:
         """A value that changes with each heartbeat of the node; None: there was none yet."""
         return self.sign or (str(self.report.heartbeat_at) if self.report else None)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether it runs, and uploads what its program has left."""
+        return (
+            self.state is NodeState.RUNNING and self.report is not None and self.report.phase is Phase.SAVING
+        )
 
     @property
     def exit_code(self) -> int | None:
@@ -133,6 +140,11 @@ class RunStatus:
     def members(self) -> tuple[int, ...]:
         """Ranks of the nodes that take part, as far as they report it; empty: all."""
         return self.restarts[-1].members if self.restarts else ()
+
+    @property
+    def of_members(self) -> RunStatus:
+        """The state of the nodes that take part, as far as they report it."""
+        return self.only(self.members)
 
     @property
     def is_crash_loop(self) -> bool:

@@ -34,10 +34,10 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 
 from __future__ import annotations
 
-ATTEMPTS = "attempts"
-CHECKPOINTS = "checkpoints"
-REFUSALS = "refusals"
-COPIES = "copies"
+ATTEMPTS_FOLDER = "attempts"
+CHECKPOINTS_FOLDER = "checkpoints"
+REFUSALS_FOLDER = "refusals"
+COPIES_FOLDER = "copies"
 
 CODE_ARCHIVE = "code.zip"
 AGENT_ARCHIVE = "agent.zip"
@@ -45,10 +45,10 @@ NODES_FOLDER = "nodes"
 LOST_FOLDER = "lost"
 LEASE_FILE = "lease.json"
 STOP_FILE = "stop.json"
-CLAIM = "claim"
+CLAIM_FILE = "claim"
 LOG_CURSOR = "told.json"
 """Name of the cursor's file since the first version; a run may be older than its watchers."""
-COMMIT = "commit"
+COMMIT_FILE = "commit"
 WHEELS = "wheels"
 WHEELS_MANIFEST = "manifest.json"
 SHARDS = "shards"
@@ -59,7 +59,7 @@ STACKS = "stacks"
 SHARING_FOLDER = "sharing"
 
 
-def record_of(generation: int, attempt: int, place: str) -> str:
+def record_file(generation: int, attempt: int, place: str) -> str:
     """Return the file of an attempt's record in its task's folder; `place`: the digest of where its gang is."""
     return f"g{generation}-a{attempt}-{place}.json"
 
@@ -76,7 +76,7 @@ def order_in(name: str) -> tuple[int, int] | None:
     if not (generation.isdecimal() and attempt.isdecimal() and place.isalnum()):
         return None
     age = int(generation), int(attempt)
-    return age if name == record_of(*age, place) else None
+    return age if name == record_file(*age, place) else None
 
 
 def report_of(rank: int) -> str:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.hooks.ended_states import ENDED_STATES
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
-"""Final states of a task."""
 WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
 """Trigger rules under which no task runs after a failed one."""
 
@@ -90,7 +89,7 @@ class EndTrainingOperator(BaseOperator):
         from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 
         states = self._states(context)
-        living = sorted(f"{name} is {state}" for name, state in states.items() if state not in OVER)
+        living = sorted(f"{name} is {state}" for name, state in states.items() if state not in ENDED_STATES)
         if living:
             raise AirflowException(
                 f"{', '.join(living)}: a training task ends its own run when killed; put this task downstream of it"

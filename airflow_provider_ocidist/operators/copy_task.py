@@ -13,15 +13,16 @@ from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.integrations.lineage import lineage_of_copy
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.work_dir import COPIES
+from airflow_provider_ocidist.model.work_dir import COPIES_FOLDER
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.training_task import TrainingTask
 from airflow_provider_ocidist.operators.training_try import TrainingOperator
 from airflow_provider_ocidist.storage import copy_program, locations
-from airflow_provider_ocidist.storage.batch import Sides, copy_all
+from airflow_provider_ocidist.storage.batch import copy_all
 from airflow_provider_ocidist.storage.copy_items import CopyItem, read_items, rules_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.storage.survey import Sides
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -181,7 +182,7 @@ class CopyTask:
             raise JobFileError([Problem("work_dir", missing)], SUBJECT)
         ti = context["ti"]
         index = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
-        return locations.join(str(work_dir), COPIES, ti.dag_id, ti.run_id, ti.task_id, *index)
+        return locations.join(str(work_dir), COPIES_FOLDER, ti.dag_id, ti.run_id, ti.task_id, *index)
 
     def _report_of(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report that a node has written."""

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
 from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef, RunStatus

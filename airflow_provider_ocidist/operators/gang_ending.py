@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Overtaken
+from airflow_provider_ocidist.gangs.earlier_tries import cancel_noted
 from airflow_provider_ocidist.gangs.kills import (
     KILLED_PATIENCE,
     Backoff,
@@ -18,9 +19,9 @@ from airflow_provider_ocidist.gangs.kills import (
     killer_of,
 )
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.submission import GangSubmitter, cancel_noted
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
-from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 

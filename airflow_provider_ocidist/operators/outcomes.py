@@ -15,7 +15,8 @@ from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
-from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import is_final, training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
@@ -53,7 +54,7 @@ class TryOutcome:
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
         """Function that records the refusal of a gang's machines, and returns whether the job names others."""
         self.no_other_gang: Callable[[RunRef, Restart], str | None] = lambda *_: ""
-        """Function that returns why a failed gang is not made anew in this try, empty for no message; None: it is made
+        """Function that returns why a failed gang is not made again in this try, empty for no message; None: it is made
         anew."""
         self.lacks_capacity: Callable[[], bool] = lambda: False
         """Function that returns whether any machines that the job names may be free later."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
 from airflow_provider_ocidist.errors import BackendError, TrainingFailed
-from airflow_provider_ocidist.gangs.capacity import pause_after
+from airflow_provider_ocidist.gangs.capacity import pause_between_requests
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class TrainingRetries(RetryPolicy):
         if retry is Retry.AT_ONCE:
             return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
         if retry is Retry.WITH_TIME:
-            delay = timedelta(seconds=pause_after(try_number))
+            delay = timedelta(seconds=pause_between_requests(try_number))
             return RetryDecision.retry(delay, f"{cause}: looking again in {delay.total_seconds():.0f} s")
         return RetryDecision.default()
 

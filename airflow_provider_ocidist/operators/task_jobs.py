@@ -14,6 +14,7 @@ from jinja2 import TemplateError
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.gangs.candidates import Candidates, labels
 from airflow_provider_ocidist.gangs.plan_view import readable
+from airflow_provider_ocidist.gangs.spending import bound
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.hooks.task_context import mask_secrets
 from airflow_provider_ocidist.job_file import parsing
@@ -96,7 +97,7 @@ class TaskJob:
     def plans(self, job: TrainingJob) -> tuple[Plan, ...]:
         """Return the plans that are already made of this job, in the order of its choices.
 
-        They hold for the job with its code as well: that is written anew, to another folder.
+        They hold for the job with its code as well: that is written again, to another folder.
         """
         if self.planned is None:
             return ()
@@ -126,7 +127,7 @@ class TaskJob:
         mask_secrets(secrets_in(job.to_mapping()))
         self.planned, self._plans = (job, plans[0]), tuple(plans)
         room = conf.getint("core", "max_templated_field_length", fallback=4096)
-        return readable(plans[0], room, labels(job)[1:])
+        return readable(plans[0], room, labels(job)[1:], bound(job, plans[0].price))
 
     def read(self, arguments: JobArguments, render: Render) -> TrainingJob:
         """Return the job as arguments and file describe it. Raises as `job` does."""

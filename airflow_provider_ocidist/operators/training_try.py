@@ -13,10 +13,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs import another_gang
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
 from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.replacements import change_nodes
@@ -145,7 +145,7 @@ class TrainingTry:
             page = links.get(JobRunLink.xcom_key)
         return lineage_of_training(job, plan, self._ref, self.outcome.result, self.outcome.failure, page)
 
-    # machines
+    # one gang after the other
 
     def _until_capacity(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         while True:
@@ -189,45 +189,6 @@ class TrainingTry:
             )
         if self.stop.wait(pause):
             raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
-
-    def _has_another(self, ref: RunRef, cause: Cause, message: str) -> bool:
-        """Record that the service had no machines for a gang; return whether the job names others."""
-        if cause not in NO_MACHINE:
-            return False
-        return self._of_candidates(
-            lambda candidates: candidates.refuse(ref.key, ref.candidate, cause, message)
-        )
-
-    def _lacks_capacity(self) -> bool:
-        """Return whether any candidate was refused lately for want of capacity."""
-        key = task_context.key_of(self.context)
-        return self._of_candidates(lambda candidates: candidates.several and candidates.lacks_capacity(key))
-
-    def _no_other_gang(self, ref: RunRef, failure: Restart) -> str | None:
-        """Return why a gang that has failed is not made anew in this try; None: it is."""
-        try:
-            job = self._job()
-            if job.restarts == Restarts() or failure.cause not in another_gang.MADE_UP_FOR:
-                return ""
-            ends = self.connection.backend(ref.backend).gangs.ends(ref)
-        except (OcidistError, OSError) as error:
-            return f"the number of restarts so far cannot be read: {error}"
-        before = [end.failure for end in ends if end.failure and end.try_number == self._try_number]
-        return another_gang.why_no_gang(job.restarts, before, failure)
-
-    def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
-        try:
-            job = self._job()
-            backend = self.connection.backend(job.backend.kind)
-            return ask(Candidates(backend, job, self._log))
-        except (OcidistError, OSError) as error:
-            self._log.warning("other machines that the job names cannot be looked up: %s", error)
-            return False
-
-    def _search_of_try(self) -> CapacitySearch | None:
-        """Return this try's search for machines, with its time limit. Raises JobFileError."""
-        began = self.context["ti"].start_date
-        return _new_search(self._job(), began.timestamp(), self._deadline(began))
 
     # the beginning
 
@@ -322,7 +283,7 @@ class TrainingTry:
             watch = TaskWatch(backend, record, self._log, self._try_number)
             watch.reconnect = self.connection.reconnect
             owner = task_context.trigger_owner(self.context)
-            watch.on_spending = lambda spending: publish_spending(spending, owner)
+            watch.spending_log.publish = lambda spending: publish_spending(spending, owner)
             with self.ending.of_what_is_given_up(watch):
                 self.ending.leave_if_killed()
                 if not announced:
@@ -403,6 +364,47 @@ class TrainingTry:
             # Left out if None: a worker of an earlier version does not accept it.
             kwargs={"search": asdict(search)} if search else None,
         )
+
+    # other machines, and further gangs
+
+    def _has_another(self, ref: RunRef, cause: Cause, message: str) -> bool:
+        """Record that the service had no machines for a gang; return whether the job names others."""
+        if cause not in NO_MACHINE:
+            return False
+        return self._of_candidates(
+            lambda candidates: candidates.refuse(ref.key, ref.candidate, cause, message)
+        )
+
+    def _lacks_capacity(self) -> bool:
+        """Return whether any candidate was refused lately for want of capacity."""
+        key = task_context.key_of(self.context)
+        return self._of_candidates(lambda candidates: candidates.several and candidates.lacks_capacity(key))
+
+    def _no_other_gang(self, ref: RunRef, failure: Restart) -> str | None:
+        """Return why a gang that has failed is not made anew in this try; None: it is."""
+        try:
+            job = self._job()
+            if job.restarts == Restarts() or failure.cause not in another_gang.MADE_UP_FOR:
+                return ""
+            ends = self.connection.backend(ref.backend).gangs.ends(ref)
+        except (OcidistError, OSError) as error:
+            return f"the number of restarts so far cannot be read: {error}"
+        before = [end.failure for end in ends if end.failure and end.try_number == self._try_number]
+        return another_gang.why_no_gang(job.restarts, before, failure)
+
+    def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
+        try:
+            job = self._job()
+            backend = self.connection.backend(job.backend.kind)
+            return ask(Candidates(backend, job, self._log))
+        except (OcidistError, OSError) as error:
+            self._log.warning("other machines that the job names cannot be looked up: %s", error)
+            return False
+
+    def _search_of_try(self) -> CapacitySearch | None:
+        """Return this try's search for machines, with its time limit. Raises JobFileError."""
+        began = self.context["ti"].start_date
+        return _new_search(self._job(), began.timestamp(), self._deadline(began))
 
 
 def _new_search(job: TrainingJob, began: float, deadline: float | None) -> CapacitySearch | None:

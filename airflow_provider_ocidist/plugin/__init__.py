@@ -10,7 +10,7 @@ PREFIX = "/ocidist"
 # Without a leading slash: Airflow may run below a path, against which its pages resolve addresses.
 PAGE = "ocidist/"
 ICON = "ocidist/static/icon.svg"
-TASK = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+TASK_QUERY = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
 
 
 class TrainingPlugin(AirflowPlugin):
@@ -23,7 +23,7 @@ class TrainingPlugin(AirflowPlugin):
     external_views = [  # noqa: RUF012 - as Airflow declares it
         {
             "name": "Training",
-            "href": f"{PAGE}?{TASK}",
+            "href": f"{PAGE}?{TASK_QUERY}",
             "destination": "task_instance",
             "url_route": "training",
             "icon": ICON,

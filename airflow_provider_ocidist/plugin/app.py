@@ -23,8 +23,8 @@ from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
 from airflow_provider_ocidist.plugin.status_cache import Snapshot, StatusCache
 
-FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-TASK = "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
+UNCACHED = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+TASK_PATH = "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
 
 
 def may(entity: DagAccessEntity) -> Any:
@@ -102,7 +102,7 @@ def _may_read_xcoms(request: Request, user: BaseUser, dag_id: str) -> bool:
 
 
 def _serve_task(app: FastAPI, cache: StatusCache) -> None:
-    @app.get(TASK, dependencies=SEES_TASK)
+    @app.get(TASK_PATH, dependencies=SEES_TASK)
     async def task(task: TaskInPath) -> JSONResponse:
         record = await _record(task)
         snapshot = await cache.at(record.conn_id, record.ref) if record.ref else Snapshot()
@@ -111,13 +111,13 @@ def _serve_task(app: FastAPI, cache: StatusCache) -> None:
             lambda: _json(masked_messages(view.task_view(record, snapshot, time.time()), snapshot.secrets))
         )
 
-    @app.get(f"{TASK}/mapped", dependencies=SEES_TASK)
+    @app.get(f"{TASK_PATH}/mapped", dependencies=SEES_TASK)
     async def mapped(task: TaskInPath) -> JSONResponse:
         """Return the map indexes of a task, for a request without one."""
         found = await run_in_threadpool(records.mapped_indexes, task)
         return _json({"indexes": [{"map_index": index, "state": state} for index, state in found]})
 
-    @app.get(f"{TASK}/log", dependencies=SEES_TASK)
+    @app.get(f"{TASK_PATH}/log", dependencies=SEES_TASK)
     async def log(task: TaskInPath, rank: Annotated[int, Query(ge=0)]) -> JSONResponse:
         """Return the last lines of a node."""
         record = await _record(task)
@@ -136,4 +136,4 @@ async def _record(task: TaskId) -> TaskRecord:
 
 
 def _json(value: Any) -> JSONResponse:
-    return JSONResponse(value, headers=FRESH)
+    return JSONResponse(value, headers=UNCACHED)

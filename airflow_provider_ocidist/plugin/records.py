@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -26,6 +27,8 @@ _ID = re.compile(rf"(?:{_NAME})?")
 """Pattern of the services' ids, since they are inserted into searches; an id may be empty."""
 _JOB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?")
 """Pattern of the id of a gang, which becomes a part of a path: an OCID, a UUID, or a namespace and a name."""
+SHARING = ("pytorchjob", "trainjob", "runai")
+"""Homes whose nodes may meet in a mounted folder that the API server's machine has, too."""
 BUCKETS = ("oci://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
 """Beginnings of the URIs of object storage, where no place is a file on the API server's machine."""
 
@@ -153,7 +156,7 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
     """Return the reference in an XCom; None unless it is valid and this task's own.
 
     A user who may write XComs could otherwise read other runs through the API server. All other fields are replaced
-    by the service's before they are used.
+    by the service's before they are used; of these a path is only read below the connection's `work_dir`.
     """
     try:
         ref = RunRef.from_json(value)
@@ -169,11 +172,19 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
         )
     except (TypeError, ValueError, LookupError, AttributeError):
         return None
-    return ref if mine and are_ids and _are_in_buckets(places) and len(ref.run_ids) == ref.nodes else None
+    can_be = all(in_bucket(place) or (ref.backend in SHARING and place.startswith("/")) for place in places)
+    return ref if mine and are_ids and can_be and len(ref.run_ids) == ref.nodes else None
 
 
-def _are_in_buckets(places: Sequence[str]) -> bool:
-    return all(place.startswith(BUCKETS) for place in places)
+def in_bucket(place: str) -> bool:
+    return place.startswith(BUCKETS)
+
+
+def is_below(place: str, folder: str | None) -> bool:
+    """Whether a path is one of a mounted folder, whatever it looks like."""
+    if not folder or not folder.startswith("/"):
+        return False
+    return f"{posixpath.normpath(place)}/".startswith(f"{posixpath.normpath(folder)}/")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

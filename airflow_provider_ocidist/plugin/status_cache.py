@@ -22,13 +22,14 @@ from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, FoundCheckpoints
 from airflow_provider_ocidist.plugin.log_tail import LogTail, log_tail_of
+from airflow_provider_ocidist.plugin.records import in_bucket, is_below
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 K = TypeVar("K")
 
-FRESH = 2.0
+RUNNING_FRESH = 2.0
 """Seconds for which all requests share a look."""
 ENDED_FRESH = 60.0
 """Seconds for which a look at a gang that has ended is shared."""
@@ -40,7 +41,7 @@ CONNECTION_FRESH = 600.0
 """Seconds after which a connection is read again, so that its correction needs no restart of the API server."""
 THREADS = 4
 """Most threads of the API server that wait for the service."""
-REMEMBERED = 100
+MOST_REMEMBERED = 100
 """Most gangs, and most nodes with their last lines, that are kept; the least recently used are dropped."""
 
 
@@ -125,7 +126,9 @@ class StatusCache:
         ended = known.status is not None and known.status.ended and not known.problem
         try:
             return await watched.answer.get(
-                ENDED_FRESH if ended else FRESH, self._threads, lambda: self._look(conn_id, ref, watched)
+                ENDED_FRESH if ended else RUNNING_FRESH,
+                self._threads,
+                lambda: self._look(conn_id, ref, watched),
             )
         except asyncio.TimeoutError:
             return replace(known, problem=f"the service has not answered for {PATIENCE:.0f} s")
@@ -134,7 +137,9 @@ class StatusCache:
         """Return the last lines of a node; never raises."""
         answer = _remembered(self._tails, (conn_id, ref.key, ref.job_id, rank), lambda: _Shared(LogTail()))
         try:
-            return await answer.get(FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at))
+            return await answer.get(
+                RUNNING_FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at)
+            )
         except asyncio.TimeoutError:
             problem = f"no lines were read within {PATIENCE:.0f} s; see the log of the task"
             return replace(answer.value, problem=problem)
@@ -143,7 +148,7 @@ class StatusCache:
         before = watched.answer.value
         try:
             hook, backend = self._backend(conn_id, ref.backend)
-            known = self._known(backend, conn_id, ref)
+            known = self._known(hook, backend, conn_id, ref)
             ref = known.record.ref
             (status,) = backend.status([ref])
             watched.pace.add(status, time.time())
@@ -174,8 +179,8 @@ class StatusCache:
 
     def _tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
         try:
-            _, backend = self._backend(conn_id, ref.backend)
-            known = self._known(backend, conn_id, ref)
+            hook, backend = self._backend(conn_id, ref.backend)
+            known = self._known(hook, backend, conn_id, ref)
             if rank >= known.record.ref.nodes:
                 return LogTail(problem=f"there is no node {rank}")
             tail = log_tail_of(backend, known.record.ref, rank, ended_at or time.time())
@@ -185,8 +190,11 @@ class StatusCache:
             log.debug("%s: %s", ref.key.name, error, exc_info=True)
             return LogTail(problem=_in_words(error, conn_id))
 
-    def _known(self, backend: Backend, conn_id: str, ref: RunRef) -> _Known:
-        """Return the service's answer for the job that an XCom names. Raises RunNotFound for another task's."""
+    def _known(self, hook: OciHook, backend: Backend, conn_id: str, ref: RunRef) -> _Known:
+        """Return the service's answer for the job that an XCom names.
+
+        Raises RunNotFound for another task's, and for one whose files on this machine are not the connection's.
+        """
         place = conn_id, ref.job_id, ref.key.task_digest
         with self._lock:
             known = self._gangs.get(place)
@@ -198,6 +206,7 @@ class StatusCache:
                 f"the XCom `run` names {ref.job_id}, which is no job of this task",
                 cause=Cause.CONFIG,
             )
+        _require_own_places(hook, record.ref)
         known = _Known(record=record, secrets=frozenset(secrets_of_gang(backend, record.ref)))
         with self._lock:
             self._gangs.pop(place, None)
@@ -210,6 +219,16 @@ class StatusCache:
             backend = hook.backend(kind)
             self._connected[conn_id, kind] = (time.monotonic(), hook, backend)
         return hook, backend
+
+
+def _require_own_places(hook: OciHook, ref: RunRef) -> None:
+    """Raise RunNotFound where a gang's folders are on this machine, and not below the connection's `work_dir`."""
+    for place in filter(None, (ref.run_dir, ref.checkpoints_uri)):
+        if not in_bucket(place) and not is_below(place, hook.fields.get("work_dir")):
+            raise RunNotFound(
+                f"{place} is not below the connection's work_dir: the page reads no other files of its machine",
+                cause=Cause.CONFIG,
+            )
 
 
 def _in_words(error: Exception, conn_id: str) -> str:
@@ -227,6 +246,6 @@ def _remembered(known: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
         known[key] = make()
     known.move_to_end(key)
     found = known[key]
-    while len(known) > REMEMBERED:
+    while len(known) > MOST_REMEMBERED:
         known.popitem(last=False)
     return found

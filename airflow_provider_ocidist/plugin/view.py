@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, decide
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.gangs.spending import Spending, seconds_of, spans_of
+from airflow_provider_ocidist.hooks.ended_states import ENDED_STATES
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
@@ -25,9 +27,8 @@ from airflow_provider_ocidist.plugin.status_cache import Snapshot
 
 Json = dict[str, Any]
 
-OURS = ("DistributedTraining", "distributed_training")
+OUR_OPERATORS = ("DistributedTraining", "distributed_training")
 """Words in the class names of operators, and of the decorator, that start gangs."""
-ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 TAILS = 20
 """Most nodes whose last lines are sent along, those that failed first; the log of the others is requested."""
 
@@ -45,7 +46,7 @@ def task_view(record: TaskRecord, snapshot: Snapshot, now: float) -> Json:
         "failure": failure_of(record, snapshot, now),
         "restarts": restarts_of(record, snapshot),
         "warning": record.result.get("warning"),
-        "nodes": _nodes(record, status),
+        "nodes": _nodes(record, snapshot),
         "losses": losses_of(record, snapshot),
         "checkpoints": _checkpoints(record, snapshot),
         "outputs": list(status.outputs if status else record.result.get("outputs") or ()),
@@ -74,12 +75,14 @@ def run_row(record: TaskRecord) -> Json:
 
 def starts_gangs(operator: str | None) -> bool:
     """Whether an operator of this name is one of ours that starts training runs."""
-    return operator is not None and any(word in operator for word in OURS) and "Sensor" not in operator
+    return (
+        operator is not None and any(word in operator for word in OUR_OPERATORS) and "Sensor" not in operator
+    )
 
 
 def goes_on(record: TaskRecord, snapshot: Snapshot) -> bool:
     """Whether the content may still change."""
-    if record.state not in ENDED:
+    if record.state not in ENDED_STATES:
         return record.ref is not None or starts_gangs(record.operator)
     return record.ref is not None and snapshot.status is not None and not snapshot.status.ended
 
@@ -105,6 +108,7 @@ def _gang(ref: RunRef, snapshot: Snapshot, record: TaskRecord) -> Json:
         "identifier": words.identifier,
         "topology": ref.topology,
         "nodes": ref.nodes,
+        "members": list(members_of(record, snapshot)),
         "job_id": ref.job_id,
         "main_run_id": ref.main_run_id,
         "run_dir": ref.run_dir,
@@ -119,11 +123,14 @@ def _gang(ref: RunRef, snapshot: Snapshot, record: TaskRecord) -> Json:
 
 
 def _state(record: TaskRecord, status: RunStatus | None) -> str:
-    """Return the gang's state in one word: that of the nodes, or Airflow's if they were not seen."""
+    """Return the gang's state in one word: that of the nodes that take part, or Airflow's if they were not seen."""
     if status is None:
         return {"success": "SUCCEEDED", "failed": "FAILED"}.get(record.state or "", "UNKNOWN")
-    states = {node.state for node in status.nodes}
-    if status.ended:
+    members = status.of_members
+    states = {node.state for node in members.nodes}
+    if members.ended and not status.ended:
+        return "ENDING"
+    if members.ended:
         if states == {NodeState.SUCCEEDED}:
             return "SUCCEEDED"
         return "CANCELED" if NodeState.FAILED not in states and NodeState.CANCELED in states else "FAILED"
@@ -150,6 +157,14 @@ def restarts_of(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
     known = codec.encode(snapshot.status.restarts) if snapshot.status else record.result.get("restarts") or ()
     names = ("cause", "message", "rank", "step", "seconds")
     return [{name: each.get(name) for name in names} for each in known if isinstance(each, Mapping)]
+
+
+def members_of(record: TaskRecord, snapshot: Snapshot) -> tuple[int, ...]:
+    """Return the ranks of the nodes that take part, or did at the end; empty: all."""
+    if snapshot.status is not None:
+        return snapshot.status.members
+    known = [each for each in record.result.get("restarts") or () if isinstance(each, Mapping)]
+    return tuple(known[-1].get("members") or ()) if known else ()
 
 
 def failure_of(record: TaskRecord, snapshot: Snapshot, now: float) -> Json | None:
@@ -198,7 +213,16 @@ def _failure(published: Mapping[str, Any], status: RunStatus | None) -> Json:
     }
 
 
-def _nodes(record: TaskRecord, status: RunStatus | None) -> list[Json]:
+def _nodes(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
+    members = members_of(record, snapshot)
+    return [
+        {**node, "takes_part": not members or node.get("rank") in members}
+        for node in _known(record, snapshot)
+    ]
+
+
+def _known(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
+    status = snapshot.status
     if status is None:
         nodes = record.result.get("nodes") or ()
         return [dict(node) for node in nodes if isinstance(node, Mapping)]

@@ -74,7 +74,7 @@ class Waiting(BaseSensorOperator):
         if not self._poke_as_airflow_does(context):
             left = self._seconds_left(context)
             if left <= 0:
-                raise self._skip_or(self._too_late())
+                raise self._skip_if_soft(self._too_late())
             self.defer(trigger=self._wait.trigger(), method_name="resume", timeout=timedelta(seconds=left))
         return self._result
 
@@ -83,7 +83,7 @@ class Waiting(BaseSensorOperator):
         try:
             return bool(self.poke(context))
         except (AirflowSensorTimeout, AirflowTaskTimeout, AirflowFailException) as error:
-            raise self._skip_or(error) from error
+            raise self._skip_if_soft(error) from error
         except AirflowSkipException:
             raise
         except Exception as error:
@@ -94,7 +94,8 @@ class Waiting(BaseSensorOperator):
                 raise AirflowSkipException(f"{error}; skipped (never_fail)") from error
             raise
 
-    def _skip_or(self, error: BaseException) -> BaseException:
+    def _skip_if_soft(self, error: BaseException) -> BaseException:
+        """Return what to raise for an error: a skip where the sensor may not fail."""
         if self.soft_fail or self.never_fail:
             return AirflowSkipException(f"{error}; skipped (soft_fail)")
         return error

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.sensors.sensor_wait import SensorWait
 from airflow_provider_ocidist.triggers.storage import CheckpointLook, CheckpointTrigger

@@ -14,9 +14,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.backends.capabilities import OpensById
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed
+from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed
 from airflow_provider_ocidist.gangs.replacements import catch_up
-from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
@@ -27,6 +28,9 @@ from airflow_provider_ocidist.sensors.sensor_wait import SensorWait
 from airflow_provider_ocidist.triggers.training import DistributedTrainingTrigger
 
 log = logging.getLogger(__name__)
+
+NO_LIMIT = 1e9
+"""Seconds that never pass; infinity is no JSON."""
 
 
 class RunWait(SensorWait):
@@ -111,8 +115,11 @@ class RunWait(SensorWait):
             ref=ref,
             expects=Expectations(checkpoint=self._require_checkpoint, reports=self._has_agents(ref)),
             logs_since=(time.time(),) * ref.nodes,
-            # How often its owner replaces a node is for the owner to know.
+            # How often its owner replaces a node, how long it waits for that, and with how few it goes on, is for the
+            # owner to know.
             restarts=Restarts(node=1_000_000),
+            replace_timeout=NO_LIMIT,
+            min_nodes=1,
         )
 
     def _has_agents(self, ref: RunRef) -> bool:

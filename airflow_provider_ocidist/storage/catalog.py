@@ -153,12 +153,6 @@ def _older(found: Sequence[Item], than: float) -> list[Item]:
     return [item for item in found if item.saved_at is not None and item.saved_at <= than]
 
 
-def delete(store: Store, item: Item) -> None:
-    """Delete one folder, its manifest first, so that no half of it passes for whole. Raises StorageError."""
-    for name in sorted(item.files, key=lambda name: name != MANIFEST):
-        store.delete(item.files[name].name)
-
-
 def what_differs(store: Store, item: Item, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
     """Read every file of a published checkpoint, and return what differs from its manifest; None: nothing.
 

@@ -11,13 +11,14 @@ from airflow_provider_ocidist.backports import dataclass
 
 UNPROVED = "unproved"
 """Folder beside the published checkpoints for unproved entries; never a checkpoint itself."""
-UNFINISHED = (".tmp", ".part", ".partial", ".incomplete")
+UNFINISHED_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload")
+"""Endings of the names of entries that are still being written."""
 POINTERS = {"latest", "latest_universal", "latest_checkpointed_iteration.txt", "checkpoint"}
 """Names of small files that refer to a checkpoint beside them: DeepSpeed's, Megatron's, TensorFlow's."""
 OTHER_FOLDERS = {"lightning_logs", "logs", "runs", "wandb", "tensorboard", "mlruns", "__pycache__"}
 NEVER = {"py", "log", "csv", "tsv", "md", "sh", "lock", "out", "err", "png", "html"}
 """Extensions of files that are no checkpoints, whatever number is in their names."""
-WEIGHTS = {
+WEIGHTS_EXTENSIONS = {
     "pt",
     "pth",
     "ptz",
@@ -32,13 +33,25 @@ WEIGHTS = {
     "h5",
     "hdf5",
 }
-WEIGHTS |= {"tar", "gz", "zip", "msgpack", "onnx", "distcp", "model", "weights", "params", "nemo", "th"}
+WEIGHTS_EXTENSIONS |= {
+    "tar",
+    "gz",
+    "zip",
+    "msgpack",
+    "onnx",
+    "distcp",
+    "model",
+    "weights",
+    "params",
+    "nemo",
+    "th",
+}
 
 STEPS = {"step": 2, "steps": 2, "gstep": 3, "globalstep": 3, "iter": 1, "iters": 1, "iteration": 1, "ba": 1}
 STEPS |= {"iterations": 1, "it": 1, "update": 1, "updates": 1}
 """Words before a step, with a priority: of several in one name, the highest counts."""
 EPOCHS = {"epoch", "epochs", "ep"}
-SETTINGS = {
+SETTING_WORDS = {
     "warmup",
     "max",
     "min",
@@ -52,7 +65,7 @@ SETTINGS = {
     "every",
     "per",
 }
-SETTINGS |= {"lr", "decay", "stop", "of"}
+SETTING_WORDS |= {"lr", "decay", "stop", "of"}
 """Words that turn a following one into a setting: `max_steps=1000`."""
 GLOBAL = "global"
 MOST_DIGITS = 18
@@ -128,7 +141,7 @@ def place(name: str, pattern: str | None = None) -> Placed | None:
     `pattern`: a regular expression for whole names, whose groups `step` and `epoch` are taken; nothing else is a
     checkpoint then. Raises re.error when it is none.
     """
-    if not name or name.startswith(".") or name.endswith(UNFINISHED) or name == UNPROVED:
+    if not name or name.startswith(".") or name.endswith(UNFINISHED_ENDINGS) or name == UNPROVED:
         return None
     if pattern is not None:
         return _by_pattern(name, pattern)
@@ -191,7 +204,7 @@ class _Reading:
         ending = self.extension.rpartition(".")[2].lower()
         if ending in NEVER:
             return False
-        return not ending or ending in WEIGHTS or found.number is not None
+        return not ending or ending in WEIGHTS_EXTENSIONS or found.number is not None
 
     def _take_version(self) -> int | None:
         match = _VERSION.search(self.rest)
@@ -204,7 +217,7 @@ class _Reading:
         words = match["key"].lower().split("_")
         number = _whole(match["number"])
         start, end = (place - match.start() for place in match.span("number"))
-        if number is None or SETTINGS & set(words[:-1]):
+        if number is None or SETTING_WORDS & set(words[:-1]):
             return match[0]
         if words[-1] in EPOCHS:
             self.epochs.add(number)

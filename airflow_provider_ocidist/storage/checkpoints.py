@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.errors import CheckpointError, Fenced, StorageError, Unpublishable
+from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import place, published_folder
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of
-from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
-from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.locations import is_text, join, shown, unfinished_name
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.reuse import link_known
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
@@ -33,6 +35,12 @@ log = logging.getLogger(__name__)
 __all__ = ["MANIFEST", "CheckpointRef", "Manifest", "ManifestFile"]
 
 _REPLACE_TRIES = 100
+_WITHDRAWN_AGAIN_AFTER = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds before each further try to delete a manifest that was written too late."""
+
+
+Through = Callable[[Store, Callable[[str], Path], int], Store]
+"""Function that returns the store to read a checkpoint from, given its own, where each file will lie, and its bytes."""
 
 
 def publish(
@@ -46,36 +54,35 @@ def publish(
     loss: float | None = None,
     metrics: Mapping[str, float] | None = None,
     confirm: Callable[[], object] | None = None,
+    cancel: threading.Event | None = None,
     access: OciAccess | None = None,
 ) -> CheckpointRef:
     """Copy a checkpoint below a URI and publish it, as the newest of its attempt.
 
     `sequence` counts the attempt's checkpoints from 1, in the order of saving; `proof` says why this one is complete;
-    `confirm` is called when all files have arrived, and raises where they are not the proved ones. A published
-    checkpoint is never overwritten: a program with one name for all its checkpoints gets a folder for each. Raises
-    Fenced when a later attempt saves there, CheckpointError when there is no file or no place for it, StorageError
-    when it changes while it is read or cannot be sent.
+    `confirm` is called when all files have arrived, and raises where they are not the proved ones. Once `cancel` is
+    set, what is being sent is aborted. A published checkpoint is never overwritten: a program with one name for all its
+    checkpoints gets a folder for each. Raises Fenced when a later attempt saves there, CheckpointError when there is no
+    file or no place for it, StorageError when it changes while it is read or cannot be sent.
     """
     path = Path(folder_or_file)
     source, entries = _local_entries(path)
     stores = Stores(access)
     root = stores.open(uri)
-    fences.claim_place(root, fence)
+    _require_text(path, entries, root)
+    fences.advance_fence(root, fence)
     folder = _free_folder(root, path.name, step, fence, sequence)
     target = stores.open(join(uri, folder))
-    manifest = Manifest(
-        version=VERSION,
-        name=path.name,
-        step=step,
-        loss=loss,
-        created_at=time.time(),
-        files=_send(source, target, entries),
+    manifest = Manifest.of_save(
+        path.name,
+        _send(source, target, entries, cancel),
         single_file=path.is_file(),
-        generation=fence.generation,
-        attempt=fence.attempt,
+        step=step,
+        fence=fence,
         sequence=sequence,
         proof=proof,
-        metrics=metrics or {},
+        loss=loss,
+        metrics=metrics,
     )
     if confirm:
         confirm()
@@ -91,7 +98,12 @@ def reserve(
 
 
 def send_part(
-    folder: Path, uri: str, *, leave_out: Container[str] = (), access: OciAccess | None = None
+    folder: Path,
+    uri: str,
+    *,
+    leave_out: Container[str] = (),
+    cancel: threading.Event | None = None,
+    access: OciAccess | None = None,
 ) -> tuple[ManifestFile, ...]:
     """Copy one node's files of a checkpoint to the reserved place, and return them; raises as `publish`.
 
@@ -99,7 +111,9 @@ def send_part(
     """
     source, entries = _local_entries(folder)
     wanted = [entry for entry in entries if entry.name not in leave_out]
-    return _send(source, open_store(uri, access), wanted)
+    target = open_store(uri, access)
+    _require_text(folder, wanted, target)
+    return _send(source, target, wanted, cancel)
 
 
 def seal(
@@ -121,18 +135,8 @@ def seal(
     """
     stores = Stores(access)
     target = stores.open(uri)
-    manifest = Manifest(
-        version=VERSION,
-        name=name,
-        step=step,
-        loss=loss,
-        created_at=time.time(),
-        files=tuple(files),
-        generation=fence.generation,
-        attempt=fence.attempt,
-        sequence=sequence,
-        proof=proof,
-        metrics=metrics or {},
+    manifest = Manifest.of_save(
+        name, files, step=step, fence=fence, sequence=sequence, proof=proof, loss=loss, metrics=metrics
     )
     fault = fault_of(manifest, {entry.name: entry for entry in target.list()})
     if fault:
@@ -143,16 +147,27 @@ def seal(
 
 def _offer(root: Store, target: Store, manifest: Manifest) -> None:
     """Write the manifest, unless a later attempt saves there; withdraw it when one begins meanwhile."""
-    fences.claim_place(root, manifest.fence)
+    fences.advance_fence(root, manifest.fence)
     target.write(MANIFEST, manifest.to_json())
     try:
-        fences.claim_place(root, manifest.fence)
+        fences.advance_fence(root, manifest.fence)
     except Fenced:
-        target.delete(MANIFEST)
+        _withdraw(target)
         raise
     except StorageError as error:
         # It is published: a second try would only duplicate it.
-        log.warning("%s was published, but the claim of its folder cannot be read: %s", target.uri, error)
+        log.warning("%s was published, but the fence of its folder cannot be read: %s", target.uri, error)
+
+
+def _withdraw(target: Store) -> None:
+    """Delete the manifest of an attempt that was overtaken, with patience: nobody else knows that it is too late."""
+    for pause in _WITHDRAWN_AGAIN_AFTER:
+        try:
+            return target.delete(MANIFEST)
+        except StorageError as error:
+            log.warning("%s is published too late, and cannot be withdrawn yet: %s", target.uri, error)
+            time.sleep(pause)
+    return target.delete(MANIFEST)
 
 
 def next_sequence(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
@@ -216,12 +231,12 @@ def _verified(store: Store, ref_uri: str) -> tuple[Manifest, Mapping[str, Entry]
     return manifest, listed
 
 
-def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
+def fetch(uri: str, target: Path, access: OciAccess | None = None, *, through: Through | None = None) -> Path:
     """Fetch a checkpoint into a local folder, under its program's name for it, and return its path.
 
     An entry of that name is replaced, after every SHA-256 was verified; its files whose content is what was published
-    are not fetched again. Raises CheckpointError when the checkpoint is not complete or its content is not what was
-    published.
+    are not fetched again. `through` returns the store to read from. Raises CheckpointError when the checkpoint is not
+    complete or its content is not what was published.
     """
     store = open_store(uri, access)
     manifest, listed = _verified(store, uri)
@@ -231,7 +246,13 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
         if here:
             log.info("%d of %d files of %s are here already", len(here), len(manifest.files), shown(uri))
         wanted = [item for item in manifest.files if item.path not in here]
-        arrived = _copy(store, LocalStore(staging), [listed[item.path] for item in wanted])
+        size = sum(item.size for item in wanted)
+
+        def lies_at(name: str) -> Path:
+            return final if manifest.single_file else final / name
+
+        source = through(store, lies_at, size) if through else store
+        arrived = _copy(source, LocalStore(staging), [listed[item.path] for item in wanted])
         for item, copied in zip(wanted, arrived):
             if item.sha256 != copied.sha256:
                 raise CheckpointError(
@@ -242,15 +263,19 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
     return final
 
 
-def _copy(source: Store, target: Store, entries: Sequence[Entry]) -> list[Copied]:
+def _copy(
+    source: Store, target: Store, entries: Sequence[Entry], cancel: threading.Event | None = None
+) -> list[Copied]:
     # Late: few callers need the engine, all need the references.
     from airflow_provider_ocidist.storage.transfer import copy_entries
 
-    return copy_entries(source, target, entries)
+    return copy_entries(source, target, entries, cancel=cancel)
 
 
-def _send(source: Store, target: Store, entries: Sequence[Entry]) -> tuple[ManifestFile, ...]:
-    copied = _copy(source, target, entries)
+def _send(
+    source: Store, target: Store, entries: Sequence[Entry], cancel: threading.Event | None
+) -> tuple[ManifestFile, ...]:
+    copied = _copy(source, target, entries, cancel)
     return tuple(ManifestFile(path=item.name, size=item.size, sha256=item.sha256 or "") for item in copied)
 
 
@@ -267,12 +292,19 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
         )
     links = [name for name in source.skipped if (path / name).is_symlink() or (path / name).is_dir()]
     if links:
-        raise Unpublishable(f"{path} has links that lead out of it: {', '.join(links[:3])}", uri=str(path))
+        raise Unpublishable(f"{path} has links that lead out of it: {names_text(links)}", uri=str(path))
     if source.skipped:
-        log.warning("left out of %s, because they are not files: %s", path, ", ".join(source.skipped[:3]))
+        log.warning("left out of %s, because they are not files: %s", path, names_text(source.skipped))
     if any(entry.name == MANIFEST for entry in entries):
         raise Unpublishable(f"{path} contains a {MANIFEST} of its own: rename it", uri=str(path))
     return source, entries
+
+
+def _require_text(path: Path, entries: Sequence[Entry], target: Store) -> None:
+    """Raise Unpublishable for a name that the target cannot hold."""
+    odd = [name for name in (path.name, *(entry.name for entry in entries)) if not is_text(name)]
+    if odd and target.folder is None:
+        raise Unpublishable(f"the name {odd[0]!r} in {str(path)!r} is not UTF-8: rename it", uri=str(path))
 
 
 def _free_folder(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoint_names import place
 from airflow_provider_ocidist.storage.listing import by_folder, complete_in
@@ -17,16 +19,21 @@ NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
 MOST_MODELS = 2
 """Most names that differ only in their numbers and still name different models: `resnet18.pt`, `resnet50.pt`."""
 MOST = 8
-"""Most names without a number of which the newest version is kept: a program may use a new name each time."""
+"""Most names without a number, and most series with numbers, of which the newest is kept: a program may use a new name
+each time."""
 
 
 def companions(one: Manifest, manifests: Sequence[Manifest]) -> list[Manifest]:
     """Return a checkpoint's companions among all manifests, the newest first; of each series the newest.
 
     A companion has the same number or step in another series, as `optimizer_100.pt` and `model_100.pt`, or was saved
-    before under a name without a number, as `last.ckpt`: a program looks for that name.
+    before under a name without a number, as `last.ckpt`: a program looks for that name. Of a checkpoint that has no
+    number itself, as `best.pt`, the newest of each numbered series is one too: a program may resume from those only.
     """
-    return list(_companions(one, manifests))
+    found = [*_companions(one, manifests)]
+    seen = {_series(each.name) for each in (one, *found)}
+    found += islice(_numbered_series(one, manifests, seen), MOST)
+    return [each for each in manifests if any(each is other for other in found)]
 
 
 def _companions(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[Manifest]:
@@ -43,6 +50,17 @@ def _companions(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[Manife
         elif each.name in steady and unnumbered < MOST:
             seen.add(series)
             unnumbered += 1
+            yield each
+
+
+def _numbered_series(one: Manifest, manifests: Sequence[Manifest], seen: set[str]) -> Iterator[Manifest]:
+    """Yield the newest of each series with numbers that is not seen yet, where the one has no number itself."""
+    steady = _steady_names(manifests)
+    for each in manifests if _number(one.name) is None else ():
+        series = _series(each.name)
+        is_numbered = each.name not in steady and _is_numbered(each.name)
+        if is_numbered and series not in seen and each.fence <= one.fence:
+            seen.add(series)
             yield each
 
 
@@ -99,17 +117,30 @@ def _number(name: str) -> int | None:
     return placed.number if placed else None
 
 
+def _is_numbered(name: str) -> bool:
+    return _number(name) is not None or NUMBER.search(name) is not None
+
+
 def _numbers(name: str) -> set[int]:
     placed = place(name)
     return {number for number in (placed.step, placed.epoch) if number is not None} if placed else set()
 
 
-def companions_at(uri: str, reference: CheckpointRef, access: OciAccess | None = None) -> list[CheckpointRef]:
-    """Return a published checkpoint's companions. Raises StorageError when the place cannot be read."""
+def companions_at(
+    uri: str, reference: CheckpointRef, access: OciAccess | None = None, *, only: Fence | None = None
+) -> list[CheckpointRef]:
+    """Return a published checkpoint's companions; `only`: of one attempt.
+
+    Raises StorageError when the place cannot be read.
+    """
     store = open_store(uri, access)
     found = {item.ref(store): item.manifest for item in complete_in(store, by_folder(store.list()))}
     one = next((manifest for ref, manifest in found.items() if ref.uri == reference.uri), None)
     if one is None:
         return []
     belonging = companions(one, list(found.values()))
-    return [ref for ref, manifest in found.items() if any(manifest is each for each in belonging)]
+    return [
+        ref
+        for ref, manifest in found.items()
+        if only in (None, ref.fence) and any(manifest is each for each in belonging)
+    ]

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.transfer import MODES, CopyRules
 
-KEYS = ("source", "target", "include", "exclude", "mode", "verify", "delete_extra")
+ITEM_KEYS = ("source", "target", "include", "exclude", "mode", "verify", "delete_extra")
 FORM = '{"source": URI, "target": URI}'
 _TRUTH = {"true": True, "false": False}
 
@@ -126,9 +126,9 @@ def _problems_of_several(place: str, target: Any, rules: CopyRules) -> Iterator[
 
 def _key_problems(place: str, written: Mapping[Any, Any]) -> Iterator[Problem]:
     for key in written:
-        if key not in KEYS:
-            near = difflib.get_close_matches(str(key), KEYS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KEYS)}"
+        if key not in ITEM_KEYS:
+            near = difflib.get_close_matches(str(key), ITEM_KEYS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ITEM_KEYS)}"
             yield Problem(place, f"has the unknown key {key!r}: {hint}")
     for key in ("source", "target"):
         if key not in written:
@@ -151,7 +151,7 @@ def _fault(value: object) -> str | None:
 def _own_rules(place: str, written: Mapping[str, Any], rules: CopyRules) -> tuple[CopyRules, list[Problem]]:
     values: dict[str, Any] = {}
     problems = []
-    for key in KEYS[2:]:
+    for key in ITEM_KEYS[2:]:
         if key not in written:
             continue
         value, why = _rule(key, written[key])

@@ -15,8 +15,9 @@ from airflow_provider_ocidist.errors import CopyInterrupted, StorageError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.batch import Sides, copy_all
+from airflow_provider_ocidist.storage.batch import copy_all
 from airflow_provider_ocidist.storage.copy_items import CopyItem
+from airflow_provider_ocidist.storage.survey import Sides
 
 REPORT = "report.json"
 """File that is written to the working directory when all has arrived."""

@@ -104,3 +104,12 @@ def fault_of(manifest: Manifest, files: Mapping[str, Entry]) -> str | None:
         if found.size != item.size:
             return f"{item.path} has {found.size} bytes instead of {item.size}"
     return None
+
+
+def delete_folder(store: Store, files: Mapping[str, Entry]) -> None:
+    """Delete the files of one folder, its manifest first, so that no half of it passes for whole. Raises StorageError.
+
+    `files`: by their names relative to the folder.
+    """
+    for name in sorted(files, key=lambda name: name != MANIFEST):
+        store.delete(files[name].name)

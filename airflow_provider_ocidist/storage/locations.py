@@ -110,6 +110,22 @@ def safe_name(name: str) -> str:
     return name
 
 
+def text_name(name: str) -> str:
+    """Return a name that is text, as all places but local folders need it, else raise StorageError."""
+    if not is_text(name):
+        raise StorageError(f"refused the name {name!r}: it is not UTF-8, and only a local folder holds it")
+    return name
+
+
+def is_text(name: str) -> bool:
+    """Return whether a name can be written as UTF-8; a file may have any bytes for its name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def unfinished_name(name: str, key: str | None = None) -> str:
     """Return a name in the same folder for an unfinished file; no store lists such names.
 

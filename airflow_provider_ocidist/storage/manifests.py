@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from airflow_provider_ocidist.backports import dataclass
@@ -51,6 +52,36 @@ class Manifest:
     proof: str = ""
     """Proof that the checkpoint is whole; empty in version 1."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_save(
+        cls,
+        name: str,
+        files: Iterable[ManifestFile],
+        *,
+        single_file: bool = False,
+        step: int | None,
+        fence: Fence,
+        sequence: int,
+        proof: str,
+        loss: float | None,
+        metrics: Mapping[str, float] | None,
+    ) -> Manifest:
+        """Return the manifest of a checkpoint that is published now."""
+        return cls(
+            version=VERSION,
+            name=name,
+            step=step,
+            loss=loss,
+            created_at=time.time(),
+            files=tuple(files),
+            single_file=single_file,
+            generation=fence.generation,
+            attempt=fence.attempt,
+            sequence=sequence,
+            proof=proof,
+            metrics=metrics or {},
+        )
 
     @property
     def fence(self) -> Fence:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
     """Abort the unfinished uploads of a task's earlier attempts, and return their number.
 
-    `uri`: the folder of the task's checkpoints, which this attempt has claimed. Earlier ones publish nothing more
+    `uri`: the folder of the task's checkpoints, which this attempt has fenced. Earlier ones publish nothing more
     there. Never raises: an open upload only costs storage.
     """
     base, _, own = uri.rstrip("/").rpartition("/")

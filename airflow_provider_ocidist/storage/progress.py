@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from airflow_provider_ocidist.model.amounts import size_text, time_text
 from airflow_provider_ocidist.storage.transfer import TransferProgress
 
 
@@ -66,29 +67,15 @@ def describe(label: str, now: TransferProgress) -> str:
     """Return one line: `data: 12/40 files, 120 MB of 400 MB, 38 MB/s, 7 s left`."""
     parts = [
         f"{now.files_done}/{now.files_total} files",
-        f"{_size(now.bytes_done)} of {_size(now.bytes_total)}",
-        f"{_size(now.rate)}/s",
+        f"{size_text(now.bytes_done)} of {size_text(now.bytes_total)}",
+        f"{size_text(now.rate)}/s",
     ]
     if _is_done(now):
-        parts.append(f"done in {_time(now.seconds)}")
+        parts.append(f"done in {time_text(now.seconds)}")
     elif now.eta is not None:
-        parts.append(f"{_time(now.eta)} left")
+        parts.append(f"{time_text(now.eta)} left")
     return f"{label}: {', '.join(parts)}"
 
 
 def _is_done(now: TransferProgress) -> bool:
     return now.files_done == now.files_total
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

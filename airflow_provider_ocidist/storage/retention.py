@@ -14,7 +14,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import publishing_attempt
 from airflow_provider_ocidist.storage.companions import companions
-from airflow_provider_ocidist.storage.listing import Complete, by_folder, complete_in
+from airflow_provider_ocidist.storage.listing import Complete, by_folder, complete_in, delete_folder
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -77,7 +77,7 @@ def _best(manifests: Sequence[Manifest], best: Best | None) -> Sequence[Manifest
     if best is None:
         return ()
     values = ((each.metric(best.metric), each) for each in manifests)
-    known = [(value, each) for value, each in values if value is not None and not math.isnan(value)]
+    known = [(value, each) for value, each in values if value is not None and math.isfinite(value)]
     choose = min if best.mode == "min" else max
     # Both return the first of equal ones, which is the newest.
     return (choose(known, key=lambda item: item[0])[1],) if known else ()
@@ -90,7 +90,7 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
     Fenced, and deletes nothing more, once a later attempt saves there.
     """
     store = open_store(uri, access)
-    fences.claim_place(store, fence)
+    fences.advance_fence(store, fence)
     folders = by_folder(store.list())
     complete = complete_in(store, folders)
     if not complete:
@@ -99,8 +99,8 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
     doomed = [item.folder for item in complete if any(item.manifest is each for each in gone)]
     doomed += _remains(folders, complete[0], fence)
     for folder in doomed:
-        fences.claim_place(store, fence)
-        _delete(store, folder, folders[folder])
+        fences.advance_fence(store, fence)
+        delete_folder(store, folders[folder])
     if doomed:
         try:
             _abort_uploads(store, complete[0], fence)
@@ -127,8 +127,3 @@ def _remains(folders: Mapping[str, Mapping[str, Entry]], newest: Complete, fence
         is_abandoned = changed < newest.modified - ABANDONED_AFTER_S
         if MANIFEST not in files and is_abandoned and publishing_attempt(folder) <= fence.attempt:
             yield folder
-
-
-def _delete(store: Store, folder: str, files: Mapping[str, Entry]) -> None:
-    for name in sorted(files, key=lambda name: name != MANIFEST):
-        store.delete(f"{folder}/{name}")

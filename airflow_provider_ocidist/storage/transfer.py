@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.budget import CopyBudget
 from airflow_provider_ocidist.storage.copying.changes import delete_names, extra, proven, unchanged, verdicts
@@ -161,12 +163,7 @@ def copy_selection(
         _require_tree(found, wanted)
         refuse_loss(found, absolute(landed.store))
     with destination(landed, found, resume=resume) as place, budget.member():
-        same = unchanged(found.store, wanted, place.store, place.rename) if rules.mode == "changed" else set()
-        arrived = place.arrived(wanted)
-        if repeated:
-            left = [entry for entry in wanted if entry.name not in same | arrived]
-            arrived |= proven(found.store, left, place.store, place.rename)
-        rest = [entry for entry in wanted if entry.name not in same | arrived]
+        there = _already_there(found.store, wanted, place, rules, repeated=repeated)
         engine = Engine(
             found.store,
             place.store,
@@ -178,19 +175,50 @@ def copy_selection(
             on_arrival=place.note,
             in_flight=in_flight,
         )
-        copied = engine.run(rest, place.rename)
+        copied = engine.run(there.lacking(wanted), place.rename)
         unverified = _verified(found.store, wanted, place) if rules.verify else ()
     deleted = _delete_extra(found, landed.store, rules) if rules.delete_extra else ()
-    kept = [entry.size or 0 for entry in wanted if entry.name in arrived - same]
+    report = _report(found.store, wanted, there, copied, meter)
+    return replace(report, deleted=deleted, unverified=unverified)
+
+
+@dataclass(frozen=True)
+class _AtTarget:
+    """Names of files that need not be copied."""
+
+    unchanged: frozenset[str]
+    """Names that lay at the target before, with mode `changed`."""
+    arrived: frozenset[str]
+    """Names of files that an earlier attempt of this copy has moved."""
+
+    def lacking(self, wanted: Sequence[Entry]) -> list[Entry]:
+        there = self.unchanged | self.arrived
+        return [entry for entry in wanted if entry.name not in there]
+
+
+def _already_there(
+    source: Store, wanted: Sequence[Entry], place: Destination, rules: CopyRules, *, repeated: bool
+) -> _AtTarget:
+    """Return what is at the target; `repeated`: also by checksums, where nothing else shows an earlier attempt."""
+    same = unchanged(source, wanted, place.store, place.rename) if rules.mode == "changed" else set()
+    there = _AtTarget(frozenset(same), frozenset(place.arrived(wanted)))
+    if not repeated:
+        return there
+    proved = proven(source, there.lacking(wanted), place.store, place.rename)
+    return replace(there, arrived=there.arrived | proved)
+
+
+def _report(
+    source: Store, wanted: Sequence[Entry], there: _AtTarget, copied: Sequence[Copied], meter: Meter
+) -> CopyReport:
+    earlier = [entry.size or 0 for entry in wanted if entry.name in there.arrived - there.unchanged]
     return CopyReport(
-        files=len(copied) + len(kept),
-        bytes=sum(item.size for item in copied) + sum(kept),
+        files=len(copied) + len(earlier),
+        bytes=sum(item.size for item in copied) + sum(earlier),
         seconds=time.monotonic() - meter.started,
-        skipped=tuple(found.store.skipped),
-        unchanged=tuple(sorted(same)),
-        resumed_bytes=meter.resumed_bytes + sum(kept),
-        deleted=deleted,
-        unverified=unverified,
+        skipped=tuple(source.skipped),
+        unchanged=tuple(sorted(there.unchanged)),
+        resumed_bytes=meter.resumed_bytes + sum(earlier),
     )
 
 
@@ -218,7 +246,7 @@ def _verified(source: Store, wanted: Sequence[Entry], place: Destination) -> tup
         raise StorageError(
             f"{len(wrong)} of {len(found)} files at {shown(place.store.uri)} differ from those "
             f"at {shown(source.uri)}: "
-            f"{', '.join(sorted(wrong)[:5])}; copy again with mode changed",
+            f"{names_text(sorted(wrong), 5)}; copy again with mode changed",
             uri=place.store.uri,
         )
     return tuple(sorted(name for name, verdict in found.items() if verdict == "same size"))
@@ -235,14 +263,13 @@ def copy_entries(
     target: Store,
     entries: Sequence[Entry],
     *,
-    on_progress: Callable[[TransferProgress], None] | None = None,
     cancel: threading.Event | None = None,
     part_size: int = PART_SIZE,
-    threads: int = THREADS,
 ) -> list[Copied]:
     """Copy these files under their own names and return their SHA-256, taken during the copy."""
-    meter = Meter(on_progress)
-    budget = CopyBudget(threads, part_size)
-    engine = Engine(source, target, meter, cancel=cancel, part_size=part_size, budget=budget, sha256=True)
+    budget = CopyBudget(THREADS, part_size)
+    engine = Engine(
+        source, target, Meter(None), cancel=cancel, part_size=part_size, budget=budget, sha256=True
+    )
     with budget.member():
         return engine.run(entries)

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.triggers.threads import in_thread
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.poller import Poller
-    from airflow_provider_ocidist.gangs.watch import TaskLog
+    from airflow_provider_ocidist.gangs.task_log import TaskLog
     from airflow_provider_ocidist.storage.stores.base import Store
     from airflow_provider_ocidist.storage.stores.opening import Stores
 
@@ -192,6 +192,8 @@ class LogOf:
     Airflow identifies the task of a trigger by context variables. Each line is written in a copy of them, since no
     two threads can be in one context at a time.
     """
+
+    __slots__ = ("_context", "_logger")
 
     def __init__(self, logger: TaskLog) -> None:
         self._logger = logger

@@ -19,7 +19,7 @@ from airflow_provider_ocidist.triggers.threads import in_thread
 
 # DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.gangs.watch import TaskLog
+    from airflow_provider_ocidist.gangs.task_log import TaskLog
 
 SEEN = "ocidist_seen"
 """Key of the last reported data's digest in the asset's state store."""

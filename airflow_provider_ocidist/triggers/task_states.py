@@ -7,31 +7,29 @@ import contextlib
 import contextvars
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from airflow_provider_ocidist.hooks.ended_states import ENDED_STATES
 from airflow_provider_ocidist.triggers.threads import in_thread, keep
 
 log = logging.getLogger(__name__)
 
 ASK_EVERY = 60.0
 """Seconds between two questions about a task. Airflow itself cancels the trigger of an ended task within seconds."""
-SHARE = 20
+ONE_PART_IN = 20
 """Asking takes at most one part in so many of the time, however many tasks wait: the triggerer answers by itself."""
 ANSWERS = 2
 """Number of answers in a row by which a task has ended."""
 AT_ONCE = 100
 """Most runs of a task in one question: its URL names each, and the client has a limit of 64 KiB."""
-ENDED = frozenset(("success", "failed", "skipped", "upstream_failed", "removed", None))
-"""States of a task that does not wait any more; None: it has none, or is gone. In any other, also one that only a later
-Airflow has, it goes on with its gang, or its next try adopts or ends it."""
 
 
 @dataclass(eq=False, slots=True)
 class WaitingTask:
-    """A task for which a trigger waits."""
+    """A task for which a trigger waits, until the block ends."""
 
     dag_id: str
     run_id: str
@@ -50,30 +48,33 @@ class WaitingTask:
         return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
 
     def take(self, state: str | None) -> None:
-        self.answers = self.answers + 1 if state in ENDED else 0
+        # None: the task has no state, or is gone. Else it goes on with its gang, or its next try adopts or ends it.
+        self.answers = self.answers + 1 if state is None or state in ENDED_STATES else 0
         if self.answers == ANSWERS:
             self.context.run(self.ended, state)
+
+    # Not a generator: one for each of a thousand triggers takes 0.5 KB.
+    def __enter__(self) -> None:
+        _waiting[id(self)] = self
+        if all(asking.done() for asking in _asking):  # also those of an earlier event loop
+            _asking.clear()
+            _asking.add(keep(_ask_while_any_waits()))
+
+    def __exit__(self, *_: object) -> None:
+        del _waiting[id(self)]
 
 
 _waiting: dict[int, WaitingTask] = {}
 _asking: set[asyncio.Task[None]] = set()
 
 
-@contextlib.contextmanager
-def asked_for(owner: Mapping[str, Any], ended: Callable[[str | None], object]) -> Iterator[None]:
+def asked_for(
+    owner: Mapping[str, Any], ended: Callable[[str | None], object]
+) -> contextlib.AbstractContextManager[object]:
     """Call `ended` if the task that owns a trigger ends before the block does; ask for nothing without an owner."""
     if not owner:
-        yield
-        return
-    task = WaitingTask(owner["dag_id"], owner["run_id"], owner["task_id"], owner.get("map_index", -1), ended)
-    _waiting[id(task)] = task
-    if all(asking.done() for asking in _asking):  # also those of an earlier event loop
-        _asking.clear()
-        _asking.add(keep(_ask_while_any_waits()))
-    try:
-        yield
-    finally:
-        del _waiting[id(task)]
+        return contextlib.nullcontext()
+    return WaitingTask(owner["dag_id"], owner["run_id"], owner["task_id"], owner.get("map_index", -1), ended)
 
 
 async def _ask_while_any_waits() -> None:
@@ -83,7 +84,7 @@ async def _ask_while_any_waits() -> None:
         began = time.monotonic()
         for tasks in _questions():
             await _ask_for(tasks)
-        pause = max(ASK_EVERY, SHARE * (time.monotonic() - began))
+        pause = max(ASK_EVERY, ONE_PART_IN * (time.monotonic() - began))
 
 
 def _questions() -> list[list[WaitingTask]]:

@@ -25,6 +25,7 @@ from airflow_provider_ocidist.triggers.threads import in_thread, keep
 
 # DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
+    from airflow_provider_ocidist.gangs.spending import Spending
     from airflow_provider_ocidist.gangs.watch import Watch
     from airflow_provider_ocidist.model.run import RunRecord
 
@@ -143,8 +144,11 @@ class DistributedTrainingTrigger(BaseTrigger):
         if try_number is None:
             return Watch(*watched, leaves_the_end=True)
         watch = TaskWatch(*watched, try_number, leaves_the_end=True)
-        watch.on_spending = lambda spending: publish_spending(spending, self.owner)
+        watch.spending_log.publish = self._publish_spending
         return watch.go_on()
+
+    def _publish_spending(self, spending: Spending) -> None:
+        publish_spending(spending, self.owner)
 
     async def _save_cursor(self) -> None:
         """Save the cursor of the task's log for the next process."""
@@ -174,17 +178,17 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     def _begin_ending(self) -> asyncio.Task[None]:
         if self._ending is None:
-            self._ending = keep(self._end_gang_at_last())
+            self._ending = keep(self._cancel_with_retries())
         return self._ending
 
-    async def _end_gang_at_last(self) -> None:
+    async def _cancel_with_retries(self) -> None:
         """Retry until it succeeds: no other process will."""
         began = time.monotonic()
         give_up_at = began + END_WITHIN
         pause, anew = END_PAUSE, False
         while True:
             try:
-                return await self._end_gang(anew=anew, ask_until=began + ASK_WITHIN)
+                return await self._cancel_unless_waited_for(anew=anew, ask_until=began + ASK_WITHIN)
             except Exception as error:
                 ref = self._record().ref
                 if time.monotonic() >= give_up_at:
@@ -199,7 +203,7 @@ class DistributedTrainingTrigger(BaseTrigger):
             await asyncio.sleep(pause)
             pause, anew = min(2 * pause, LONGEST_END_PAUSE), True
 
-    async def _end_gang(self, *, anew: bool, ask_until: float) -> None:
+    async def _cancel_unless_waited_for(self, *, anew: bool, ask_until: float) -> None:
         record = self._record()
         if not self.owner or await self._is_owned(record, ask_until):
             log.info("%s is left running: its task waits for it elsewhere", record.ref.key.name)
@@ -265,7 +269,7 @@ class PauseTrigger(BaseTrigger):
     """Fires after a pause, when a task asks for machines again.
 
     :param until: Unix time, by the clock of the worker that has begun the pause: it counts only without `seconds`
-    :param seconds: how long it takes, by this triggerer's clock; another triggerer that takes over begins anew
+    :param seconds: how long it takes, by this triggerer's clock; another triggerer that takes over begins again
     """
 
     def __init__(self, until: float, seconds: float | None = None) -> None:

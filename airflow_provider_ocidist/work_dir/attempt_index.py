@@ -13,7 +13,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import RunKey
-from airflow_provider_ocidist.model.work_dir import ATTEMPTS, end_of, order_in, record_of
+from airflow_provider_ocidist.model.work_dir import ATTEMPTS_FOLDER, end_of, order_in, record_file
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -96,7 +96,7 @@ class AttemptIndex:
             store.write(prefix + name, json.dumps(codec.encode(value)).encode())
 
     def _folder(self, key: RunKey) -> tuple[Store, str]:
-        return self._run_dirs.below(self._work_dir, f"{ATTEMPTS}/{key.task_digest}")
+        return self._run_dirs.below(self._work_dir, f"{ATTEMPTS_FOLDER}/{key.task_digest}")
 
 
 def _names(store: Store, prefix: str) -> set[str]:
@@ -151,7 +151,7 @@ def work_dir_of(run_dir: str) -> str:
 
 
 def _name(key: RunKey, place: Place) -> str:
-    return record_of(key.generation, key.attempt, place.digest)
+    return record_file(key.generation, key.attempt, place.digest)
 
 
 @contextmanager
@@ -171,4 +171,7 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except (StorageError, OSError) as error:
-        raise unusable(error, "recording the attempt") from error
+        refused = unusable(error, "recording the attempt")
+        # The list of the records was answered before.
+        refused.amid_submission = True
+        raise refused from error

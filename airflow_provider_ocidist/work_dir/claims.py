@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.model.work_dir import CLAIM
+from airflow_provider_ocidist.model.work_dir import CLAIM_FILE
+from airflow_provider_ocidist.storage.conditional_writes import change
 from airflow_provider_ocidist.storage.stores.base import Store
-
-_TRIES = 20
-"""Most writes of one claim: each fails where another process has changed the file since it was read."""
 
 
 def claimed_by(store: Store, prefix: str) -> int:
@@ -16,7 +13,7 @@ def claimed_by(store: Store, prefix: str) -> int:
     Raises StorageError when the store cannot be read.
     """
     try:
-        return int(store.read(prefix + CLAIM))
+        return int(store.read(prefix + CLAIM_FILE))
     except (FileNotFoundError, ValueError):
         return 0
 
@@ -26,18 +23,12 @@ def claim_gang(store: Store, prefix: str, try_number: int) -> int:
 
     Raises StorageError when that cannot be read or written.
     """
-    for _ in range(_TRIES):
-        etag = _etag(store, prefix)
-        # The content read must belong to this etag, or be newer.
-        if etag is not None and (holder := claimed_by(store, prefix)) >= try_number:
-            return holder
-        if store.write_if(prefix + CLAIM, str(try_number).encode(), etag):
-            return try_number
-    raise StorageError(f"{store.uri_of(prefix + CLAIM)} keeps changing", uri=store.uri, retryable=True)
+    holder = try_number
 
+    def content(exists: bool) -> bytes | None:
+        nonlocal holder
+        holder = claimed_by(store, prefix) if exists else 0
+        return None if holder >= try_number else str(try_number).encode()
 
-def _etag(store: Store, prefix: str) -> str | None:
-    try:
-        return store.stat(prefix + CLAIM).etag
-    except FileNotFoundError:
-        return None
+    change(store, prefix + CLAIM_FILE, content)
+    return max(holder, try_number)

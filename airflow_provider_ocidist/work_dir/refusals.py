@@ -10,7 +10,7 @@ from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.refusal import Refusal, refusal_file
 from airflow_provider_ocidist.model.run import Plan
-from airflow_provider_ocidist.model.work_dir import REFUSALS
+from airflow_provider_ocidist.model.work_dir import REFUSALS_FOLDER
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -54,4 +54,4 @@ class Refusals:
             return None
 
     def _folder(self, plan: Plan) -> tuple[Store, str]:
-        return self._run_dirs.below(work_dir_of(plan.run_dir), REFUSALS)
+        return self._run_dirs.below(work_dir_of(plan.run_dir), REFUSALS_FOLDER)

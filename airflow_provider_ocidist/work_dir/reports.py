@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ SAVED_READS = 60
 """Most of these reads that quiet looks leave to a later one."""
 FIRST_READS = 200
 """Most reports that one look reads of nodes without any read report."""
-SILENT_AFTER = 6.0
+LIKELY_LAST_AFTER = 6.0
 """Seconds without a heartbeat, which comes every two, after which a report is likely the node's last."""
 READS_AT_A_TIME = 6
 """Reports read at a time. In the triggerer all threads share one interpreter with the event loop, which must not wait
@@ -76,6 +77,7 @@ class _RunDir:
     """What is known of one run directory."""
 
     known: dict[str, Reported] = field(default_factory=dict)
+    """Reports by the names of their files, which are the same in all run directories."""
     entries: Sequence[Entry] = ()
     """Entries as listed in this look; none between looks."""
 
@@ -83,21 +85,22 @@ class _RunDir:
         return [entry for entry in self.entries if not self._is_current(entry)]
 
     def _is_current(self, entry: Entry) -> bool:
-        known = self.known.get(entry.name)
+        known = self.known.get(_file_of(entry))
         return known is not None and known.etag is not None and known.etag == entry.etag
 
     def listed(self, entries: Sequence[Entry], now: float) -> None:
         self.entries = entries
         for entry in entries:
             if self._is_current(entry):
-                self.known[entry.name] = replace(self.known[entry.name], at=now)
+                name = _file_of(entry)
+                self.known[name] = replace(self.known[name], at=now)
 
     def by_rank(self, now: float) -> dict[int, Reported]:
         """Return what is known of each node that the list has."""
         return {
             rank: replace(known, is_newest=known.at == now, sign=_sign(entry, known))
             for entry in self.entries
-            if (rank := rank_of(entry.name)) is not None and (known := self.known.get(entry.name))
+            if (rank := rank_of(entry.name)) is not None and (known := self.known.get(_file_of(entry)))
         }
 
     @property
@@ -144,7 +147,7 @@ class Reports:
 
     @staticmethod
     def _all_known(found: _RunDir) -> bool:
-        return all(entry.name in found.known for entry in found.entries)
+        return all(_file_of(entry) in found.known for entry in found.entries)
 
     def _list(self, run_dirs: Iterable[str], now: float) -> list[str]:
         """List all directories; return those that could be listed."""
@@ -196,9 +199,9 @@ class Reports:
         for run_dir in sorted(run_dirs, key=lambda each: self._dirs[each].read_at):
             found = self._dirs[run_dir]
             unread = found.unread()
-            if run_dir in urgent or any(latest - _modified(entry) > SILENT_AFTER for entry in unread):
+            if run_dir in urgent or any(latest - _modified(entry) > LIKELY_LAST_AFTER for entry in unread):
                 chosen.append(run_dir)
-            elif any(entry.name not in found.known for entry in unread):
+            elif any(_file_of(entry) not in found.known for entry in unread):
                 if first_reads > 0:
                     first_reads -= len(unread)
                     chosen.append(run_dir)
@@ -218,11 +221,19 @@ class Reports:
             log.warning("%s: %s cannot be read now: %s", run_dir, entry.name, error)
             return True
         report = _report_in(store.uri_of(entry.name), text)
-        self._dirs[run_dir].known[entry.name] = Reported(report, entry.etag, now)
+        self._dirs[run_dir].known[_file_of(entry)] = Reported(report, entry.etag, now)
         return False
 
 
+def _file_of(entry: Entry) -> str:
+    """Return the name of a file in its folder, one text for all gangs: a thousand wait in one process."""
+    return sys.intern(entry.name.rpartition("/")[2])
+
+
 def _sign(entry: Entry, known: Reported) -> str:
+    if known.etag is not None and known.etag == entry.etag:
+        # Of two equal texts one is kept.
+        return known.etag
     beat = known.report.heartbeat_at if known.report else None
     # Some stores give no etag; then every report is read at every poll, and its content shows that it is new.
     return entry.etag or f"{entry.modified}/{beat}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
@@ -20,16 +20,13 @@ from airflow_provider_ocidist.model.work_dir import (
     drill_journal_of,
     report_of,
 )
-from airflow_provider_ocidist.storage import weights
+from airflow_provider_ocidist.storage import conditional_writes, weights
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir import claims
 from airflow_provider_ocidist.work_dir.refusals import Refusals
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
-
-WRITERS = 20
-"""Most writes of one stop request: each fails where another process has changed the file since it was read."""
 
 
 class RunDirectories:
@@ -100,64 +97,67 @@ class RunDirectories:
             return False
         return True
 
-    def stop_requested(self, ref: RunRef) -> bool:
+    def stop_requested(self, gang: Plan | RunRef) -> bool:
         """Return whether the nodes of a gang find a stop request. Raises BackendError."""
         try:
-            store, prefix = self._run_dirs.at(ref.run_dir)
+            store, prefix = self._run_dirs.at(gang.run_dir)
             return store.exists(prefix + STOP_FILE)
         except (StorageError, OSError) as error:
-            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+            raise BackendError(f"{gang.key.name}: {error}", retryable=True) from error
 
     def launch_again(self, ref: RunRef, failures: Sequence[Restart]) -> bool:
         """Have the nodes that live end this launch, and wait for those that take the place of lost ones.
 
         Return whether they do: what was requested first counts, by a node or here. Raises BackendError.
         """
-        try:
-            store, prefix = self._run_dirs.at(ref.run_dir)
-            for _ in range(WRITERS):
-                etag, request = _stop_request(store, prefix)
-                if request is not None and not request.restarts:
-                    return False
-                agreed = request.restarts if request else ()
-                launch = max(_launch_of(store, prefix, rank) for rank in _ranks(failures))
-                if request is not None and len(agreed) > launch:
-                    restarts = _explained(agreed, failures)
-                    wanted = replace(request, restarts=restarts, lost=_ranks(failures))
-                else:
-                    failure = replace(_unspoken(failures), members=agreed[-1].members if agreed else ())
-                    wanted = StopRequest(
-                        cause=failure.cause,
-                        message=failure.message,
-                        restarts=(*agreed, failure),
-                        lost=_ranks(failures),
-                    )
-                if wanted == request or store.write_if(prefix + STOP_FILE, wanted.to_json(), etag):
-                    return True
-        except (StorageError, OSError, ValueError, TypeError) as error:
-            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
-        raise BackendError(f"{ref.key.name}: its stop request keeps changing", retryable=True)
+
+        def changed(request: StopRequest | None, store: Store, prefix: str) -> StopRequest:
+            agreed = request.restarts if request else ()
+            launch = max(_launch_of(store, prefix, rank) for rank in _ranks(failures))
+            if request is not None and len(agreed) > launch:
+                return replace(request, restarts=_explained(agreed, failures))
+            members = agreed[-1].members if agreed else ()
+            failure = replace(_as_one(failures), members=members, lost=_ranks(failures))
+            return _asked_for(agreed, failure)
+
+        return self._change_restarts(ref, changed)
 
     def go_on_without(self, ref: RunRef, change: Restart) -> bool:
         """Have the nodes that `change` names begin another launch without the others.
 
         Return whether they do: a request to end the run stays. Raises BackendError.
         """
+
+        def changed(request: StopRequest | None, _store: Store, _prefix: str) -> StopRequest:
+            agreed = request.restarts if request else ()
+            if request is not None and agreed[-1].members == change.members:
+                return request
+            return _asked_for(agreed, change)
+
+        return self._change_restarts(ref, changed)
+
+    def _change_restarts(
+        self, ref: RunRef, changed: Callable[[StopRequest | None, Store, str], StopRequest]
+    ) -> bool:
+        """Write the stop request that `changed` makes of the one that is there, and of the run directory.
+
+        Returns False where a request to end the run is there: it stays. Raises BackendError.
+        """
+        ends_run = False
         try:
             store, prefix = self._run_dirs.at(ref.run_dir)
-            for _ in range(WRITERS):
-                etag, request = _stop_request(store, prefix)
-                if request is not None and not request.restarts:
-                    return False
-                agreed = request.restarts if request else ()
-                if agreed and agreed[-1].members == change.members:
-                    return True
-                wanted = StopRequest(cause=change.cause, message=change.message, restarts=(*agreed, change))
-                if store.write_if(prefix + STOP_FILE, wanted.to_json(), etag):
-                    return True
+
+            def content(exists: bool) -> bytes | None:
+                nonlocal ends_run
+                request = _stop_request(store, prefix) if exists else None
+                ends_run = request is not None and not request.restarts
+                wanted = request if ends_run else changed(request, store, prefix)
+                return None if wanted is None or wanted == request else wanted.to_json()
+
+            conditional_writes.change(store, prefix + STOP_FILE, content)
         except (StorageError, OSError, ValueError, TypeError) as error:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
-        raise BackendError(f"{ref.key.name}: its stop request keeps changing", retryable=True)
+        return not ends_run
 
     def drill_journal(self, ref: RunRef, rank: int) -> DrillJournal | None:
         """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""
@@ -179,14 +179,11 @@ class RunDirectories:
             raise BackendError(f"{checkpoint_uri} cannot be compared: {error}") from error
 
 
-def _stop_request(store: Store, prefix: str) -> tuple[str | None, StopRequest | None]:
-    """Return the stop request, if there is one, and what is to be replaced by another."""
+def _stop_request(store: Store, prefix: str) -> StopRequest | None:
     try:
-        # In this order: one that is written in between is not replaced.
-        etag = store.stat(prefix + STOP_FILE).etag
-        return etag, StopRequest.from_json(store.read(prefix + STOP_FILE))
+        return StopRequest.from_json(store.read(prefix + STOP_FILE))
     except FileNotFoundError:
-        return None, None
+        return None
 
 
 def _ranks(failures: Sequence[Restart]) -> tuple[int, ...]:
@@ -202,13 +199,22 @@ def _launch_of(store: Store, prefix: str, rank: int) -> int:
 
 
 def _explained(agreed: tuple[Restart, ...], failures: Sequence[Restart]) -> tuple[Restart, ...]:
-    """Return the restarts with the last one's cause where only the service knows it: a preemption costs nothing."""
-    last, preempted = agreed[-1], [each for each in failures if each.cause is Cause.PREEMPTED]
-    if last.cause is not Cause.NODE or not preempted:
-        return agreed
-    return (*agreed[:-1], replace(last, cause=Cause.PREEMPTED, message=preempted[0].message))
+    """Return the restarts with what only the service knows: who is lost, and of a preemption, which costs nothing."""
+    lost = tuple(sorted({*agreed[-1].lost, *_ranks(failures)}))
+    last, preempted = (
+        replace(agreed[-1], lost=lost),
+        [each for each in failures if each.cause is Cause.PREEMPTED],
+    )
+    if last.cause is Cause.NODE and preempted:
+        last = replace(last, cause=Cause.PREEMPTED, message=preempted[0].message)
+    return (*agreed[:-1], last)
 
 
-def _unspoken(failures: Sequence[Restart]) -> Restart:
+def _asked_for(agreed: tuple[Restart, ...], restart: Restart) -> StopRequest:
+    """Return the request for one more launch than agreed."""
+    return StopRequest(cause=restart.cause, message=restart.message, restarts=(*agreed, restart))
+
+
+def _as_one(failures: Sequence[Restart]) -> Restart:
     """Return one restart for all that are lost at once."""
     return replace(failures[0], message="; ".join(each.message for each in failures))

@@ -55,7 +55,7 @@ class RunDirs:
             self._stores.pop(place, None)
 
     def clear(self) -> None:
-        """Open every place anew when it is needed next."""
+        """Open every place again when it is needed next."""
         self._stores.clear()
 
 
@@ -70,8 +70,10 @@ def unusable(error: StorageError | OSError, doing: str = "") -> BackendError:
     """Return the error for a work directory that cannot be written or read, with what to do where that helps."""
     passes = isinstance(error, StorageError) and error.retryable
     remedy = "" if passes else "; create its bucket, or name another work_dir"
+    refused = error.__cause__
     return BackendError(
         f"work_dir cannot be used{doing and ', '}{doing}: {error}{remedy}",
+        status_code=refused.status_code if isinstance(refused, BackendError) else None,
         retryable=passes,
         cause=Cause.SERVICE if passes else Cause.CONFIG,
     )

@@ -167,68 +167,116 @@ def validation_loss(model: nn.Module, text: Text, args: argparse.Namespace, devi
         return loss_of(model, inputs.to(device), targets.to(device)).item()
 
 
-def train(args: argparse.Namespace, device: torch.device) -> None:
-    rank, world = dist.get_rank(), dist.get_world_size()
-    text = Text(args.data)
-    share = args.batch_size // world
+def refuse_if_nothing_to_train(args: argparse.Namespace, text: Text, share: int) -> None:
     if min(share, args.steps) < 1 or len(text.validation) <= args.block_size + 1:
         raise SystemExit(
             f"nothing to train: {args.steps} steps, {share} sequences a process, "
             f"{len(text.validation)} letters to be examined on"
         )
 
+
+def begin_or_resume(
+    args: argparse.Namespace, text: Text, device: torch.device
+) -> tuple[GPT, torch.optim.Optimizer, int]:
+    """Return model and optimizer as the newest checkpoint has them, and its step; 0 without a checkpoint."""
     torch.manual_seed(args.seed)
     model = GPT(len(text.alphabet), args.block_size, args.layers, args.heads, args.width).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
-    first = 0
-    if checkpoint := newest_checkpoint():
-        state = torch.load(checkpoint, map_location=device, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["step"]
+    checkpoint = newest_checkpoint()
+    if checkpoint is None:
+        return model, optimizer, 0
+    state = torch.load(checkpoint, map_location=device, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return model, optimizer, state["step"]
+
+
+def learn(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[Tensor, Tensor], rate: float
+) -> Tensor:
+    """Take one step; return the loss before it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = loss_of(model, *batch)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss
+
+
+def train(args: argparse.Namespace, device: torch.device) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    text = Text(args.data)
+    share = args.batch_size // world
+    refuse_if_nothing_to_train(args, text, share)
+    model, optimizer, first = begin_or_resume(args, text, device)
     parallel = DistributedDataParallel(model)
     batches = torch.Generator().manual_seed(args.seed + 1000 * first + rank)
-    parameters = sum(p.numel() for p in model.parameters())
-    if rank == 0:
-        print(f"{parameters:,} parameters, {len(text.train):,} letters, seed {args.seed}, from step {first}")
-        print(f"{world} processes on {device.type}, {share} sequences of {args.block_size} letters each")
-        OUTPUTS.mkdir(exist_ok=True)
-        metrics = (OUTPUTS / "metrics.jsonl").open("a" if first else "w")
-
-    began = time.perf_counter()
-    first_val = val_loss = validation_loss(model, text, args, device)
+    report = Report(args, text, model, device, first) if rank == 0 else None
     for step in range(first + 1, args.steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step - 1, args)
         inputs, targets = random_batch(text.train, share, args.block_size, batches)
-        loss = loss_of(parallel, inputs.to(device), targets.to(device))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        batch = inputs.to(device), targets.to(device)
+        loss = learn(parallel, optimizer, batch, learning_rate(step - 1, args))
+        if report is not None:
+            report.add(step, loss)
+            if step % args.checkpoint_every == 0 or step == args.steps:
+                save_checkpoint(step, model, optimizer)
+    if report is not None:
+        report.finish()
 
-        if rank == 0 and (step % 10 == 0 or step in (first + 1, args.steps)):
-            if step % args.eval_every == 0 or step == args.steps:
-                val_loss = validation_loss(model, text, args, device)
-            seconds = time.perf_counter() - began
-            speed = (step - first) * share * world * args.block_size / seconds
-            record = {"step": step, "loss": loss.item(), "val_loss": val_loss, "time": seconds}
-            print(f"step {step}/{args.steps} loss {loss.item():.4f} val {val_loss:.4f} tokens/s {speed:.0f}")
-            print(json.dumps(record), file=metrics, flush=True)
-        if rank == 0 and (step % args.checkpoint_every == 0 or step == args.steps):
-            save_checkpoint(step, model, optimizer)
 
-    if rank == 0:
-        sample = text.decode(model.write(text.validation[:1].to(device), args.sample))
+# What is printed, and written into `outputs/`
+
+
+class Report:
+    """Loss and speed of a training, from its first process."""
+
+    def __init__(
+        self, args: argparse.Namespace, text: Text, model: GPT, device: torch.device, first: int
+    ) -> None:
+        """`first`: the step that the training goes on from."""
+        self.args, self.text, self.model, self.device, self.first = args, text, model, device, first
+        self.world = dist.get_world_size()
+        self.share = args.batch_size // self.world
+        self.parameters = sum(p.numel() for p in model.parameters())
+        print(
+            f"{self.parameters:,} parameters, {len(text.train):,} letters, seed {args.seed}, from step {first}"
+        )
+        print(
+            f"{self.world} processes on {device.type}, {self.share} sequences of {args.block_size} letters each"
+        )
+        OUTPUTS.mkdir(exist_ok=True)
+        self.metrics = (OUTPUTS / "metrics.jsonl").open("a" if first else "w")
+        self.began = time.perf_counter()
+        self.first_val = self.val_loss = validation_loss(model, text, args, device)
+
+    def add(self, step: int, loss: Tensor) -> None:
+        """Print every tenth step, and the first and the last."""
+        last = self.args.steps
+        if step % 10 and step not in (self.first + 1, last):
+            return
+        if step % self.args.eval_every == 0 or step == last:
+            self.val_loss = validation_loss(self.model, self.text, self.args, self.device)
+        seconds = time.perf_counter() - self.began
+        speed = (step - self.first) * self.share * self.world * self.args.block_size / seconds
+        record = {"step": step, "loss": loss.item(), "val_loss": self.val_loss, "time": seconds}
+        print(f"step {step}/{last} loss {loss.item():.4f} val {self.val_loss:.4f} tokens/s {speed:.0f}")
+        print(json.dumps(record), file=self.metrics, flush=True)
+
+    def finish(self) -> None:
+        """Write a text of the model's own, and a summary."""
+        start = self.text.validation[:1].to(self.device)
+        sample = self.text.decode(self.model.write(start, self.args.sample))
         (OUTPUTS / "sample.txt").write_text(sample + "\n", encoding="utf-8")
         summary = {
-            "val_loss_first": first_val,
-            "val_loss_last": val_loss,
-            "steps": args.steps,
-            "resumed_from": first,
-            "parameters": parameters,
-            "processes": world,
-            "seconds": round(time.perf_counter() - began, 2),
+            "val_loss_first": self.first_val,
+            "val_loss_last": self.val_loss,
+            "steps": self.args.steps,
+            "resumed_from": self.first,
+            "parameters": self.parameters,
+            "processes": self.world,
+            "seconds": round(time.perf_counter() - self.began, 2),
         }
         (OUTPUTS / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
 

@@ -15,34 +15,17 @@ from pathlib import Path
 
 from scripts.mutants.book import Book, Mutant, Score
 from scripts.mutants.judge import ROOT, Bench, JudgeError, Place, Verdict, path_of, place_in
+from scripts.mutants.page import Entries, Entry, Stamp, page_of, read_page
 
 FOLDER = ROOT / ".mutants"
 MAKER = ROOT / ".venv-mutants" / "bin" / "python"
 MADE = FOLDER / "made"
 GENERATOR = Path(__file__).with_name("generate.py")
-PAGE = """# Tests that can fail
-
-`make mutants` puts faults into the modules that decide, one fault at a time, and runs the tests of the module
-([which tests](../tests/mutants/modules.toml)). A fault is *killed* if a test fails or hangs. At least 90 % of the
-faults in each module must be killed. *Explained* faults change nothing that a test could see; each has its reason in
-[survivors.toml](../tests/mutants/survivors.toml), and they do not count. If not all faults of a module were tried,
-those that were tried are a random sample.
-
-Results of {date}, commit {commit}, written by `.venv/bin/python -m scripts.mutants --table docs/mutants.md`.
-
-| module | faults | tried | killed | explained | survived | score |
-| --- | --- | --- | --- | --- | --- | --- |
-{rows}
-
-## Survivors without a reason
-
-{survivors}
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much is tried."""
+    """How much is tried, of which state of the repository."""
 
     until: float
     """End of all tries, on the clock `time.monotonic`."""
@@ -50,6 +33,7 @@ class Effort:
     """Most seconds for one module."""
     sample: int | None
     """Number of mutants of each module, with those that are known; None: all."""
+    stamp: Stamp
 
 
 def mutants_of(module: str) -> Iterator[Mutant]:
@@ -77,7 +61,10 @@ def made(path: Path, folder: Path) -> str:
 
 
 def try_module(module: str, book: Book, place: Place, effort: Effort) -> Score:
-    """Return how many of a module's mutants the tests kill, of those that are tried. Raises JudgeError."""
+    """Return how many of a module's mutants the tests kill, of those that are tried; keep it for the page.
+
+    Raises JudgeError.
+    """
     mutants = list(mutants_of(module))
     known = {mutant: book.known(mutant) for mutant in mutants}
     # In hash order, so that the part which an interrupted run has tried is a fair sample.
@@ -90,7 +77,12 @@ def try_module(module: str, book: Book, place: Place, effort: Effort) -> Score:
             known |= dict(try_each(untried, book, bench, min(effort.until, time.monotonic() + effort.each_s)))
         finally:
             bench.end()
-    return book.score(module, known)
+    elif untried:
+        # Of what earlier runs have tried, survivors may not count any more: that would be too good for the page.
+        return book.score(module, known)
+    score = book.score(module, known)
+    Entries(FOLDER).add(Entry.of(score, effort.stamp))
+    return score
 
 
 def try_each(
@@ -135,7 +127,7 @@ def main() -> int:
     parser.add_argument("--each", type=float, default=float("inf"), help="minutes for each module, at most")
     parser.add_argument("--sample", type=int, help="try so many of each module, with those that are known")
     parser.add_argument("--fresh", action="store_true", help="try also what earlier runs have tried")
-    parser.add_argument("--table", type=Path, help="write there what is known of all modules, as Markdown")
+    parser.add_argument("--table", type=Path, help="write there the last scores of all modules, as Markdown")
     arguments = parser.parse_args()
     until = time.monotonic() + 60 * arguments.minutes
     book = Book(ROOT, FOLDER, fresh=arguments.fresh)
@@ -144,42 +136,43 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     if arguments.table:
-        arguments.table.write_text(table([known_score(module, book) for module in book.modules]))
+        arguments.table.write_text(updated(arguments.table, book.modules))
         return 0
-    effort = Effort(until=until, each_s=60 * arguments.each, sample=arguments.sample)
+    effort = Effort(until=until, each_s=60 * arguments.each, sample=arguments.sample, stamp=stamp_of_now())
     with place_in(FOLDER) as place:
         results = [is_good(module, book, place, effort) for module in modules]
     return 0 if all(results) else 1
 
 
-def known_score(module: str, book: Book) -> Score:
-    """Return the score of a module by the verdicts of earlier runs that are still true."""
-    return book.score(module, {mutant: book.known(mutant) for mutant in mutants_of(module)})
+def updated(page: Path, modules: Sequence[str]) -> str:
+    """Return the page with what the last runs have found; what they have not tried stays as the page has it."""
+    before = read_page(page.read_text()) if page.exists() else {}
+    return page_of(modules, Entries(FOLDER).read(), before)
 
 
-def table(scores: Sequence[Score]) -> str:
-    """Return the page with a line for each module."""
-    describe = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
+def stamp_of_now() -> Stamp:
+    """Return the date and the commit, with `+` where the package or the tests are not as committed."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--", "airflow_provider_ocidist", "tests")
     today = dt.datetime.now(tz=dt.timezone.utc).date()
-    survivors = [f"- `{score.module}`: `` {name} ``" for score in scores for name in score.survivors]
-    return PAGE.format(
-        rows="\n".join(score.row() for score in scores),
-        survivors="\n".join(survivors) or "None.",
-        date=today,
-        commit=commit,
-    )
+    return Stamp(date=f"{today}", commit=f"{commit}+" if changed else commit)
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout.strip()
 
 
 def is_good(module: str, book: Book, place: Place, effort: Effort) -> bool:
-    """Try a module and print its score; return whether that is enough."""
+    """Try a module and print its score; return whether that is enough, and survivors.toml up to date."""
     try:
         score = try_module(module, book, place, effort)
     except JudgeError as error:
         print(error, flush=True)
         return False
     print(score.text(), flush=True)
-    return score.is_enough and (effort.sample is not None or not score.untried)
+    return score.is_enough and not score.stale and (effort.sample is not None or not score.untried)
 
 
 if __name__ == "__main__":

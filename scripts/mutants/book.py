@@ -55,7 +55,9 @@ class Score:
     survivors: list[str]
     untried: int
     needless: list[str]
-    """Mutants that are listed as equivalent, though tests kill them or they no longer exist."""
+    """Mutants that are listed as equivalent, though tests kill them."""
+    stale: list[str]
+    """Mutants that are listed as equivalent, and that do not exist (any more)."""
 
     @property
     def percent(self) -> float:
@@ -82,6 +84,7 @@ class Score:
         lines = [f"{self.module}: {self.percent:.1f} % ({counts})"]
         lines += [f"  survived  {name}" for name in self.survivors]
         lines += [f"  not needed in survivors.toml  {name}" for name in self.needless]
+        lines += [f"  no such mutant, in survivors.toml  {name}" for name in self.stale]
         return "\n".join(lines)
 
 
@@ -129,6 +132,8 @@ class Book:
     def score(self, module: str, known: Mapping[Mutant, Verdict | None]) -> Score:
         outcomes = [verdict.outcome if verdict else "untried" for verdict in known.values()]
         survived = [m.name for m, verdict in known.items() if verdict and verdict.outcome == "survived"]
+        may_survive = {m.name for m, verdict in known.items() if not verdict or verdict.outcome == "survived"}
+        names = {mutant.name for mutant in known}
         listed = {mutation for where, mutation in self._reasons if where == module}
         return Score(
             module=module,
@@ -137,7 +142,8 @@ class Book:
             equivalent=sum(name in listed for name in survived),
             survivors=[name for name in survived if name not in listed],
             untried=outcomes.count("untried"),
-            needless=[] if "untried" in outcomes else sorted(listed - set(survived)),
+            needless=sorted((listed & names) - may_survive),
+            stale=sorted(listed - names),
         )
 
     def _because(self, mutant: Mutant, verdict: Verdict) -> str:

@@ -169,7 +169,7 @@ def test_the_wait_for_others_is_no_matter_of_this_nodes_clock(
 def test_a_node_that_failed_stays_for_those_at_work_whatever_their_clocks_say(
     store: Store, monkeypatch: pytest.MonkeyPatch, off: float
 ) -> None:
-    monkeypatch.setattr(topology, "SILENCE", 0.4)
+    monkeypatch.setattr(topology, "LOST_AFTER", 0.4)
     store.write("nodes/1.json", a_report(1, Phase.SAVING, beat=time.time() + off).to_json())
     began = time.monotonic()
     await_others_end(store, 0, 2, 60.0, threading.Event())
@@ -177,7 +177,7 @@ def test_a_node_that_failed_stays_for_those_at_work_whatever_their_clocks_say(
         "a silent one is left after a while, as this node measured it"
     )
     # Longer than a beat takes on a busy machine.
-    monkeypatch.setattr(topology, "SILENCE", 3.0)
+    monkeypatch.setattr(topology, "LOST_AFTER", 3.0)
     with Beating(store, a_report(1, Phase.SAVING), moves=False):
         began = time.monotonic()
         await_others_end(store, 0, 2, 4.0, threading.Event())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_ocidist.job import Limits
+from airflow_provider_ocidist.job import Checkpoints, Limits
 from tests.agent.gangs import Gang
 
 BEGINS = """
@@ -22,6 +22,16 @@ sys.exit(subprocess.run([sys.executable, "-c", writes]).returncode)
 FAILS = f"""{BEGINS}
 sys.exit(3)
 """
+SAVES = """
+import json, os, pathlib, time
+folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "step-1.txt").write_text("weights")
+with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
+    progress.write(json.dumps({"step": 1}) + "\\n")
+    progress.write(json.dumps({"step": 1, "checkpoint": "step-1.txt"}) + "\\n")
+time.sleep(60)
+"""
 
 
 def test_a_process_that_has_begun_on_a_full_disk_can_write_when_there_is_room_again(tmp_path: Path) -> None:
@@ -33,3 +43,14 @@ def test_a_training_that_fails_on_a_full_disk_is_over_before_there_is_room_again
     with Gang(tmp_path, FAILS, attempt=1, limits=Limits(stop_grace=2.0)) as gang:
         # An hour is longer than the gang is waited for.
         assert gang.run(OCIDIST_DRILL="full-disk@training:node=0,step=1,seconds=3600") == [3]
+
+
+def test_a_fault_of_an_upload_strikes_when_the_files_are_there_and_the_manifest_is_not(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "kept"
+    with Gang(tmp_path, SAVES, attempt=1, checkpoints=Checkpoints(uri=str(kept))) as gang:
+        assert gang.run(OCIDIST_DRILL="kill-node@uploading:node=0,step=1") == [-9]
+    names = [path.name for path in kept.rglob("*") if path.is_file()]
+    assert "step-1.txt" in names
+    assert "manifest.json" not in names

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
 from airflow_provider_ocidist.agent.node import REPLACED_LATE, patience_of
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Limits, Program
@@ -36,13 +37,12 @@ def start(gang: Gang) -> list[Agent]:
     return agents
 
 
-def lose(gang: Gang, rank: int) -> list[Agent]:
+def lose(gang: Gang, rank: int, by: int = signal.SIGKILL) -> list[Agent]:
     """Let a machine go, and the others train on without it; return them, by rank."""
     agents = start(gang)
-    agents[rank].process.kill()
-    agents[rank].process.wait()
+    agents[rank].signal(by)
     members = tuple(each for each in range(3) if each != rank)
-    lost = Restart(cause=Cause.NODE, message=f"node {rank}: gone", rank=rank, step=3)
+    lost = Restart(cause=Cause.NODE, message=f"node {rank}: gone", rank=rank, step=3, lost=(rank,))
     fewer = Restart(cause=Cause.CAPACITY, message="no machine", members=members)
     request = StopRequest(cause=Cause.CAPACITY, message="no machine", restarts=(lost, fewer))
     (gang.run_dir / "stop.json").write_bytes(request.to_json())
@@ -76,6 +76,17 @@ def others_of(rank: int) -> tuple[int, ...]:
     return tuple(each for each in range(3) if each != rank)
 
 
+def test_a_machine_that_was_called_lost_and_works_again_takes_no_part(tmp_path: Path) -> None:
+    with three(tmp_path) as gang:
+        others = lose(gang, 2, signal.SIGSTOP)
+        asked = (gang.run_dir / "stop.json").read_bytes()
+        gang.agents[2].signal(signal.SIGCONT)
+        assert gang.agents[2].wait() == STOPPED_CODE
+        assert (gang.run_dir / "stop.json").read_bytes() == asked
+        (tmp_path / "over").touch()
+        assert [agent.wait() for agent in others] == [0, 0]
+
+
 def test_a_node_that_cannot_take_part_ends_alone(tmp_path: Path) -> None:
     with three(tmp_path) as gang:
         others = lose(gang, 2)
@@ -96,7 +107,7 @@ def test_a_node_that_waits_for_the_next_checkpoint_ends_with_the_training(tmp_pa
         new.shows(lambda: new.waits)
         (tmp_path / "over").touch()
         assert [agent.wait() for agent in others] == [0, 0]
-        assert new.wait() == STOPPED
+        assert new.wait() == STOPPED_CODE
         assert "without this node" in new.report.message
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,10 +27,12 @@ PATIENCE = 20.0
 class Guarded:
     """A command behind a guard. Leaving the context lets go of it, as an agent that ends."""
 
-    def __init__(self, *command: str, folder: Path | None = None) -> None:
+    def __init__(
+        self, *command: str, folder: Path | None = None, script: Sequence[str] = (guard.__file__,)
+    ) -> None:
         read_end, self.leash = os.pipe()
         self.process = subprocess.Popen(
-            [*DUMPING_CORES, sys.executable, "-I", "-S", guard.__file__, str(read_end), *command],
+            [*DUMPING_CORES, sys.executable, "-I", "-S", *script, str(read_end), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -236,6 +238,98 @@ def test_what_is_left_behind_for_longer_is_ended_before_the_guard_ends() -> None
         assert guarded.ended() == 5
         assert not alive(left)
         assert 0.8 < time.monotonic() - began < PATIENCE
+
+
+def with_graces(leftover: float, writer: float) -> tuple[str, ...]:
+    """Return the guard with other limits, as Python takes it."""
+    code = (
+        "import sys, importlib.util as util\n"
+        f"spec = util.spec_from_file_location('guard', {guard.__file__!r})\n"
+        "guard = util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(guard)\n"
+        f"guard.LEFTOVER_GRACE, guard.WRITER_GRACE = {leftover}, {writer}\n"
+        "sys.exit(guard._end_like(guard.main(sys.argv[1:])))"
+    )
+    return "-c", code
+
+
+def left_with(file: Path, then: str, how: str = ">", code: int = 0) -> str:
+    """Return a program that leaves behind a process which has a file open, and does something then."""
+    opened = file.with_name("opened")
+    return (
+        f"(exec 3{how} {file}; touch {opened}; {then}) & "
+        f"while [ ! -e {opened} ]; do sleep 0.01; done; exit {code}"
+    )
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(guard.CHECKPOINTS, str(tmp_path / "checkpoints"))
+    (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
+    return tmp_path / "checkpoints"
+
+
+def test_what_is_left_behind_and_writes_a_checkpoint_is_waited_for(checkpoints: Path) -> None:
+    assert guard.WRITER_GRACE == 60.0
+    file = checkpoints / "step-1" / "model.bin"
+    program = left_with(file, "echo half >&3; sleep 0.3; echo whole >&3")
+    with Guarded(SH, "-c", program, script=with_graces(0.02, 60.0)) as guarded:
+        assert guarded.ended() == 0
+    assert file.read_text() == "half\nwhole\n"
+
+
+def test_after_a_failure_nobody_who_writes_a_checkpoint_is_waited_for(checkpoints: Path) -> None:
+    """The other nodes wait for some seconds for the reason; what this one names later comes too late."""
+    program = left_with(checkpoints / "step-1.bin", "sleep 100", code=3)
+    with Guarded(SH, "-c", program, script=with_graces(0.02, 60.0)) as guarded:
+        assert guarded.ended() == 3
+
+
+def test_a_left_writer_that_goes_on_with_the_next_file_is_waited_for(checkpoints: Path) -> None:
+    first, second = checkpoints / "step-1" / "1.bin", checkpoints / "step-1" / "2.bin"
+    then = f"sleep 0.6; exec 3>&-; sleep 0.1; exec 3> {second}; sleep 0.6; echo whole >&3"
+    program = left_with(first, then)
+    with Guarded(SH, "-c", program, script=with_graces(0.4, 60.0)) as guarded:
+        assert guarded.ended() == 0
+    assert second.read_text() == "whole\n"
+
+
+def test_what_is_left_behind_and_writes_to_a_deleted_file_is_not_waited_for(checkpoints: Path) -> None:
+    file = checkpoints / "step-1.bin"
+    program = left_with(file, f"rm {file}; sleep 100")
+    with Guarded(SH, "-c", program, script=with_graces(0.4, 60.0)) as guarded:
+        assert guarded.ended() == 0
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_program_whose_left_writer_has_to_be_killed_has_not_exited_with_0(
+    checkpoints: Path, code: int
+) -> None:
+    program = left_with(checkpoints / "step-1.bin", "sleep 100", code=code)
+    with Guarded(SH, "-c", program, script=with_graces(0.02, 0.1)) as guarded:
+        assert guarded.ended() == (code or -signal.SIGKILL)
+        assert ("still wrote a checkpoint, and were killed" in guarded.said()) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    "name, how",
+    [
+        ("checkpoints/train.log", ">"),
+        ("checkpoints/wandb/run-1.wandb", ">"),
+        ("checkpoints/runs/events.out.tfevents.1", ">"),
+        ("checkpoints/step-1.bin", "<"),
+        ("elsewhere.bin", ">"),
+        ("checkpoints-of-others.bin", ">"),
+    ],
+)
+def test_what_is_left_behind_and_writes_no_checkpoint_is_not_waited_for(
+    checkpoints: Path, name: str, how: str
+) -> None:
+    file = checkpoints.parent / name
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    with Guarded(SH, "-c", left_with(file, "sleep 100", how), script=with_graces(0.02, 60.0)) as guarded:
+        assert guarded.ended() == 0
 
 
 def test_orphans_that_end_before_the_command_do_not_end_the_guard() -> None:

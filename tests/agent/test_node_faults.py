@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.join.topology import master_port
-from airflow_provider_ocidist.agent.monitor.peers import SILENCE
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Program
@@ -53,11 +53,11 @@ def test_a_partition_shorter_than_the_patience_ends_nothing_and_a_longer_one_nam
     assert gang.looks(5, beating=(1, 2)) == []
     for _ in range(5):
         gang.answering = False
-        assert gang.looks(rng.randint(1, int(SILENCE) - 1)) == []
+        assert gang.looks(rng.randint(1, int(SILENT_AFTER) - 1)) == []
         gang.answering = True
         assert gang.looks(rng.randint(2, 10), beating=(1, 2)) == []
     gang.answering = False
-    assert gang.looks(SILENCE + 5)[0].startswith("node 1 ")
+    assert gang.looks(SILENT_AFTER + 5)[0].startswith("node 1 ")
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])

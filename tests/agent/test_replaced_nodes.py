@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE
@@ -87,9 +88,9 @@ def test_nodes_that_wait_for_another_are_ended_by_the_submitters_request(tmp_pat
         first.shows(lambda: first.report.phase is Phase.FETCHING)
         final = StopRequest(cause=Cause.CANCELED, message="enough")
         (two.run_dir / "stop.json").write_bytes(final.to_json())
-        assert first.wait() == STOPPED
+        assert first.wait() == STOPPED_CODE
         # One that comes later finds the request, too.
-        assert again(two, 1).wait() == STOPPED
+        assert again(two, 1).wait() == STOPPED_CODE
 
 
 def test_a_further_node_may_be_lost_before_the_first_is_replaced(tmp_path: Path) -> None:
@@ -116,9 +117,9 @@ def test_a_node_that_runs_on_though_it_was_replaced_ends_itself(tmp_path: Path) 
         for agent in (first, second):
             agent.prints("launch 0")
             agent.shows(lambda agent=agent: agent.report.phase is Phase.TRAINING)
-        request = StopRequest(cause=Cause.NODE, message="m", restarts=(LOST,), lost=(1,))
+        request = StopRequest(cause=Cause.NODE, message="m", restarts=(replace(LOST, lost=(1,)),))
         (two.run_dir / "stop.json").write_bytes(request.to_json())
-        assert second.wait() == STOPPED
+        assert second.wait() == STOPPED_CODE
         assert second.report.restarts == ()
         new = again(two, 1)
         assert (first.wait(), new.wait()) == (0, 0)

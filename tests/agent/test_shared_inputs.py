@@ -13,8 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist.job import Input
+from airflow_provider_ocidist.job import Checkpoints, Input
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import publish
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.agent.gangs import Gang
@@ -138,3 +140,34 @@ def test_a_store_that_throttles_is_read_once_all_the_same(
         assert {agent.stdout.read_text().strip() for agent in gang.agents} == {f"has {corpus.digest}"}
         said = "\n".join(agent.stderr.read_text() for agent in gang.agents)
     assert corpus.bytes_read() <= 1.1 * WHOLE or SLOW in said, said
+
+
+RESTORES = """
+import hashlib, os, pathlib
+(path,) = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"]).glob("*.bin")
+print("has", hashlib.sha256(path.read_bytes()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("shared, times", [(True, 1.1), (False, 3.0)])
+def test_nodes_that_resume_read_the_checkpoint_once_as_their_inputs(
+    tmp_path: Path, emulator: Access, *, shared: bool, times: float
+) -> None:
+    name = f"kept-{uuid.uuid4().hex}"
+    place = f"oci://{emulator.bucket}@{emulator.namespace}/{name}"
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    saved = tmp_path / "step-7.bin"
+    saved.write_bytes(LARGE)
+    fence = Fence(generation=0, attempt=1)
+    publish(saved, place, step=7, fence=fence, sequence=1, proof="a test", access=access)
+    changes = {"checkpoints": Checkpoints(uri=place), "attempt": 2, "share_inputs": shared}
+    with Gang(tmp_path, RESTORES, nodes=3, oci_endpoint=emulator.url, **changes) as gang:
+        assert gang.run(**variables(emulator)) == [0] * 3
+        digest = hashlib.sha256(LARGE).hexdigest()
+        assert {agent.stdout.read_text().strip() for agent in gang.agents} == {f"has {digest}"}
+        said = "\n".join(agent.stderr.read_text() for agent in gang.agents)
+    wanted = {"method": "GET", "path": f"/n/.*/o/{name}.*"}
+    calls = httpx.get(f"{emulator.url}/_emulator/calls", params=wanted).json()
+    parts = [call for call in calls if call["path"].endswith("step-7.bin")]
+    assert (said.count("of the checkpoint came from other nodes") == 3) == shared
+    assert len(parts) <= times * 3 or SLOW in said, said

@@ -13,7 +13,9 @@ import pytest
 
 from airflow_provider_ocidist.agent import store_retries
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
+from airflow_provider_ocidist.agent.prepare.vault import read_secret
 from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
+from airflow_provider_ocidist.agent.stages.context import open_heartbeat
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries
 from airflow_provider_ocidist.errors import (
@@ -25,7 +27,9 @@ from airflow_provider_ocidist.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from airflow_provider_ocidist.job import Checkpoints, Input
+from airflow_provider_ocidist.job import Checkpoints, Input, Program
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.testing import OciEmulator
 
@@ -163,7 +167,7 @@ def test_a_refusal_is_believed_after_a_minute_and_several_answers_whatever_else_
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(store_retries, "REFUSED_FOR", 0.4)
+    monkeypatch.setattr(store_retries, "REFUSAL_LIMIT", 0.4)
     refused: list[float] = []
 
     def work() -> None:
@@ -209,3 +213,49 @@ def test_an_outage_that_lasts_fails_with_a_cause_that_is_retried(
     with pytest.raises(StoreUnavailable) as caught:
         stage(place(oci_emulator, "x/"), tmp_path, access)
     assert caught.value.cause is Cause.SERVICE
+
+
+A_REPORT = NodeReport(rank=0, phase=Phase.STARTING, address="", started_at=0.0, heartbeat_at=0.0)
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 503}, {"status": 404}, {"status": 401}, {"drop": "before"}], ids=str
+)
+def test_one_bad_answer_as_a_node_starts_ends_nothing(
+    oci_emulator: OciEmulator, access: OciAccess, fault: dict[str, object]
+) -> None:
+    """A URI without a namespace needs an answer of the service before anything can be reported."""
+    run_dir = f"oci://{oci_emulator.access.bucket}/runs/one"
+    config = AgentConfig(run_name="one", nodes=1, run_dir=run_dir, program=Program(script="x.py"))
+    oci_emulator.fault(path="/n/?", method="GET", times=2, **fault)
+    heartbeat = open_heartbeat(config, access, A_REPORT, StopSwitch())
+    heartbeat.write()
+    assert heartbeat.store.exists("nodes/0.json")
+
+
+def test_a_run_directory_that_is_none_is_named_at_once(access: OciAccess) -> None:
+    config = AgentConfig(run_name="one", nodes=1, run_dir="oci:///x", program=Program(script="x.py"))
+    with pytest.raises(AgentError, match=r"the run directory cannot be used: .*names no bucket") as caught:
+        open_heartbeat(config, access, A_REPORT, StopSwitch())
+    assert caught.value.cause is Cause.CONFIG
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 503}, {"status": 404}, {"status": 401}, {"drop": "before"}], ids=str
+)
+def test_one_bad_answer_of_vault_costs_no_code(
+    oci_emulator: OciEmulator, access: OciAccess, fault: dict[str, object]
+) -> None:
+    oci_emulator.fault(path="/20190301/secretbundles/.*", times=2, **fault)
+    secret_id = oci_emulator.access.secret_id
+    found = with_retries(lambda: read_secret(secret_id, access), 60.0, threading.Event())
+    assert found == oci_emulator.access.secret_value
+
+
+def test_a_secret_that_stays_refused_is_a_fault_of_the_configuration(
+    access: OciAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_retries, "REFUSAL_LIMIT", 0.1)
+    with pytest.raises(StoreRefused, match=r"secret-bundles\); tried for .* s \(a refusal") as caught:
+        with_retries(lambda: read_secret("ocid1.vaultsecret.oc1.iad.absent", access), 60.0, threading.Event())
+    assert caught.value.cause is Cause.CONFIG

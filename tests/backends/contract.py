@@ -27,7 +27,8 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import secrets_of_gang
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.decisions import Fail, Succeed, decide
+from airflow_provider_ocidist.gangs.actions import Fail, Succeed
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob

@@ -28,7 +28,7 @@ from tests.walks.test_capacity import Ti, context
 def emulator() -> Iterator[Emulator]:
     options = Options(
         grace_s=1.0,
-        kubernetes=ClusterSettings(**clusters.FAST, status_delay_s=0.5),
+        kubernetes=ClusterSettings(**clusters.FAST, status_delay_s=0.5, pull_s=0.2),
         runai=RunaiOptions(lag_s=0.0),
     )
     need_views()

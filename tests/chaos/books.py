@@ -1,4 +1,4 @@
-"""The service's own books: which gangs a task has, which of their runs live; and what the nodes' marks tell."""
+"""The service's own books: which gangs a task has, which of their runs live; and what the marks of the nodes show."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.chaos.kills import Kill
 STEPS = 16
 SETTINGS = {
     "AIRFLOW__CORE__PARALLELISM": "12",
-    # So long Airflow takes to notice who is gone, and no shorter, lest a busy machine looks like a dead one.
+    # Seconds that Airflow takes to notice a process that is gone; if shorter, a busy machine looks like a dead one.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "30",
@@ -204,7 +204,7 @@ class Campaign:
         self.airflow.start(component)
 
     def _processes(self, run: Run) -> tuple[psutil.Process, psutil.Process] | None:
-        """Return the process that executes a task, and the worker that supervises it; their titles tell.
+        """Return the process that executes a task, and the worker that supervises it; by their titles.
 
         None for a try that was killed: what is left of it has no worker any more.
         """

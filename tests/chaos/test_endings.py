@@ -56,7 +56,7 @@ class Stage:
             self._wait_for_trigger(run)
 
     def _wait_for_trigger(self, run: Run, within_s: float = 300) -> None:
-        """Wait until a triggerer watches: before that Airflow has nobody to tell of a kill."""
+        """Wait until a triggerer watches: before that no process receives a kill from Airflow."""
         number = self.airflow.api.task_instance(*run.id, "train")["try_number"]
         pattern = f"dag_id={run.dag_id}/run_id={run.run_id}/*/attempt={number}.log.trigger.*.log"
         deadline = time.monotonic() + within_s

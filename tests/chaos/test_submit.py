@@ -47,7 +47,7 @@ def submitter() -> Iterator[subprocess.Popen[str]]:
     process.stdout.close()
 
 
-def tell(submitter: subprocess.Popen[str], order: dict[str, Any]) -> dict[str, Any]:
+def send(submitter: subprocess.Popen[str], order: dict[str, Any]) -> dict[str, Any]:
     submitter.stdin.write(json.dumps(order) + "\n")
     submitter.stdin.flush()
     return json.loads(submitter.stdout.readline())
@@ -71,11 +71,11 @@ def test_a_worker_that_dies_at_any_instant_of_its_submission_leaves_one_gang(
                 "key": codec.encode(key),
                 "notes": str(tmp_path / f"{number}.json") if chance.random() < 0.5 else None,
             }
-            seconds = tell(
+            seconds = send(
                 submitter, {**order, "key": codec.encode(_twin(key)), "number": 1, "kill_after": None}
             )
             for attempt in range(1, chance.randint(1, KILLS_AT_MOST) + 1):
-                told = tell(
+                told = send(
                     submitter,
                     {
                         **order,
@@ -85,7 +85,7 @@ def test_a_worker_that_dies_at_any_instant_of_its_submission_leaves_one_gang(
                 )
                 kills += "killed" in told
                 phases[_phase(books, key)] += "killed" in told
-            last = tell(submitter, {**order, "number": KILLS_AT_MOST + 1, "kill_after": None})
+            last = send(submitter, {**order, "number": KILLS_AT_MOST + 1, "kill_after": None})
             # What was in flight at the last kill has had its effect by then.
             time.sleep(1)
             gangs = books.gangs(key.task_digest)
@@ -104,7 +104,7 @@ def test_a_worker_that_dies_at_any_instant_of_its_submission_leaves_one_gang(
 
 
 def _twin(key: RunKey) -> RunKey:
-    """Return another task's key: its submission, which nobody disturbs, tells how long one takes just now."""
+    """Return another task's key: its submission, which nothing disturbs, shows how long one takes now."""
     return RunKey(dag_id=key.dag_id, run_id=key.run_id, task_id="twin", generation=key.generation)
 
 

@@ -20,6 +20,8 @@ import yaml
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli import COMMANDS, EXIT_CODES, main
 from airflow_provider_ocidist.cli.files import load
+from airflow_provider_ocidist.cli.note import read
+from airflow_provider_ocidist.cli.terminal import Unusable
 
 GOOD = """\
 name: retrain
@@ -423,3 +425,22 @@ def test_a_connection_that_is_not_set_is_reported_with_those_that_are(folder, ca
     message = capsys.readouterr().err
     assert "AIRFLOW_CONN_OCI_PRD is not set" in message
     assert "oci_prod" in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!timestamp soon",
+        "!!bool maybe",
+        "!!int ''",
+        "!!float x",
+        "!!python/name:os.system",
+        "*none",
+        "[" * 3000,
+    ],
+)
+def test_a_note_that_no_run_has_written_is_named(folder, value):
+    note = folder / "info.yaml"
+    note.write_text(f"record: {value}\n")
+    with pytest.raises(Unusable, match=r"info\.yaml: was not written by `ocidist run`"):
+        read(note)

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.backends.capabilities import ShowsWhatItCreated
 from airflow_provider_ocidist.cli import main
 from airflow_provider_ocidist.cli.diff import Difference, differences
+from airflow_provider_ocidist.errors import BackendError
 
 JOB = """\
 name: retrain
@@ -50,3 +53,8 @@ def test_what_differs_is_exit_code_1_and_json_on_request(tmp_path, capsys):
     assert capsys.readouterr().out == 'program.args.1\n  - "10"\n  + "20"\n'
     assert main(["diff", "--json", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")]) == 1
     assert json.loads(capsys.readouterr().out) == [{"path": "program.args.1", "old": "10", "new": "20"}]
+
+
+def test_a_home_that_keeps_nothing_of_what_it_started_says_so_with_the_remedy():
+    with pytest.raises(BackendError, match="'local' cannot show what it has created: compare two job files"):
+        ShowsWhatItCreated.of(kinds.load("backends", "local").BACKEND.connect({}))

@@ -19,7 +19,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_with_restarts_killed_processes_cost_no_try_and_change_no_weight(folder: Path) -> None:
     faults = ["kill-rank@training:node=1,step=30", "kill-rank@saving:node=0,step=15"]
     path = a_file(folder, restarts={"program": 2, "node": 2, "hang": 2})
-    undisturbed, *hurt = drilled(path, *faults)
+    page = folder / "page.md"
+    undisturbed, *hurt = drilled(path, *faults, options=["--parallel", "2", "--report", str(page)])
     assert (undisturbed["tries"], undisturbed["launches"]) == (1, 1)
     for each in hurt:
         assert each["happened"]
@@ -28,6 +29,8 @@ def test_with_restarts_killed_processes_cost_no_try_and_change_no_weight(folder:
         assert each["recovered_after_s"] > 0
     # Every tenth step is saved, and the next save was under way. (In the first drill node 0 trained on for a while.)
     assert 0 <= hurt[1]["lost_steps"] <= 20
+    assert "| kill-rank | saving | 1 | 1 | " in page.read_text()
+    assert f"| {faults[1]} | {hurt[1]['strike']['step']} | " in page.read_text()
 
 
 def test_a_fault_that_comes_too_late_is_reported_as_such(folder: Path) -> None:
@@ -55,6 +58,7 @@ def test_an_impossible_fault_is_refused_before_anything_is_trained(folder: Path)
     "arguments, says",
     [
         (("--tries", "0"), "--tries 0"),
+        (("--parallel", "0"), "--parallel 0"),
         (("--campaign", "0"), "--campaign 0"),
         (("--campaign", "-3"), "--campaign -3"),
         (("--campaign", "2", "--fault", "kill-rank"), "use one of them"),

@@ -62,21 +62,21 @@ def gang(
         given = {**fields, "namespace": access.kubernetes_namespace}
         fields["namespace"] = access.kubernetes_namespace
     backend: Backend = kinds.load("backends", request.param).BACKEND.connect(given)
-    job = parsing.build(
-        {
-            "name": "steps",
-            "nodes": 1,
-            "image": IMAGE,
-            "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "60"]},
-            "launcher": {"kind": "python"},
-            "limits": {"stop_grace": 1},
-            "backend": section,
-        }
-    )
-    ref = backend.submit(backend.plan(job, a_key()))
+    job = {
+        "name": "steps",
+        "nodes": 1,
+        "image": IMAGE,
+        "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "60"]},
+        "launcher": {"kind": "python"},
+        "env": {"API_TOKEN": "hunter22-of-diff"},
+        "limits": {"stop_grace": 1},
+        "backend": section,
+    }
+    ref = backend.submit(backend.plan(parsing.build(job), a_key()))
     monkeypatch.setenv("AIRFLOW_CONN_HOME", json.dumps(connection))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    Path("job.yaml").write_text(yaml.safe_dump(job))
     yield backend, ref
     backend.delete(ref)
 
@@ -97,6 +97,20 @@ def test_a_run_is_shown_and_ended_by_the_id_that_its_platform_gives_it(
     capsys.readouterr()
     assert main(["cancel", found["job_id"], "--interval", "0.1", *place]) == 0
     assert ref.key.name in capsys.readouterr().out
+
+
+def test_a_run_is_compared_with_the_file_that_would_run_now(
+    gang: tuple[Backend, RunRef], capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend, ref = gang
+    sides = (ref.job_id, "job.yaml", "--conn-id", "home", "--backend", backend.kind)
+    assert main(["diff", *sides]) == 0, capsys.readouterr().out
+    assert capsys.readouterr().out == "no difference\n"
+    Path("job.yaml").write_text(Path("job.yaml").read_text().replace("'60'", "'7'"))
+    assert main(["diff", "--json", *sides]) == 1
+    said = capsys.readouterr().out
+    assert [each["path"].rpartition("OCIDIST_CONFIG.")[2] for each in json.loads(said)] == ["program.args.1"]
+    assert "hunter22" not in said
 
 
 def test_a_run_that_has_ended_leaves_no_container_beside_it(

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.capabilities import Finding, Mark
@@ -96,6 +97,20 @@ def test_everything_that_is_wrong_is_found_at_once(preflight: Preflight, emulato
     assert "create the bucket" in findings["work_dir"]["fix"]
     assert "VM.Standard.E4.Flex" in findings["shape"]["fix"]
     assert "virtual-network-family" in findings["subnet"]["fix"]
+
+
+def test_a_compartment_that_may_not_be_read_is_a_warning_that_names_the_policy_where_jobs_can_be_listed(
+    preflight: Preflight, emulator: Access
+) -> None:
+    refused = {"method": "GET", "path": "/20160918/compartments/[^/]*", "status": 404, "times": 2}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=refused).raise_for_status()
+    found = preflight(0)["compartment"]
+    assert found["mark"] == "WARN"
+    assert found["fix"] == "allow group <yours> to inspect compartments in tenancy"
+    absent = {**BACKEND, "compartment_id": "ocid1.compartment.oc1..absent"}
+    found = preflight(1, backend=absent)["compartment"]
+    assert found["mark"] == "FAIL"
+    assert found["fix"].startswith("correct compartment_id, or: ")
 
 
 def test_without_a_sign_in_nothing_else_is_tried(

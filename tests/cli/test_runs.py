@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, pages
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import RunKey, RunRecord
 from scripts.emulator_process import Access
@@ -182,7 +182,7 @@ def test_on_a_terminal_a_watch_keeps_its_summary_below_the_lines(ocidist: Termin
     os.close(slave)
     shown = b""
     try:
-        # Linux tells the end of the other side as an error.
+        # Linux reports the end of the other side as an error.
         with suppress(OSError):
             while piece := os.read(master, 65536):
                 shown += piece
@@ -227,7 +227,7 @@ def test_a_signal_ends_a_run_that_is_waited_for(
     process.communicate(timeout=60)
     assert process.returncode == 128 + how
     record = RunRecord.from_json(yaml.safe_load(note.read_text())["record"])
-    runs = backend._runs(record.ref.job_id, record.ref.compartment_id)
+    runs = list_runs(lambda: backend._client, record.ref.compartment_id, job_id=record.ref.job_id)
     assert len(runs) == 2
     assert {run.lifecycle_state for run in runs} <= {"CANCELING", "CANCELED"}
     assert "nodes: 2 " in ocidist("status")
@@ -309,7 +309,8 @@ def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
     jobs = [job for job in jobs_of(backend) if job.display_name.startswith(name)]
     assert [job.id for job in jobs] == [info["jobId"]]
     ref = RunRecord.from_json(info["record"]).ref
-    active = [run.id for run in backend._runs(ref.job_id, ref.compartment_id) if not run.time_finished]
+    runs = list_runs(lambda: backend._client, ref.compartment_id, job_id=ref.job_id)
+    active = [run.id for run in runs if not run.time_finished]
     assert sorted(active) == sorted([info["mainJobRunId"], *info["otherJobRunIds"]])
     backend.cancel(ref)
 
@@ -332,7 +333,7 @@ def runs_named(backend: OciDataScience, name: str) -> list[Any]:
         run
         for job in jobs_of(backend)
         if job.display_name.startswith(name)
-        for run in backend._runs(job.id, backend.defaults.compartment_id)
+        for run in list_runs(lambda: backend._client, backend.defaults.compartment_id, job_id=job.id)
     ]
 
 

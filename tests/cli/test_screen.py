@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_provider_ocidist.cli.screen import Screen, summary
-from airflow_provider_ocidist.cli.status import age_text, state_of
+from airflow_provider_ocidist.cli.status import state_of
 from airflow_provider_ocidist.cli.terminal import columns, styled
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.pace import Pace
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
 
 
@@ -68,6 +71,23 @@ def test_a_gang_has_one_state_whatever_its_nodes_have():
     assert state_of(a_status(1, 0, runs, NodeState.PENDING)) == "RUNNING"
 
 
+def test_nodes_that_take_no_part_do_not_count_for_the_state_of_a_gang():
+    fewer = Restart(cause=Cause.CAPACITY, message="no machine", members=(0, 1))
+
+    def state(*states: NodeState) -> str:
+        status = a_status(1, 0, *states)
+        first, *others = status.nodes
+        assert first.report is not None
+        first = replace(first, report=replace(first.report, restarts=(fewer,)))
+        return state_of(replace(status, nodes=(first, *others)))
+
+    failed, done, runs = NodeState.FAILED, NodeState.SUCCEEDED, NodeState.RUNNING
+    assert state(done, done, failed) == "SUCCEEDED"
+    assert state(runs, runs, failed) == "RUNNING"
+    assert state(done, failed, NodeState.CANCELED) == "FAILED"
+    assert state(done, done, runs) == "ENDING"
+
+
 def test_control_sequences_of_a_program_do_not_reach_the_terminal():
     text = styled("\x1b]0;title\x07\x1b[31mred\x1b[0m\x1b[2J", "cyan")
     assert "\x1b" not in text.plain
@@ -76,13 +96,3 @@ def test_control_sequences_of_a_program_do_not_reach_the_terminal():
 
 def test_columns_begin_at_the_same_place():
     assert columns([["a", "bb"], ["ccc", "d"]]) == ["a    bb", "ccc  d"]
-
-
-def test_ages_are_shown_in_their_largest_unit():
-    assert [age_text(seconds) for seconds in (-1, 59, 3599, 7200, 200_000)] == [
-        "0 s",
-        "59 s",
-        "59 min",
-        "2 h",
-        "2 d",
-    ]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job_file import parsing

@@ -75,6 +75,7 @@ ACTED_UPON = {
     "blocking marked failed": ("train_blocking", LONG),
     "triggerer restarts": ("train_deferred", 40.0),
     "worker killed": ("train_blocking", 25.0),
+    "worker killed on pytorchjob": ("train_blocking_on_pytorchjob", 25.0),
     "triggerer freezes": ("train_deferred", 75.0),
     "cleaned up": ("train_cleaned_up", LONG),
     "sensed": ("train_blocking", 20.0),
@@ -324,15 +325,16 @@ def test_marking_a_deferred_task_failed_leaves_no_pod(stage: Stage, kind: str) -
 # crashes: the run goes on, and is found again
 
 
-def test_a_killed_worker_leaves_the_run_alone_and_the_retry_adopts_it(stage: Stage) -> None:
-    stage.start("worker killed")
-    ref = stage.ref("worker killed")
+@pytest.mark.parametrize("name", ["worker killed", "worker killed on pytorchjob"])
+def test_a_killed_worker_leaves_the_run_alone_and_the_retry_adopts_it(stage: Stage, name: str) -> None:
+    stage.start(name)
+    ref = stage.ref(name)
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=PATIENCE)
-    _kill_worker_of(stage.wait_for_task("worker killed", "running"))
-    stage.wait_for_task("worker killed", "success", timeout=150)
-    assert stage.ref("worker killed").job_id == ref.job_id
-    assert len(stage.starts("worker killed")) == 2
-    assert "of an earlier attempt" in stage.log("worker killed", attempt=2)
+    _kill_worker_of(stage.wait_for_task(name, "running"))
+    stage.wait_for_task(name, "success", timeout=150)
+    assert stage.ref(name).job_id == ref.job_id
+    assert len(stage.starts(name)) == 2
+    assert "of an earlier attempt" in stage.log(name, attempt=2)
 
 
 def _kill_worker_of(task: dict[str, Any]) -> None:

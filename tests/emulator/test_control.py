@@ -11,8 +11,8 @@ import pytest
 from oci.exceptions import ServiceError
 
 from airflow_provider_ocidist.emulator.bodies import Segment
-from airflow_provider_ocidist.emulator.faults import Fault, Faults
-from airflow_provider_ocidist.emulator.store import AS_OF, Store, Table
+from airflow_provider_ocidist.emulator.faults import FaultRule, Faults
+from airflow_provider_ocidist.emulator.store import AS_OF, RecordStore, Table
 from tests.emulator.conftest import HTTP
 
 
@@ -168,7 +168,7 @@ def test_faults_come_by_chance_with_a_seed(cloud):
 def test_shares_of_faults_add_up():
     faults = Faults(seed=1)
     for status in (429, 500, 503):
-        faults.add(Fault(status=status, probability=0.2))
+        faults.add(FaultRule(status=status, probability=0.2))
     ends = [faults.decide("GET", "/n", "h").end for _ in range(10_000)]
     for status in (429, 500, 503):
         share = sum(end is not None and end.status == status for end in ends) / len(ends)
@@ -177,9 +177,9 @@ def test_shares_of_faults_add_up():
 
 def test_delays_of_all_rules_add_up_and_the_lowest_limit_counts():
     faults = Faults(seed=1)
-    faults.add(Fault(latency_s=1, bytes_per_s=100))
-    faults.add(Fault(latency_s=2, path="/n", bytes_per_s=50))
-    faults.add(Fault(status=500, path="/x"))
+    faults.add(FaultRule(latency_s=1, bytes_per_s=100))
+    faults.add(FaultRule(latency_s=2, path="/n", bytes_per_s=50))
+    faults.add(FaultRule(status=500, path="/x"))
     effect = faults.decide("GET", "/n", "h")
     assert (effect.latency_s, effect.bytes_per_s, effect.end) == (3, 50, None)
 
@@ -228,7 +228,7 @@ def test_a_list_can_be_stale(cloud):
 
 
 def test_a_stale_list_is_as_old_as_it_was_to_be(tmp_path):
-    store = Store(tmp_path / "store")
+    store = RecordStore(tmp_path / "store")
     table = Table(store, "file", Segment)
     table.put("before", Segment(tmp_path.name, 1))
     store.keep_history(60)

@@ -91,7 +91,7 @@ def test_a_session_lives_for_a_number_of_seconds(cloud, lifetime):
 
 
 def is_cut_off(drip):
-    """Send a byte now and then; tell whether the other side ends it within half a minute."""
+    """Send a byte now and then; return whether the other side ends it within half a minute."""
     drip.settimeout(0.05)
     for _ in range(600):
         try:

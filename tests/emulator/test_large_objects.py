@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from oci.object_storage import models
 
-from airflow_provider_ocidist.emulator.store import Store
+from airflow_provider_ocidist.emulator.store import RecordStore
 from tests.emulator.conftest import Cloud
 from tests.emulator.test_object_storage import MIB, names, read
 from tests.emulator.test_standalone import standing_alone
@@ -103,7 +103,7 @@ def test_a_kill_leaves_nothing_half_done_and_parts_where_they_were(folder):
 
 
 def test_what_breaks_off_inside_a_transaction_never_was(tmp_path):
-    store = Store(tmp_path / "state.sqlite3")
+    store = RecordStore(tmp_path / "state.sqlite3")
     store.put("object", "a", {"size": 1})
 
     def rename() -> None:

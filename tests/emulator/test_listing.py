@@ -8,7 +8,7 @@ import time
 import oci
 import pytest
 
-from airflow_provider_ocidist.emulator.object_storage.index import Listing, NameIndex
+from airflow_provider_ocidist.emulator.object_storage.index import ListParameters, NameIndex
 from tests.emulator.test_object_storage import refusal
 
 LETTERS = "ab/é\U0010ffff"
@@ -16,7 +16,7 @@ LETTERS = "ab/é\U0010ffff"
 NAMES = sorted({"".join(random.Random(seed).choices(LETTERS, k=seed % 6 + 1)) for seed in range(400)})
 
 
-def expected(wanted: Listing) -> tuple[list[str], list[str]]:
+def expected(wanted: ListParameters) -> tuple[list[str], list[str]]:
     """Return all names and prefixes, by looking at each name."""
     fitting = [
         name
@@ -40,10 +40,12 @@ def expected(wanted: Listing) -> tuple[list[str], list[str]]:
 )
 def test_pages_together_are_what_was_asked_for(prefix, delimiter, more):
     index = NameIndex(NAMES)
-    names, prefixes = expected(Listing(prefix=prefix, delimiter=delimiter, **more))
+    names, prefixes = expected(ListParameters(prefix=prefix, delimiter=delimiter, **more))
     found_names, found_prefixes, start = [], [], more.get("start", "")
     while start is not None:
-        asked = Listing(**{**more, "prefix": prefix, "delimiter": delimiter, "limit": 7, "start": start})
+        asked = ListParameters(
+            **{**more, "prefix": prefix, "delimiter": delimiter, "limit": 7, "start": start}
+        )
         page = index.list(asked)
         assert len(page.names) + len(page.prefixes) <= 7
         found_names += page.names
@@ -57,8 +59,8 @@ def test_a_late_page_of_a_million_names_is_as_quick_as_the_first():
     index = NameIndex(f"{number:07}" for number in range(1_000_000))
     started = time.process_time()
     for number in range(100):
-        assert len(index.list(Listing(start=f"{number * 9_000:07}")).names) == 1000
-        assert len(index.list(Listing(prefix=f"{number:03}", delimiter="/")).names) == 1000
+        assert len(index.list(ListParameters(start=f"{number * 9_000:07}")).names) == 1000
+        assert len(index.list(ListParameters(prefix=f"{number:03}", delimiter="/")).names) == 1000
     assert time.process_time() - started < 2
 
 

@@ -14,7 +14,7 @@ from oci.loggingingestion.models import LogEntry, LogEntryBatch, PutLogsDetails
 from oci.loggingsearch.models import SearchLogsDetails
 
 from airflow_provider_ocidist.emulator.context import Options
-from airflow_provider_ocidist.emulator.logs.files import Line, LogFile
+from airflow_provider_ocidist.emulator.logs.files import Line, StoredLog
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import Cloud
 
@@ -325,13 +325,13 @@ def lines(*said: tuple[int, str]) -> list[Line]:
 
 
 def test_a_log_file_is_read_by_time(tmp_path):
-    file = LogFile(tmp_path / "a.log")
+    file = StoredLog(tmp_path / "a.log")
     file.append([*lines((100, "a"), (100, "b")), Line(100, 1, b"c")], 100)
     file.append(lines((200, "")), 200)
     assert [file.read(number) for number in file.between(0, 200)] == ["a", "b", "c"]
     assert [file.stream_of(number) for number in range(4)] == [0, 0, 1, 0]
     file.close()
-    again = LogFile(tmp_path / "a.log")
+    again = StoredLog(tmp_path / "a.log")
     again.append(lines((300, "d"), (150, "late")), 310)
     assert [again.read(number) for number in again.between(0, 301)] == ["a", "b", "c", "late", "", "d"]
     assert (again.written_at(0), again.written_at(5), again.last_ms) == (100, 310, 300)
@@ -339,22 +339,22 @@ def test_a_log_file_is_read_by_time(tmp_path):
 
 
 def test_a_log_file_of_a_killed_emulator_goes_on(tmp_path):
-    file = LogFile(tmp_path / "a.log")
+    file = StoredLog(tmp_path / "a.log")
     file.append(lines((100, "a"), (101, "b")), 101)
     file.close()
     with (tmp_path / "a.log").open("ab") as text, (tmp_path / "a.lines").open("ab") as index:
         text.write(b"half a li")
         index.write(b"half a row")
-    again = LogFile(tmp_path / "a.log")
+    again = StoredLog(tmp_path / "a.log")
     again.append(lines((102, "c")), 102)
     again.close()
-    third = LogFile(tmp_path / "a.log")
+    third = StoredLog(tmp_path / "a.log")
     assert [third.read(number) for number in third.between(0, 1000)] == ["a", "b", "c"]
     third.close()
 
 
 def test_lines_longer_than_a_block_are_whole(tmp_path):
-    file = LogFile(tmp_path / "a.log")
+    file = StoredLog(tmp_path / "a.log")
     texts = ["x" * size for size in (10, 70_000, 0, 65_536, 5, 200_000)]
     file.append(lines(*((number, text) for number, text in enumerate(texts))), 0)
     for order in (range(6), reversed(range(6))):

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from airflow_provider_ocidist.emulator import control_rules, patterns, recorded_calls
-from airflow_provider_ocidist.emulator.faults import Fault, Faults
+from airflow_provider_ocidist.emulator.faults import FaultRule, Faults
 from airflow_provider_ocidist.emulator.nodes.rules import NodeKind, NodeRule, NodeRules
 from tests.emulator.conftest import HTTP, Cloud
 
@@ -99,9 +99,9 @@ def test_what_would_backtrack_is_answered_at_once(cloud: Cloud, pattern: str) ->
 
 def test_a_thousand_rules_hold_up_a_request_for_a_moment_only() -> None:
     faults = Faults(seed=1)
-    faults.add(Fault(path="/n/a+", latency_s=3))
+    faults.add(FaultRule(path="/n/a+", latency_s=3))
     for number in range(1000):
-        faults.add(Fault(path=f"(?:a?|.*){{100}}{number}", status=503))
+        faults.add(FaultRule(path=f"(?:a?|.*){{100}}{number}", status=503))
     began = time.thread_time()
     assert faults.decide("GET", LONG, "x").latency_s == 3
     assert time.thread_time() - began < 2

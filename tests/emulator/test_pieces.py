@@ -20,17 +20,17 @@ from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.listening import is_loopback
 from airflow_provider_ocidist.emulator.logs.files import LineSplitter
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
-from airflow_provider_ocidist.emulator.object_storage.index import Listing, NameIndex
+from airflow_provider_ocidist.emulator.object_storage.index import ListParameters, NameIndex
 
 
 def test_every_page_of_a_listing_adds_up_to_the_whole():
     names = ["".join(letters) for size in (1, 2, 3) for letters in itertools.product("ab/", repeat=size)]
     index = NameIndex(names)
     for prefix, delimiter, limit in itertools.product(["", "a", "a/", "//"], [None, "/"], [1, 2, 5, 1000]):
-        whole = index.list(Listing(prefix=prefix, delimiter=delimiter))
+        whole = index.list(ListParameters(prefix=prefix, delimiter=delimiter))
         found, start = [], ""
         while start is not None:
-            page = index.list(Listing(prefix=prefix, delimiter=delimiter, limit=limit, start=start))
+            page = index.list(ListParameters(prefix=prefix, delimiter=delimiter, limit=limit, start=start))
             assert len(page.names) + len(page.prefixes) <= limit
             found += page.names + page.prefixes
             start = page.next_start

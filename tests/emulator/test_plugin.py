@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,11 +70,20 @@ def test_airflow_gets_a_connection(oci_emulator):
 """
 
 
-def run_pytest(folder: Path, content: str, *options: str) -> str:
+def run_pytest(folder: Path, content: str, *options: str, **env: str) -> str:
     """Run a file of tests in a project that is not ours, and return what pytest says."""
     (folder / "test_mine.py").write_text(content)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False).stdout
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout
 
 
 def test_the_fixture_serves_a_users_tests(tmp_path):
@@ -90,3 +101,16 @@ def test_the_plugin_itself_is_light():
     program = f"import sys, airflow_provider_ocidist.testing; print(*({HEAVY} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_session_that_a_signal_ends_leaves_no_keys_and_the_next_removes_those_of_one_that_was_killed(
+    tmp_path,
+):
+    ends = "import os, time\ndef test_it(oci_emulator):\n    os.kill(os.getpid(), {})\n    time.sleep(60)\n"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    left = []
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+        run_pytest(tmp_path, ends.format(int(number)), TMPDIR=str(temporary))
+        left.append(len(list(temporary.glob("*emulator*"))))
+    assert left == [1, 0, 0]

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from airflow_provider_ocidist.emulator.auth import signatures, tokens
-from airflow_provider_ocidist.emulator.auth.signatures import Credential, Signature, Verifier
+from airflow_provider_ocidist.emulator.auth.signatures import AuthorizationHeader, Credential, Verifier
 from airflow_provider_ocidist.emulator.errors import ApiError, not_authenticated
 from airflow_provider_ocidist.emulator.wire import Principal
 
@@ -129,7 +129,7 @@ def test_no_authorization_at_all_is_refused():
 def test_the_header_is_taken_apart_as_it_was_written():
     text = 'Signature version="1",headers="Date (request-target) HOST",keyId="a/b/c",'
     text += 'algorithm="rsa-sha256",signature="YWJj"'
-    expected = Signature(key_id="a/b/c", headers=("date", "(request-target)", "host"), value=b"abc")
+    expected = AuthorizationHeader(key_id="a/b/c", headers=("date", "(request-target)", "host"), value=b"abc")
     assert signatures.parse(text) == expected
 
 

@@ -1,4 +1,4 @@
-"""The status page: what it tells, to whom, and that hostile names and lines stay text."""
+"""The status page: what it shows, to which browsers, and that hostile names and lines stay text."""
 
 from __future__ import annotations
 

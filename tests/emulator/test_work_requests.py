@@ -1,4 +1,4 @@
-"""Deletions that take a while: the work requests that tell of them, their end, their cancellation."""
+"""Deletions that take a while: the work requests that record them, their end, their cancellation."""
 
 from __future__ import annotations
 

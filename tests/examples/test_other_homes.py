@@ -1,17 +1,20 @@
-"""The example DAGs that choose a home, and the one that compares, by dag.test(), on a cluster beside OCI."""
+"""The example DAGs that choose a home, and the one that compares, by dag.test(), on a cluster beside OCI, and here."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes
 import pytest
+import yaml
 
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.checkpoints import verify
+from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access, EmulatorProcess
 from tests.dag_runs import DagRuns
@@ -110,6 +113,29 @@ def test_the_cheaper_home_trains_and_the_bill_is_for_its_nodes(runs: DagRuns, ch
 
 def test_one_node_and_three_are_put_side_by_side_with_a_plot(runs: DagRuns, emulator: Access) -> None:
     runs.begin("compare_nodes", epochs=2, images=192)
+    store = open_store(f"{emulator.work_dir}/compare", access_of(emulator.connection_fields()))
+    judge_comparison(runs, store)
+
+
+def test_another_section_backend_compares_the_nodes_of_another_home(tmp_path: Path, database: Path) -> None:
+    """The nodes are processes of this machine, whose connection has nothing of OCI."""
+    dags, work = tmp_path / "dags", tmp_path / "work"
+    for name in ("compare_nodes.py", "jobs/compare.yaml", "train/digits.py"):
+        (dags / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(EXAMPLES / name, dags / name)
+    job = dags / "jobs" / "compare.yaml"
+    given, _, _ = job.read_text().partition("backend:")
+    job.write_text(given + yaml.safe_dump({"backend": {"kind": "local", "python": PYTHON}}))
+    dag = dags / "compare_nodes.py"
+    dag.write_text(dag.read_text().replace('HOME = "oci_default"', 'HOME = "here"'))
+    env = {"AIRFLOW_CONN_HERE": json.dumps({"conn_type": "oci", "extra": {"work_dir": str(work)}})}
+    (tmp_path / "runs").mkdir()
+    with DagRuns(tmp_path / "runs", dags=dags, env=env, database=database) as runs:
+        runs.begin("compare_nodes", epochs=2, images=192)
+        judge_comparison(runs, open_store(str(work / "compare")))
+
+
+def judge_comparison(runs: DagRuns, store: Store) -> None:
     assert runs.state() == "success", runs.log[-8000:]
     one, three = runs.xcom("compare")
     assert (one["nodes"], three["nodes"]) == (1, 3)
@@ -118,7 +144,6 @@ def test_one_node_and_three_are_put_side_by_side_with_a_plot(runs: DagRuns, emul
     for row in (one, three):
         assert row["seconds"] > 0
         assert 0 < row["accuracy"] <= 1
-    store = open_store(f"{emulator.work_dir}/compare", access_of(emulator.connection_fields()))
     (plot,) = [entry.name for entry in store.list() if entry.name.endswith("plot.svg")]
     drawing = store.read(plot).decode()
     assert drawing.count("<rect") == 6

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.decisions import Wait
-from airflow_provider_ocidist.gangs.watch import Watch, look_together
+from airflow_provider_ocidist.gangs.actions import Wait
+from airflow_provider_ocidist.gangs.shared_look import look_together
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from scripts.emulator_process import Access

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import astuple, replace
 from typing import Any
@@ -11,20 +12,14 @@ import pytest
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs import canceller, earlier_tries
-from airflow_provider_ocidist.gangs.decisions import (
-    SAVING_LIMIT,
-    UNREADABLE_LIMIT,
-    Cancel,
-    Fail,
-    decide,
-    node_of,
-    unread,
-)
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail
+from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, decide, unread
+from airflow_provider_ocidist.gangs.diagnoses import node_of
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.homes import WORDS
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, NodeStatus, RunStatus
-from tests.gangs.test_decisions import START, node, record, report, trained
+from tests.gangs.records import START, gang, node, record, report, trained
 
 FAILED, MISSING, CANCELED, SUCCEEDED = (
     NodeState.FAILED,
@@ -105,6 +100,82 @@ def test_a_failure_has_its_cause_and_its_words(name: str) -> None:
 def test_without_an_agent_the_log_says_more() -> None:
     found = judged(node(0, FAILED, details="exit 1"), expects=Expectations(reports=False))
     assert found == Fail(Cause.USER, "node 0: exit 1; its log says more")
+
+
+def preempted(**changes: object) -> NodeStatus:
+    details = {"cause": Cause.PREEMPTED, "details": "The instance was preempted."}
+    return node(1, NodeState.FAILED, finished_at=START + 9, **{**details, **changes})
+
+
+@pytest.mark.parametrize("said", [None, Cause.NODE, Cause.HANG])
+@pytest.mark.parametrize("own", [None, Cause.NODE])
+def test_a_preempted_node_explains_what_the_others_have_reported(
+    said: Cause | None, own: Cause | None
+) -> None:
+    survivor = node(
+        0,
+        NodeState.FAILED,
+        finished_at=START + 5,
+        report=report(0, cause=said, exit_code=1, message="lost the connection", phase=Phase.DONE),
+    )
+    gone = preempted(report=report(1, cause=own, message="stopped by SIGTERM", phase=Phase.DONE))
+    expected = Fail(Cause.PREEMPTED, "node 1: The instance was preempted.")
+    assert decide(record(), RunStatus(nodes=(survivor, gone)), START + 10) == expected
+    # The service may call it ended when the gang is being ended for what the survivor has reported.
+    ending = Ending(cause=Cause.NODE, message="node 0: lost the connection", since=START + 6)
+    assert decide(record(ending=ending), RunStatus(nodes=(survivor, gone)), START + 10) == expected
+
+
+def test_a_preemption_does_not_excuse_a_program_that_has_failed() -> None:
+    failed = node(0, NodeState.FAILED, report=report(0, cause=Cause.USER, exit_code=1, message="ValueError"))
+    action = decide(record(), RunStatus(nodes=(failed, preempted())), START + 10)
+    assert isinstance(action, Fail)
+    assert action.cause is Cause.USER
+    late = Ending(cause=Cause.DEADLINE, message="too late", since=START + 6)
+    gone = RunStatus(nodes=(node(0, NodeState.CANCELED), preempted()))
+    assert decide(record(ending=late), gone, START + 10) == Fail(Cause.DEADLINE, "too late")
+
+
+def test_the_node_that_names_a_cause_is_blamed_and_not_the_one_that_ended_first() -> None:
+    told = node(0, NodeState.FAILED, report=report(0, exit_code=143), finished_at=START + 1)
+    guilty = node(
+        1, NodeState.FAILED, report=report(1, cause=Cause.OOM, message="killed"), finished_at=START + 2
+    )
+    action = decide(record(), RunStatus(nodes=(told, guilty)), START + 5)
+    assert action == Fail(Cause.OOM, "node 1: killed")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_node_that_names_a_cause_is_blamed_though_the_service_calls_it_ended_last(seed: int) -> None:
+    draw = random.Random(seed)
+    guilty, cause = draw.randrange(4), draw.choice([Cause.USER, Cause.OOM, Cause.DATA])
+    asked = f"node {guilty} ended the run ({cause}): broken"
+
+    def status_of(rank: int) -> NodeStatus:
+        if rank == guilty:
+            own = report(rank, phase=Phase.DONE, cause=cause, message="broken", exit_code=1)
+            return node(rank, NodeState.RUNNING, report=own)
+        state = draw.choice([NodeState.FAILED, NodeState.SUCCEEDED])
+        return node(rank, state, report=report(rank, phase=Phase.DONE, message=asked, exit_code=143))
+
+    action = decide(record(nodes=4), RunStatus(nodes=tuple(map(status_of, range(4)))), START + 5)
+    assert isinstance(action, Cancel)
+    assert (action.ending.cause, action.ending.message) == (cause, f"node {guilty}: broken (exit code 1)")
+
+
+def test_a_node_that_was_asked_to_stop_says_by_whom() -> None:
+    told = node(
+        0, NodeState.FAILED, report=report(0, message="told to stop by SIGTERM"), details="exit code 143"
+    )
+    action = decide(record(nodes=1), RunStatus(nodes=(told,)), START + 5)
+    assert action == Fail(Cause.NODE, "node 0: told to stop by SIGTERM")
+
+
+def test_the_failure_of_a_node_without_an_agent_points_at_its_log():
+    failed = gang(NodeState.FAILED)
+    assert decide(record(nodes=1, expects=Expectations(reports=False)), failed, START + 60) == Fail(
+        Cause.USER, "node 0: the service gives no reason; its log says more"
+    )
 
 
 def test_the_root_of_the_trouble_is_named_first() -> None:

@@ -169,6 +169,7 @@ def test_the_same_seed_draws_the_same_faults() -> None:
     job = a_job()
     assert drawn_faults(job, 100, 30, 7) == drawn_faults(job, 100, 30, 7)
     assert drawn_faults(job, 100, 30, 7) != drawn_faults(job, 100, 30, 8)
+    assert drawn_faults(job, 100, 50, 7)[:30] == drawn_faults(job, 100, 30, 7)
 
 
 @pytest.mark.parametrize(
@@ -192,11 +193,25 @@ def test_a_fault_that_cannot_be_read_is_named_with_what_can(text: str, says: str
         ("kill-rank@training:node=3", "3 nodes"),
         ("kill-rank@restoring", "kill-node"),
         ("freeze-rank@training", "hang_timeout"),
+        ("corrupt-checkpoint@rendezvous", "corrupt-checkpoint@training"),
+        ("corrupt-checkpoint@restoring", "corrupt-checkpoint@training"),
     ],
 )
 def test_a_fault_that_cannot_happen_to_a_job_is_refused_with_the_reason(text: str, says: str) -> None:
     job = a_job(limits={"hang_timeout": None})
     assert says in str(why_impossible(Fault.parse(text), job))
+
+
+NO_PROCESSES = {FaultKind.KILL_RANK, FaultKind.FREEZE_RANK, FaultKind.FULL_DISK}
+NO_NEWEST = {FaultKind.CORRUPT_CHECKPOINT}
+
+
+@pytest.mark.parametrize("when", list(When))
+def test_each_fault_can_happen_at_each_moment_at_which_there_is_something_to_break(when: When) -> None:
+    job = a_job(limits={"hang_timeout": "20s"})
+    impossible = {kind for kind in FaultKind if why_impossible(Fault(kind=kind, when=when, seconds=5.0), job)}
+    nothing = {When.RENDEZVOUS: NO_NEWEST, When.RESTORING: NO_PROCESSES | NO_NEWEST}
+    assert impossible == nothing.get(when, set())
 
 
 def test_a_fault_of_a_checkpoint_is_refused_where_the_job_has_none() -> None:

@@ -20,7 +20,8 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.gangs.attempt_notes import NOTE
-from airflow_provider_ocidist.gangs.submission import GangSubmitter, cancel_noted
+from airflow_provider_ocidist.gangs.earlier_tries import cancel_noted
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
@@ -122,6 +123,19 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_
             # What nobody has noted and no side shows cannot be named: then it is said that there may be more.
             assert named or (notes is None and "cannot be listed" in said), (how, said)
             assert len(down) == 2 or notes is None or how == "begun", (how, said)
+
+
+def test_a_try_after_the_last_one_gave_up_does_not_begin_what_that_has_called_off(
+    backend: OciDataScience,
+) -> None:
+    key = a_key()
+    begun = left_by(backend, key, 1, "begun")
+    gang = GangSubmitter(backend, a_job(nodes=2), LOG, None, threading.Event())
+    assert gang.cancel_earlier(key, 2, GIVES_UP) == []
+    assert is_told_to_stop(backend, begun)
+    ref = gang.adopt_or_submit(key, None, 3).ref
+    assert ref.key == replace(key, attempt=2)
+    assert not backend._store(ref.run_dir).exists(STOP_FILE)
 
 
 # Gangs at another home than that of the job

@@ -6,20 +6,27 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.local import Local
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import watch as watches
-from airflow_provider_ocidist.gangs.decisions import Fail, GoOnWithout, Replace, Succeed
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
+from airflow_provider_ocidist.model.run import NodeState
 from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, LOCAL
-from tests.training_jobs import a_job, a_key
+from scripts.emulator_process import Access
+from tests.gangs.test_replacements import runs_of
+from tests.training_jobs import BACKEND, a_job, a_key
 
 LOG = logging.getLogger("elastic")
 TOTAL = 150
@@ -48,6 +55,23 @@ dist.destroy_process_group()
 """
 
 
+def followed(
+    watch: Watch, on_change: Callable[[Replace | GoOnWithout], object] = lambda _: None
+) -> tuple[list[type], Succeed | Fail]:
+    """Follow a gang to its end as a task does; return which changes were decided, and how it ended."""
+    seen: list[type] = []
+    while not isinstance(action := watch.look(time.time()), Succeed | Fail):
+        match action:
+            case Replace() | GoOnWithout() as change:
+                change_nodes(watch, change, LOG)
+                on_change(change)
+                seen.append(type(change))
+            case Cancel(ending):
+                watch.end(ending)
+        time.sleep(0.1)
+    return seen, action
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 def test_of_three_nodes_two_train_on_and_all_three_finish(
@@ -73,15 +97,13 @@ def test_of_three_nodes_two_train_on_and_all_three_finish(
     # As long as there is nothing to start a node with, each replacement is refused.
     archive = Path(record.ref.run_dir, LOCAL, AGENT_ARCHIVE)
     archive.rename(tmp_path / AGENT_ARCHIVE)
-    seen: list[type] = []
+
+    def may_start(change: Replace | GoOnWithout) -> None:
+        if isinstance(change, GoOnWithout) and not archive.exists():
+            (tmp_path / AGENT_ARCHIVE).rename(archive)
+
     try:
-        while not isinstance(action := watch.look(time.time()), Succeed | Fail):
-            if isinstance(action, Replace | GoOnWithout):
-                change_nodes(watch, action, LOG)
-                seen.append(type(action))
-            if isinstance(action, GoOnWithout) and not archive.exists():
-                (tmp_path / AGENT_ARCHIVE).rename(archive)
-            time.sleep(0.1)
+        seen, action = followed(watch, may_start)
         lines = [line.text for line in backend.logs(watch.record.ref, [0.0] * 3)]
     finally:
         backend.cancel(watch.record.ref)
@@ -101,3 +123,65 @@ def test_of_three_nodes_two_train_on_and_all_three_finish(
         weights = weights * 0.5 + 3.0 * step
     last = torch.load(Path(watch.status.checkpoint.uri, f"step-{TOTAL:03}.pt"))
     assert torch.equal(last["weights"], weights)
+
+
+# At OCI
+
+
+COUNTS = """
+import json, os, pathlib, time
+rank, nodes = int(os.environ["OCIDIST_NODE_RANK"]), int(os.environ["OCIDIST_NODES"])
+launch, folder = int(os.environ["OCIDIST_RESTARTS"]), pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+saved = sorted(folder.glob("step-*.txt"))
+begun = step = int(saved[-1].stem[5:]) if saved else 0
+while not (launch and nodes == 3 and step >= begun + 10):
+    step += 1
+    if rank == 0:
+        with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as file:
+            file.write(json.dumps({"step": step}) + "\\n")
+        if step % 10 == 0:
+            (folder / "new.tmp").write_text(f"{nodes} nodes")
+            (folder / "new.tmp").rename(folder / f"step-{step:06}.txt")
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_of_three_job_runs_two_train_on_and_all_three_finish(
+    backend: OciDataScience, emulator: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "LAST_LINES_AFTER", 0.1)
+    (tmp_path / "train.py").write_text(COUNTS)
+    job = a_job(
+        nodes=3,
+        program={"source": str(tmp_path), "script": "train.py"},
+        backend={**BACKEND, "topology": "job_runs"},
+        env={DRILL_VARIABLE: "kill-node@training:node=2,step=8"},
+        restarts={"node": 1},
+        limits={"stop_grace": 1, "lease": 600, "grow_after": 1},
+    )
+    # A program without torch: its launcher needs no other number of processes, so the job may not ask for it.
+    job = replace(job, min_nodes=2)
+    refused = {"display_name": r".*-2\.1", "failure": "Out of host capacity."}
+    httpx.post(f"{emulator.url}/_emulator/nodes", json=refused).raise_for_status()
+    record = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(a_key(), None)
+    watch = Watch(backend, record, LOG)
+    try:
+        seen, action = followed(watch)
+    finally:
+        backend.cancel(watch.record.ref)
+        httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+    assert isinstance(action, Succeed), action
+    ref, status = watch.record.ref, watch.status
+    assert status is not None
+    assert (seen[0], GoOnWithout in seen) == (Replace, True)
+    assert [each.members for each in status.restarts] == [(), (0, 1), (0, 1, 2)]
+    # The lost one, and the one that was asked for again when there was a machine.
+    assert [(each.cause, each.rank) for each in ref.replaced] == [(Cause.NODE, 2), (Cause.CAPACITY, 2)]
+    assert [each[:2] for each in runs_of(backend, ref)] == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2)]
+    assert all(node.state is NodeState.SUCCEEDED for node in status.nodes)
+    # What a killed worker would find, who knows only the gang as it was.
+    listed = backend.current(record.ref)
+    assert [each.cause for each in listed.replaced] == [Cause.NODE, Cause.CAPACITY]
+    assert listed.run_ids == ref.run_ids

@@ -16,23 +16,15 @@ from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity
 from airflow_provider_ocidist.agent.join.topology import placement_of
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import (
-    Action,
-    Cancel,
-    Fail,
-    GoOnWithout,
-    Replace,
-    Succeed,
-    Wait,
-    decide,
-)
+from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.job import Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.members import members_of
 from airflow_provider_ocidist.model.report import Phase, Progress, Restart, StopRequest
-from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
@@ -130,6 +122,39 @@ def test_what_a_budget_does_not_allow_to_replace_ends_the_gang() -> None:
     assert isinstance(decide(spent, status, NOW), Cancel)
 
 
+def test_nodes_that_do_not_go_on_with_fewer_end_the_gang() -> None:
+    record = elastic(irreplaceable="the limit of the service", ending_limit=200.0)
+    status = RunStatus(nodes=(waiting(0), waiting(1), gone(2)))
+    assert isinstance(decide(looked(record, status, 299.0), status, NOW), GoOnWithout)
+    action = decide(looked(record, status, 300.0), status, NOW)
+    assert isinstance(action, Cancel)
+    assert action.ending.message.startswith("node 2 was lost")
+    late = elastic(a_ref(replaced=(replace(LOST, rank=2),)), ending_limit=200.0)
+    pending = RunStatus(nodes=(waiting(0), waiting(1), a_node(2, NodeState.PENDING, report=None)))
+    assert isinstance(decide(looked(late, pending, 299.0), pending, NOW), GoOnWithout)
+    assert isinstance(decide(looked(late, pending, 300.0), pending, NOW), Cancel)
+
+
+def test_nodes_that_are_to_go_on_and_freeze_are_lost() -> None:
+    record = elastic(irreplaceable="the limit of the service", lost_timeout=60.0)
+    status = RunStatus(nodes=(waiting(0), waiting(1), gone(2)))
+    assert isinstance(decide(looked(record, status, 60.0), status, NOW), GoOnWithout)
+    action = decide(looked(record, status, 61.0), status, NOW)
+    assert isinstance(action, Cancel)
+    assert action.ending.message == "node 0 has sent no heartbeat for 61 s (limits.lost_timeout)"
+
+
+def test_what_is_lost_after_the_others_went_on_has_its_own_time_to_be_replaced() -> None:
+    before = RunStatus(nodes=(waiting(0), waiting(1), gone(2)))
+    trains = a_node(0, report=a_report(0, restarts=(LOST, FEWER)))
+    lost = gone(1, report=a_report(1, restarts=(LOST, FEWER), progress=Progress(step=9)))
+    status = RunStatus(nodes=(trains, lost, gone(2)))
+    record = observe(looked(elastic(min_nodes=1), before, 100.0), status, 1.0)
+    action = decide(record, status, NOW)
+    assert isinstance(action, Replace)
+    assert [each.rank for each in action.failures] == [1]
+
+
 # While it has fewer
 
 
@@ -163,6 +188,28 @@ def test_a_node_that_waits_to_take_part_may_be_silent_and_shows_no_progress() ->
     record = looked(elastic(lost_timeout=10.0, hang_timeout=None), status, 0.0)
     moved = fewer(a_node(2, report=late), heartbeat_at=NOW + 30)
     assert decide(observe(record, moved, 30.0), moved, NOW) == Wait()
+
+
+def test_a_late_node_that_freezes_is_ended_and_asked_for_again() -> None:
+    late = a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER), progress=None)
+    status = fewer(a_node(2, report=late))
+
+    def moved(seconds: float) -> RunStatus:
+        """Return the gang as it is after these seconds: the late node's report stays as it was."""
+        return fewer(a_node(2, report=late), heartbeat_at=NOW + seconds)
+
+    record = looked(elastic(lost_timeout=60.0, grow_after=50.0), status, 0.0)
+    record = observe(record, moved(60.0), 60.0)
+    assert decide(record, moved(60.0), NOW) == Wait()
+    record = observe(record, moved(61.0), 1.0)
+    action = decide(record, moved(61.0), NOW)
+    assert isinstance(action, Replace)
+    assert action.first_ends
+    assert [(each.rank, each.message) for each in action.failures] == [(2, "node 2 came late, and is silent")]
+    ended = fewer(a_node(2, NodeState.CANCELED, report=late), heartbeat_at=NOW + 62.0)
+    action = decide(observe(record, ended, 1.0), ended, NOW)
+    assert isinstance(action, Replace)
+    assert not action.first_ends
 
 
 def test_a_further_loss_is_replaced_as_ever_and_the_lost_one_before_stays_out() -> None:
@@ -201,6 +248,31 @@ def test_what_waited_to_take_part_is_ended_with_the_training_and_does_not_count(
     record = elastic(ending=action.ending)
     over = ended(NodeState.SUCCEEDED, replace(late, state=NodeState.CANCELED))
     assert isinstance(decide(record, over, NOW + 1), Succeed)
+
+
+def test_a_success_stands_though_what_waited_to_take_part_cannot_be_ended() -> None:
+    late = a_node(2, report=a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER)))
+    status = ended(NodeState.SUCCEEDED, late)
+    record = elastic(a_ref(lease=600.0), ending_limit=100.0)
+    action = decide(record, status, NOW)
+    assert isinstance(action, Cancel)
+    record = replace(record, ending=action.ending)
+    assert not isinstance(decide(record, status, NOW + 99), Succeed)
+    over = decide(record, status, NOW + 100)
+    assert isinstance(over, Succeed)
+    assert over.warning is not None
+    assert "NOT ENDED 100 s after the first cancel" in over.warning
+    assert "node 2 (RUNNING, run2)" in over.warning
+    assert over.warning.endswith("; its lease ends it in 600 s")
+
+
+@pytest.mark.parametrize("state", [NodeState.FAILED, NodeState.RUNNING])
+def test_without_the_members_success_what_cannot_be_ended_is_a_failure(state: NodeState) -> None:
+    late = a_node(2, report=a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER)))
+    ending = Ending(cause=Cause.CANCELED, message="enough", since=NOW)
+    action = decide(elastic(ending=ending, ending_limit=100.0), ended(state, late), NOW + 100)
+    assert isinstance(action, Fail)
+    assert "NOT ENDED" in action.message
 
 
 def test_the_failure_of_those_who_took_part_is_the_reason_to_end_the_rest() -> None:
@@ -360,7 +432,7 @@ def test_after_any_losses_and_returns_enough_nodes_go_on_each_with_a_place_of_it
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_whoever_asks_for_the_next_launch_all_nodes_agree_on_who_takes_part(
+def test_whatever_node_asks_for_the_next_launch_all_nodes_agree_on_who_takes_part(
     tmp_path: Path, number: int
 ) -> None:
     seed = SEED + number
@@ -403,6 +475,25 @@ def test_whoever_asks_for_the_next_launch_all_nodes_agree_on_who_takes_part(
         for restarts in [*written, *(each.report.restarts for each in beats)]:
             for launch, restart in enumerate(restarts, start=1):
                 assert known.setdefault(launch, restart.members) == restart.members
+
+
+@pytest.mark.parametrize("launch, takes_part", [(0, False), (1, True), (2, True)])
+def test_a_lost_node_takes_part_in_no_later_launch_and_the_one_in_its_place_does(
+    launch: int, *, takes_part: bool
+) -> None:
+    # What was asked for since says no more who was lost.
+    restarts = (replace(LOST, lost=(1,)), replace(FEWER, members=(0, 2)), replace(FEWER, members=()))
+    request = StopRequest(cause=Cause.CAPACITY, message="m", restarts=restarts)
+    assert request.restarts_of(1, launch) == (restarts if takes_part else ())
+
+
+def test_a_request_to_go_on_without_a_node_says_who_is_lost() -> None:
+    for node, lost in ((gone(2), (2,)), (a_node(2, NodeState.PENDING, report=None), ())):
+        record = elastic(a_ref(replaced=(replace(LOST, rank=2),)))
+        status = RunStatus(nodes=(waiting(0), waiting(1), node))
+        action = decide(looked(record, status, 100.0), status, NOW)
+        assert isinstance(action, GoOnWithout)
+        assert action.change.lost == lost
 
 
 def test_a_request_that_is_late_for_its_launch_does_not_take_the_place_of_the_one_that_counted(

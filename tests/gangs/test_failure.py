@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Fail, decide
+from airflow_provider_ocidist.gangs.actions import Fail
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.report import NodeReport, Phase

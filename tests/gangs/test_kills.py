@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, Overtaken, StillAlive
 from airflow_provider_ocidist.gangs import kills
-from airflow_provider_ocidist.gangs.decisions import Wait
+from airflow_provider_ocidist.gangs.actions import Wait
 from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -248,6 +248,27 @@ def test_one_refusal_amid_a_first_submission_costs_no_try(
     assert [ref.key for ref in backend.recent(20, record.ref.key.name[:40]) if _lives(backend, ref)] == [
         record.ref.key
     ]
+
+
+@pytest.mark.parametrize("what", ["attempts", "lease"])
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_one_refusal_of_the_store_amid_a_first_submission_costs_no_try(
+    backend: OciDataScience,
+    faults: Any,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    status: int,
+) -> None:
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    faults(method="PUT", path=f"/n/.*{what}.*", status=status, code="Refused", times=2)
+    job = a_job(nodes=2, limits={"lease": "1h", "stop_grace": 1})
+    gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
+    record = try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+    ends(record.ref)
+    assert len(record.ref.run_ids) == 2
 
 
 def _lives(backend: OciDataScience, ref: RunRef) -> bool:

@@ -23,7 +23,7 @@ from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import Ending, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE
 from scripts.emulator_process import Access
-from tests.gangs.test_decisions import record as a_record
+from tests.gangs.records import record as a_record
 from tests.training_jobs import a_job, a_key, wait_until
 
 LEASE = 7200.0

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.base import LogPart
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, Wait
+from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, Wait
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus

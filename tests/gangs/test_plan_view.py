@@ -41,6 +41,14 @@ def test_it_says_that_the_attempt_in_its_names_is_counted_later():
     )
 
 
+def test_it_says_what_the_job_can_cost_at_most() -> None:
+    assert (
+        yaml.safe_load(readable(plan(), 4096, (), "at most 8.00 node-hours"))["cost"]
+        == "at most 8.00 node-hours"
+    )
+    assert "cost" not in yaml.safe_load(readable(plan(), 4096))
+
+
 def test_no_secret_is_shown():
     assert "hunter22" not in readable(plan(), 4096)
 

@@ -15,9 +15,9 @@ import pytest
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp
 from airflow_provider_ocidist.gangs import poller as poller_module
-from airflow_provider_ocidist.gangs.decisions import Fail, Wait
+from airflow_provider_ocidist.gangs.actions import Fail
 from airflow_provider_ocidist.gangs.poller import Poller, Schedule, Turn
-from airflow_provider_ocidist.gangs.watch import Watch, look_together
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
 
@@ -336,37 +336,6 @@ def test_a_thread_that_dies_is_followed_by_another(gangs: Gangs, monkeypatch: py
     second = Task(poller, gangs, "gang-1")
     assert first.told.wait(20)
     assert second.told.wait(20)
-
-
-def test_a_state_that_cannot_be_made_out_harms_only_its_own_compartment(gangs: Gangs) -> None:
-    class Odd(Gangs):
-        def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
-            if refs[0].compartment_id == "odd":
-                raise KeyError("logContent")
-            return super().status(refs)
-
-        def logs_of(self, wanted: Any, most: int = 0) -> Any:
-            raise KeyError("logContent")
-
-    backend = Odd()
-    key = RunKey(dag_id="dag", run_id="run", task_id="x")
-    watches = []
-    for place in ("odd", "sound"):
-        ref = RunRef(
-            backend="x",
-            key=key,
-            nodes=1,
-            job_id=place,
-            run_ids=(place,),
-            run_dir=place,
-            submitted_at=1.0,
-            compartment_id=place,
-        )
-        watches.append(Watch(backend, RunRecord(ref=ref, logs_since=(1.0,)), logging.getLogger("test")))
-    found = [look_together(backend, watches, time.time()).outcomes for _ in range(3)]
-    assert found[:2] == [(Wait(), Wait())] * 2
-    assert isinstance(found[2][0], KeyError)
-    assert found[2][1] == Wait()
 
 
 def test_a_gang_that_leaves_is_looked_at_no_more_and_the_thread_ends_when_all_have_left(

@@ -15,7 +15,8 @@ from airflow_provider_ocidist.agent.monitor.node_hours import seconds_in
 from airflow_provider_ocidist.backends.oci_data_science.refs import with_listed
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Cancel, Replace, Wait, decide
+from airflow_provider_ocidist.gangs.actions import Cancel, Replace, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.job import Restarts
@@ -222,7 +223,9 @@ def test_the_others_are_asked_for_the_launch_after_the_lost_nodes_last_and_once(
         for _ in range(2):
             assert directories.launch_again(ref, [LOST])
             request = StopRequest.from_json(store.read(STOP_FILE))
-            assert request.restarts == (agreed if len(agreed) > lost_in else (*agreed, LOST))
+            last = agreed[-1] if len(agreed) > lost_in else LOST
+            others = agreed[:-1] if len(agreed) > lost_in else agreed
+            assert request.restarts == (*others, replace(last, lost=(1,)))
 
 
 def test_a_request_to_end_the_run_stays(directory: Any) -> None:
@@ -270,8 +273,12 @@ def test_the_time_of_lost_nodes_counts_for_those_who_wait_and_for_the_nodes() ->
 # Which run it is
 
 
-def a_run(rank: int, incarnation: int, seconds: float = 10.0) -> Any:
-    tags = {"ocidist-rank": str(rank), **({"ocidist-incarnation": str(incarnation)} if incarnation else {})}
+def a_run(rank: int, incarnation: int, seconds: float = 10.0, **more: str) -> Any:
+    tags = {
+        "ocidist-rank": str(rank),
+        **({"ocidist-incarnation": str(incarnation)} if incarnation else {}),
+        **more,
+    }
     return SimpleNamespace(
         id=f"run{rank}.{incarnation}",
         freeform_tags=tags,
@@ -291,6 +298,15 @@ def test_of_each_rank_the_run_counts_that_has_replaced_the_others() -> None:
     assert found.run_ids == ("run0.0", "run1.2", "run2.0")
     assert [each.rank for each in found.replaced] == [1, 1]
     assert found.lost_seconds == 20.0
+
+
+def test_what_was_asked_for_again_by_a_killed_process_is_charged_to_no_budget() -> None:
+    growth = {"ocidist-growth": "true"}
+    runs = shuffled(a_run(0, 0), a_run(1, 0), a_run(1, 1), a_run(1, 2, **growth), a_run(2, 0))
+    found = with_listed(a_ref(run_ids=("", "", "")), runs)
+    assert [(each.rank, each.cause) for each in found.replaced] == [(1, Cause.NODE), (1, Cause.CAPACITY)]
+    known = a_ref(run_ids=("run0.0", "run1.1", "run2.0"), replaced=(LOST,))
+    assert [each.cause for each in with_listed(known, runs, known).replaced] == [Cause.NODE, Cause.CAPACITY]
 
 
 def test_a_list_that_lags_takes_nothing_back() -> None:

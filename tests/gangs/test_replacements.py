@@ -20,8 +20,8 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import watch as watches
-from airflow_provider_ocidist.gangs.decisions import Fail, Replace, Succeed
-from airflow_provider_ocidist.gangs.replacements import replace_lost
+from airflow_provider_ocidist.gangs.actions import Fail, Replace, Succeed
+from airflow_provider_ocidist.gangs.replacements import change_nodes, replace_lost
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.codec import encode
@@ -258,3 +258,45 @@ def test_a_kill_ends_also_the_node_that_was_just_made(
     wait_until(backend, made, lambda status: status.ended)
     (status,) = backend.status([made])
     assert all(each.state is NodeState.CANCELED for each in status.nodes)
+
+
+def test_a_machine_that_was_asked_for_again_is_found_as_such_by_who_has_no_record_of_it(
+    backend: OciDataScience, ends: Callable[[RunRef], RunRef], no_node_starts: None
+) -> None:
+    record = submitted(backend, a_key())
+    ends(record.ref)
+    growth = Restart(cause=Cause.CAPACITY, message="node 1 is asked for again", rank=1)
+    made = backend.replace_nodes(record.ref, [LOST])
+    made = backend.replace_nodes(made, [growth])
+    assert [each.cause for each in backend.current(record.ref).replaced] == [Cause.NODE, Cause.CAPACITY]
+    lost_again = backend.replace_nodes(made, [LOST])
+    found = backend.open(record.ref.job_id).ref.replaced
+    assert [each.cause for each in found] == [Cause.NODE, Cause.CAPACITY, Cause.NODE]
+    backend.cancel(lost_again)
+
+
+# A late node that is silent
+
+
+def test_one_job_run_is_ended_and_the_others_live_on(backend: OciDataScience, no_node_starts: None) -> None:
+    ref = submitted(backend, a_key()).ref
+    backend.end_nodes(ref, [1])
+    status = wait_until(backend, ref, lambda status: status.nodes[1].state.terminal)
+    assert status.nodes[1].state is NodeState.CANCELED
+    assert not status.nodes[0].state.terminal
+    backend.cancel(ref)
+
+
+def test_a_silent_process_of_this_machine_is_ended(tmp_path: Path) -> None:
+    backend = Local.connect({"work_dir": str(tmp_path / "work")})
+    job = a_job(seconds=60, backend={"kind": "local"}, limits={"stop_grace": 1, "lease": 600})
+    ref = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(a_key(), None).ref
+    try:
+        wait_until(backend, ref, lambda status: all(node.report for node in status.nodes))
+        watch = Watch(backend, RunRecord(ref=ref), LOG)
+        silent = Restart(cause=Cause.CAPACITY, message="node 1 came late, and is silent", rank=1)
+        assert not change_nodes(watch, Replace((silent,), first_ends=True), LOG)
+        status = wait_until(backend, ref, lambda status: status.nodes[1].state.terminal)
+        assert status.nodes[1].state is NodeState.CANCELED
+    finally:
+        backend.cancel(ref)

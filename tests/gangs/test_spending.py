@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Cancel, Wait, decide
+from airflow_provider_ocidist.gangs.actions import Cancel, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.spending import Spending, bound, foretold, seconds_of, spent_of
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.budget import Budget, Spent
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart
 from airflow_provider_ocidist.model.run import (
     Expectations,
     NodeState,
@@ -159,6 +160,12 @@ def test_a_run_is_foretold_from_how_long_an_earlier_one_took_or_from_its_pace() 
         assert foretold(an_earlier_run(state, amid), NOW, 2, 1.0) == Spent(node_seconds=14_400, cost=4.0)
     for unknown in (None, Progress(step=100, step_time=12.0), Progress(step=100, steps=400)):
         assert foretold(an_earlier_run(NodeState.FAILED, unknown), NOW, 2, 1.0) is None
+    fewer = Restart(cause=Cause.CAPACITY, message="no machine", members=(1,))
+    first, second = done.nodes
+    assert second.report is not None
+    second = replace(second, report=replace(second.report, restarts=(fewer,)))
+    alone = RunStatus(nodes=(replace(first, state=NodeState.FAILED), second))
+    assert foretold(alone, NOW, 2, 1.0) == Spent(node_seconds=7200, cost=2.0), "it succeeded with fewer nodes"
     not_begun = NodeStatus(rank=0, run_id="a", state=NodeState.PENDING)
     assert foretold(RunStatus(nodes=(not_begun,)), NOW, 2, 1.0) is None
 
@@ -224,7 +231,7 @@ def test_a_metric_that_is_not_taken_ends_no_gang(caplog: pytest.LogCaptureFixtur
     def refuse(_: Spending) -> None:
         raise OSError("no route to the metrics")
 
-    watch.on_spending = refuse
+    watch.spending_log.publish = refuse
     status = service.status([ref])[0]
     started = tuple(replace(node, started_at=NOW - 3600.0, finished_at=None) for node in status.nodes)
     action = watch.observe(replace(status, nodes=started, at=NOW), None, NOW, NOW)

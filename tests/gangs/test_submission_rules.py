@@ -22,7 +22,7 @@ from airflow_provider_ocidist.gangs.canceller import LONGEST_PAUSE, Canceller
 from airflow_provider_ocidist.gangs.submission import LEFT_OVER, GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, Tries
 from tests.service_in_memory import DONE, FAILED, LIVE, Model
 from tests.training_jobs import a_job, a_key
@@ -141,6 +141,21 @@ def test_a_gang_that_has_succeeded_is_adopted(model: Model) -> None:
     assert submit(model, key, job=job).ref.job_id == ref.job_id
 
 
+@pytest.mark.parametrize("late", [NodeState.ENDING, FAILED, NodeState.CANCELED, LIVE])
+def test_a_gang_that_goes_on_with_fewer_nodes_is_adopted_whatever_becomes_of_the_others(
+    model: Model, late: NodeState
+) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE, late])
+    fewer = Restart(cause=Cause.CAPACITY, message="no machine", members=(0, 1))
+    for rank in range(2):
+        model.reports[rank] = NodeReport(
+            rank=rank, phase=Phase.TRAINING, address="a", started_at=0.0, heartbeat_at=1.0, restarts=(fewer,)
+        )
+    assert submit(model, key, job=a_job(nodes=3)).ref.job_id == ref.job_id
+    assert model.done("cancel") == []
+
+
 @pytest.mark.parametrize("state", [FAILED, NodeState.CANCELED, NodeState.MISSING])
 def test_a_gang_that_has_failed_is_made_again_as_the_next_attempt(model: Model, state: NodeState) -> None:
     key = a_key()
@@ -249,6 +264,20 @@ def test_who_comes_after_a_crash_looks_at_the_attempt_that_was_begun(model: Mode
     assert record.ref.key == key
     _, _, known = next(call for call in reversed(model.calls) if call[0] == "begin")
     assert known == [noted]
+
+
+@pytest.mark.parametrize("has_job", [True, False])
+def test_an_attempt_that_was_called_off_before_it_had_a_node_is_not_begun_again(
+    model: Model, has_job: bool
+) -> None:
+    key = a_key()
+    ref = model.has(key, [], missing=2)
+    recorded(model, ref, ref=None)
+    if not has_job:
+        del model.existing[ref.job_id]
+    model.called_off.add(ref.run_dir)
+    assert submit(model, key, number=2).ref.key.attempt == 2
+    assert ref.job_id not in model.existing
 
 
 def test_an_attempt_that_is_known_to_have_failed_is_not_begun_again(model: Model) -> None:

@@ -21,7 +21,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import Plan, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
-from tests.gangs.test_decisions import record as a_record
+from tests.gangs.records import record as a_record
 from tests.training_jobs import a_job, a_key
 
 BEGAN = 1_000_000.0

@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Action, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.gangs.actions import Action, Fail, Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress

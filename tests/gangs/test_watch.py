@@ -18,7 +18,9 @@ from airflow_provider_ocidist.backends.capabilities import KeepsTime
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.gangs import watch as watch_module
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
+from airflow_provider_ocidist.gangs.gang_log import GangLog
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
@@ -307,8 +309,9 @@ def test_each_line_is_shown_once_and_soon_whatever_the_watchers_clock_says(
         assert line.id not in shown
         shown[line.id] = service.true - line.time
 
-    watch = Watch(service, record, logging.getLogger("test"), clock=lambda: service.true)
-    watch.write_line = take
+    lines = GangLog(logging.getLogger("test"), record.logs_since)
+    lines.write_line = take
+    watch = Watch(service, record, logging.getLogger("test"), gang_log=lines, clock=lambda: service.true)
     while service.true < START + 410:
         watch.look(service.true + skew)
         service.true += 10

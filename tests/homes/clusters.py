@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,12 +20,12 @@ from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import EmulatorProcess
+from tests.training_jobs import ASKED_K8S
 from tests.views import need_views
 
-ASKED = "OCIDIST_TEST_K8S"
-"""Set by `make test-k8s`: a KUBECONFIG alone, which many people have, must not make tests run on their cluster."""
 IMAGE = "python:3.12"
-AGENT = "ocidist-agent-"
+AGENT, RUN_DIR = "ocidist-agent-", "ocidist/run-dir"
+RUNTIME = "torch-distributed"
 PATIENCE_S = 120.0
 CUSTOM = {
     "pytorchjob": ("kubeflow.org", "v1", "pytorchjobs"),
@@ -55,32 +56,53 @@ class Cluster:
         return open_store(self.work_dir, access_of(self.fields))
 
     def has(self, kind: str) -> bool:
-        """Whether the cluster serves a kind."""
+        """Whether the cluster serves a kind, and has what its objects refer to."""
         group, version, plural = CUSTOM[kind]
         with kubernetes.config.new_client_from_config(self.kubeconfig) as client:
+            api = kubernetes.client.CustomObjectsApi(client)
             try:
-                served = kubernetes.client.CustomObjectsApi(client).get_api_resources(group, version)
+                served = {each.name for each in api.get_api_resources(group, version).resources}
+                if kind == "trainjob" and "runtime" not in self.section:
+                    api.get_cluster_custom_object(group, version, "clustertrainingruntimes", RUNTIME)
             except kubernetes.client.ApiException as error:
+                # Who may not read a runtime may use it all the same.
+                if error.status == 403:
+                    return True
                 if error.status == 404:
                     return False
                 raise
-        return plural in {each.name for each in served.resources}
+        return plural in served
+
+    def _is_ours(self, kind: str, metadata: Any) -> bool:
+        """Whether a gang of these tests has made an object: a namespace of somebody has others, which come and go."""
+        plain = isinstance(metadata, dict)
+        name = metadata["name"] if plain else metadata.name
+        notes = (metadata.get("annotations") if plain else metadata.annotations) or {}
+        if kind == "config_map":
+            return str(name).startswith(AGENT)
+        return str(notes.get(RUN_DIR, "")).startswith(self.work_dir)
 
     def objects(self) -> set[tuple[str, str]]:
-        """Return what there is in the namespace that a gang could have made, as far as one may see it."""
+        """Return what there is in the namespace of our gangs, as far as one may see it."""
         found = set()
         with kubernetes.config.new_client_from_config(self.kubeconfig) as client:
             core, custom = kubernetes.client.CoreV1Api(client), kubernetes.client.CustomObjectsApi(client)
             for kind in ("pod", "config_map", "secret"):
                 with suppress(kubernetes.client.ApiException):
                     items = getattr(core, f"list_namespaced_{kind}")(self.namespace).items
-                    found |= {(kind, item.metadata.name) for item in items}
+                    found |= {
+                        (kind, item.metadata.name) for item in items if self._is_ours(kind, item.metadata)
+                    }
             for kind, (group, version, plural) in CUSTOM.items():
                 with suppress(kubernetes.client.ApiException):
                     items = custom.list_namespaced_custom_object(group, version, self.namespace, plural)[
                         "items"
                     ]
-                    found |= {(kind, item["metadata"]["name"]) for item in items}
+                    found |= {
+                        (kind, item["metadata"]["name"])
+                        for item in items
+                        if self._is_ours(kind, item["metadata"])
+                    }
         return found
 
     def clear(self, before: set[tuple[str, str]]) -> None:
@@ -93,6 +115,9 @@ class Cluster:
                     backend.delete(ref)
         for entry in list(self.store.list()):
             self.store.delete(entry.name)
+        if "://" not in self.work_dir:
+            # A store has no empty folders; a file system has.
+            shutil.rmtree(self.work_dir, ignore_errors=True)
         with kubernetes.config.new_client_from_config(self.kubeconfig) as client:
             core = kubernetes.client.CoreV1Api(client)
             for kind, name in self.objects() - before:
@@ -102,7 +127,7 @@ class Cluster:
 
 def asked() -> Cluster | None:
     """Return the cluster that `make test-k8s` is given."""
-    if not os.environ.get(ASKED):
+    if not os.environ.get(ASKED_K8S):
         return None
     return Cluster(
         os.environ["KUBECONFIG"],
@@ -131,7 +156,7 @@ def left_as_found(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def any_cluster(folder: Path) -> Iterator[Cluster]:
-    """Return the one that is asked for, else the stand-in: what it tells is a kubeconfig and a namespace."""
+    """Return the one that is asked for, else the stand-in: what it prints is a kubeconfig and a namespace."""
     if (found := asked()) is not None:
         yield found
         return

@@ -261,7 +261,12 @@ def of_kubernetes(kind: str, container: str) -> Home:
     )
 
 
-ON_CLUSTERS = (of_kubernetes("pytorchjob", "pytorch"), of_kubernetes("trainjob", "node"))
+ON_CLUSTERS = tuple(
+    of_kubernetes(kind, container)
+    for kind, container in {"pytorchjob": "pytorch", "trainjob": "node"}.items()
+    # A cluster of somebody may have one operator only.
+    if FOREIGN is None or FOREIGN.has(kind)
+)
 ELSEWHERE = (
     Home("local", {"kind": "local"}, shared_folder, {"loses_a_node": Fault(amid=lose_node)}),
     of_oci("job_runs"),

@@ -116,3 +116,10 @@ def test_tokens_and_keys_of_a_kubeconfig_are_secrets() -> None:
 
     for form in (a_kube_config(), json.dumps(a_kube_config())):
         assert set(TOKENS.values()) <= set(secrets_of({"kube_config": form}))
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_a_secret_as_a_whole() -> None:
+    from airflow_provider_ocidist.backends.connection_fields import secrets_of
+
+    for odd in ("token: [", "token: !!bool maybe", "at: !!timestamp soon", "x: !!int ''"):
+        assert secrets_of({"kube_config": odd}) == [odd]

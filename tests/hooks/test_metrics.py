@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, Stats
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs import watch
+from airflow_provider_ocidist.gangs import spending_log
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
@@ -151,7 +151,7 @@ def wait_on_a_worker(backend: OciDataScience, conn_id: str, record: RunRecord) -
 def test_a_trigger_sets_them_while_the_training_goes_on(
     conn_id: str, record: RunRecord, gauges: Gauges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "SPENDING_EVERY", 0.0)
+    monkeypatch.setattr(spending_log, "SPENDING_EVERY", 0.0)
     watch_until(conn_id, record, lambda: bool(gauges))
     require_both(gauges)
 
@@ -162,7 +162,7 @@ def test_what_a_trigger_sets_arrives_at_the_server_that_airflow_sends_its_metric
 ) -> None:
     from airflow.jobs import triggerer_job_runner
 
-    monkeypatch.setattr(watch, "SPENDING_EVERY", 0.0)
+    monkeypatch.setattr(spending_log, "SPENDING_EVERY", 0.0)
     statsd.set_up(triggerer_job_runner.stats)
     arrived: Gauges = []
     statsd.socket.setblocking(False)

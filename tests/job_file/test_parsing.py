@@ -302,6 +302,9 @@ WRONG = {
     "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": [
         "line 3: tags: there are 7; 6 are allowed besides those of ocidist"
     ],
+    "restarts: {node: 1}\ntags: {a: 1, b: 1, c: 1, d: 1, e: 1}": [
+        "line 4: tags: there are 5; 4 are allowed besides those of ocidist"
+    ],
     "nodes: 1\nnodes: 2": ["line 4: nodes: is there twice, first on line 3"],
     "env: {A: 1, A: 2}": ["line 3: env.A: is there twice, first on line 3"],
 }

@@ -1,4 +1,4 @@
-"""Rules across fields: what no single field can tell is wrong."""
+"""Rules across fields: what is wrong with several fields together."""
 
 from __future__ import annotations
 

@@ -195,25 +195,25 @@ def test_a_file_is_read_as_its_text_is(tmp_path):
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    schema = json.loads(json_schema.FILE.read_text())
+    schema = json.loads(json_schema.SCHEMA_FILE.read_text())
     jsonschema.Draft7Validator.check_schema(schema)
     return jsonschema.Draft7Validator(schema)
 
 
 def test_the_published_schema_is_the_one_of_the_code():
     remedy = "run `python -m airflow_provider_ocidist.job_file.json_schema`"
-    assert json_schema.FILE.read_text() == json_schema.schema_text(), remedy
+    assert json_schema.SCHEMA_FILE.read_text() == json_schema.schema_text(), remedy
 
 
 def test_every_kind_of_launcher_and_backend_is_in_the_schema():
-    schema = json.loads(json_schema.FILE.read_text())
+    schema = json.loads(json_schema.SCHEMA_FILE.read_text())
     launchers = schema["definitions"]["LauncherOptions"]["properties"]["kind"]["anyOf"][0]["enum"]
     assert launchers == kinds.names("launchers")
     assert len(schema["properties"]["backend"]["oneOf"]) == len(kinds.names("backends"))
 
 
 def test_everything_in_the_schema_has_a_description():
-    schema = json.loads(json_schema.FILE.read_text())
+    schema = json.loads(json_schema.SCHEMA_FILE.read_text())
 
     def bare(section: dict[str, Any], path: str) -> list[str]:
         inner = section.get("properties", {}).items()
@@ -285,7 +285,7 @@ def test_a_job_in_a_dag_file_needs_no_yaml_and_no_pydantic():
 
 
 def test_every_key_is_documented_and_every_documented_key_exists():
-    schema = json.loads(json_schema.FILE.read_text())
+    schema = json.loads(json_schema.SCHEMA_FILE.read_text())
     document = (ROOT / "docs/job-file.md").read_text()
     table = document.partition("\n## Keys\n")[2].partition("\n## ")[0]
     first_columns = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]

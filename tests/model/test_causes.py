@@ -29,7 +29,7 @@ def test_what_the_same_training_would_meet_again_costs_no_retry() -> None:
 
 def test_the_page_of_exit_codes_lists_those_of_the_table() -> None:
     listed = {int(code) for code in re.findall(r"^ +(\d+)  ", str(outcome.__doc__), re.MULTILINE)}
-    assert listed == {row.exit_code for row in MEANINGS.values() if row.exit_code} | {outcome.STOPPED}
+    assert listed == {row.exit_code for row in MEANINGS.values() if row.exit_code} | {outcome.STOPPED_CODE}
 
 
 def test_each_budget_of_restarts_is_charged_for_something() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.model.run import RunKey
-from airflow_provider_ocidist.model.work_dir import end_of, order_in, record_of
+from airflow_provider_ocidist.model.work_dir import end_of, order_in, record_file
 
 SEED = random.randrange(10_000)
 LETTERS = "abcXYZ019-_.é ~gG"
@@ -53,7 +53,7 @@ def test_a_record_names_its_attempt_and_its_end_does_not(case: int) -> None:
     print("seed", SEED + case)
     dice = random.Random(SEED + case)
     age = dice.randrange(100), dice.randrange(1, 100)
-    record = record_of(*age, f"{dice.randrange(16**8):08x}")
+    record = record_file(*age, f"{dice.randrange(16**8):08x}")
     assert order_in(record) == age
     assert order_in(end_of(record)) is None
 

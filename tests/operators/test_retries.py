@@ -13,7 +13,7 @@ pytest.importorskip("airflow.sdk.definitions.retry_policy", reason="retry polici
 
 from airflow.sdk.definitions.retry_policy import RetryAction
 
-from airflow_provider_ocidist.gangs.capacity import pause_after
+from airflow_provider_ocidist.gangs.capacity import pause_between_requests
 from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.operators.retries import TrainingRetries
 
@@ -61,7 +61,7 @@ def test_capacity_is_waited_for_ever_longer(kind, cause):
     assert [item.action for item in found] == [RetryAction.RETRY] * 3
     assert [item.retry_delay for item in found] == [timedelta(minutes=minutes) for minutes in (1, 2, 4)]
     assert found[2].reason == f"{cause}: looking again in 240 s"
-    assert pause_after(50) == 1800
+    assert pause_between_requests(50) == 1800
 
 
 @both

@@ -109,3 +109,10 @@ def restarted() -> Snapshot:
     back = Recovery(launch=1, seconds=9.6)
     nodes = tuple(node(rank, restarts=(why,), recoveries=(back,)) for rank in range(2))
     return replace(running(), status=RunStatus(nodes=nodes))
+
+
+def fewer(state: NodeState = NodeState.RUNNING, lost: NodeState = NodeState.FAILED) -> Snapshot:
+    """Return a gang of three of which nodes 1 and 2 go on without node 0, which had been the main node."""
+    why = Restart(cause=Cause.CAPACITY, message="no machine came", members=(1, 2))
+    nodes = (node(0, lost), *(node(rank, state, restarts=(why,), main=rank == 1) for rank in (1, 2)))
+    return replace(running(), status=RunStatus(nodes=nodes))

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
 from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.view import run_row, task_view
-from tests.plugin.gangs import HOSTILE, NOW, TASK, failed, record, ref, restarted, running
+from tests.plugin.gangs import HOSTILE, NOW, TASK, failed, fewer, record, ref, restarted, running
 
 BROWSER = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
@@ -30,6 +30,7 @@ ANSWERS = {
     "failed": (200, task_view(record(state="failed"), failed(), NOW)),
     "moved": (200, task_view(record(ref(candidate=f"shape {HOSTILE}")), running(), NOW)),
     "restarted": (200, task_view(record(), restarted(), NOW)),
+    "fewer": (200, task_view(record(ref(3)), fewer(), NOW)),
     "of-pods": (200, task_view(record(ref(backend="pytorchjob")), Snapshot(), NOW)),
     "unreachable": (200, task_view(record(), Snapshot(problem="no route to the region"), NOW)),
     "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Snapshot(), NOW)),
@@ -151,6 +152,14 @@ def test_a_gang_is_spoken_of_in_the_words_of_its_home(pages):
     assert "Copy the id of the main pod" in pages["of-pods"]
     assert "each a job run" in pages["large"]
     assert "Copy the OCID of the main job run" in pages["large"]
+
+
+def test_a_node_without_which_the_others_train_is_marked_and_is_no_main_node(pages):
+    assert ">2 take part</span>" in pages["fewer"]
+    assert pages["fewer"].count(">takes no part<") == 1
+    assert pages["fewer"].count(">main<") == 1
+    assert "take part<" not in pages["large"]
+    assert "takes no part" not in pages["large"]
 
 
 def test_what_of_the_candidates_the_gang_has_become_stands_beside_its_attempt(pages):

@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 
+import pytest
+
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensById
 from airflow_provider_ocidist.errors import BackendError
@@ -20,7 +22,7 @@ GANG = ref(checkpoints_uri=None)
 
 
 class Service(OpensById, NamesSecrets):
-    """A hook and its backend: tells a status after a while, counts how often it was asked."""
+    """A hook and its backend: returns a status after a while, counts how often it was asked."""
 
     def __init__(self, *, takes: float = 0.0, error: Exception | None = None) -> None:
         self.takes = takes
@@ -30,6 +32,7 @@ class Service(OpensById, NamesSecrets):
         self.searches: list[tuple[float, ...]] = []
         self.opened: list[str] = []
         self.gang = GANG
+        self.fields = {}
         self.access = OciAccess(region="us-ashburn-1")
         self.go_on = threading.Event()
 
@@ -97,6 +100,37 @@ async def test_the_job_of_another_task_is_not_looked_at():
     assert "is no job of this task" in tail.problem
 
 
+@pytest.mark.parametrize(
+    "run_dir, is_read",
+    [
+        ("/mnt/work/x", True),
+        ("/mnt/work", True),
+        ("/mnt/work-of-others/x", False),
+        ("/mnt/work/../../etc", False),
+        ("/etc", False),
+        ("file:///mnt/work/x", False),
+    ],
+)
+async def test_of_files_on_this_machine_those_of_the_connections_work_dir_are_read(run_dir, is_read):
+    service = Service()
+    service.fields = {"work_dir": "/mnt/work/"}
+    service.gang = ref(backend="pytorchjob", run_dir=run_dir, checkpoints_uri=None)
+    look = await StatusCache(service).at("oci_default", service.gang)
+    assert (look.status is not None) == is_read
+    assert is_read or "not below the connection's work_dir" in look.problem
+    tail = await StatusCache(service).tail("oci_default", service.gang, 0, START + 10)
+    assert is_read or "not below the connection's work_dir" in tail.problem
+    assert (service.asked > 0) == is_read
+
+
+@pytest.mark.parametrize("work_dir", [None, "", "oci://bucket@ns/work", "."])
+async def test_a_connection_without_a_folder_opens_no_file_of_this_machine(work_dir):
+    service = Service()
+    service.fields = {"work_dir": work_dir}
+    service.gang = ref(backend="pytorchjob", run_dir="/mnt/work/x", checkpoints_uri=None)
+    assert (await StatusCache(service).at("oci_default", service.gang)).status is None
+
+
 async def test_what_nodes_print_of_their_secrets_is_masked():
     service = Service()
     service.log = [LogLine(id="1", time=START, rank=0, text="token=hf_abcdef.")]
@@ -107,7 +141,7 @@ async def test_what_nodes_print_of_their_secrets_is_masked():
 
 
 async def test_a_look_is_done_again_when_it_has_become_old(monkeypatch):
-    monkeypatch.setattr(module, "FRESH", 0.0)
+    monkeypatch.setattr(module, "RUNNING_FRESH", 0.0)
     service = Service()
     cache = StatusCache(service)
     await cache.at("oci_default", GANG)
@@ -116,7 +150,7 @@ async def test_a_look_is_done_again_when_it_has_become_old(monkeypatch):
 
 
 async def test_a_service_that_fails_leaves_what_was_seen_before_and_says_why(monkeypatch):
-    monkeypatch.setattr(module, "FRESH", 0.0)
+    monkeypatch.setattr(module, "RUNNING_FRESH", 0.0)
     service = Service()
     cache = StatusCache(service)
     before = await cache.at("oci_default", GANG)
@@ -151,7 +185,7 @@ async def test_an_answer_that_came_too_late_serves_who_asks_next(monkeypatch):
     service = Service(takes=30.0)
     cache = StatusCache(service)
     assert (await cache.at("oci_default", GANG)).status is None
-    monkeypatch.setattr(module, "FRESH", 60.0)
+    monkeypatch.setattr(module, "RUNNING_FRESH", 60.0)
     service.go_on.set()
     deadline = time.monotonic() + 20
     while (await cache.at("oci_default", GANG)).status is None:
@@ -167,7 +201,7 @@ async def test_many_browsers_cost_one_search_of_the_log():
 
 
 async def test_only_so_many_gangs_are_remembered(monkeypatch):
-    monkeypatch.setattr(module, "REMEMBERED", 3)
+    monkeypatch.setattr(module, "MOST_REMEMBERED", 3)
     service = Service()
     cache = StatusCache(service)
     for number in range(8):

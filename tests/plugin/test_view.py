@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord,
 from airflow_provider_ocidist.plugin.records import TaskId, ref_in
 from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.view import run_row, starts_gangs, task_view
-from tests.plugin.gangs import HOSTILE, NOW, START, TASK, failed, node, record, ref, running
+from tests.plugin.gangs import HOSTILE, NOW, START, TASK, failed, fewer, node, record, ref, running
 
 
 def test_a_running_gang_shows_progress_nodes_and_checkpoints():
@@ -55,6 +55,34 @@ def test_restarts_are_shown_with_their_number_cause_node_and_how_long_they_took(
     unseen = task_view(record(state="success", result=published), Snapshot(problem="no route"), NOW)
     assert unseen["restarts"] == shown
     assert task_view(record(), running(), NOW)["restarts"] == []
+
+
+@pytest.mark.parametrize(
+    "look, state",
+    [
+        (fewer(), "RUNNING"),
+        (fewer(NodeState.SUCCEEDED), "SUCCEEDED"),
+        (fewer(NodeState.FAILED, NodeState.CANCELED), "FAILED"),
+        (fewer(NodeState.SUCCEEDED, NodeState.RUNNING), "ENDING"),
+    ],
+)
+def test_the_state_of_a_gang_is_that_of_the_nodes_that_take_part(look: Snapshot, state: str) -> None:
+    assert task_view(record(ref(3)), look, NOW)["state"] == state
+
+
+def test_who_takes_part_is_shown_also_when_the_gang_is_seen_no_more():
+    view = task_view(record(ref(3)), fewer(), NOW)
+    assert view["gang"]["members"] == [1, 2]
+    assert [each["takes_part"] for each in view["nodes"]] == [False, True, True]
+    done = fewer(NodeState.SUCCEEDED).status
+    assert done is not None
+    published = TrainingResult.of(RunRecord(ref=ref(3)), done).to_json()
+    unseen = task_view(record(ref(3), state="success", result=published), Snapshot(problem="no route"), NOW)
+    assert unseen["gang"]["members"] == [1, 2]
+    assert [each["takes_part"] for each in unseen["nodes"]] == [False, True, True]
+    whole = task_view(record(), running(), NOW)
+    assert whole["gang"]["members"] == []
+    assert all(each["takes_part"] for each in whole["nodes"])
 
 
 def test_the_candidate_that_a_gang_has_become_is_shown():
@@ -192,12 +220,14 @@ def test_the_reference_in_an_xcom_is_taken_for_its_own_task_only():
     assert ref_in(value, TaskId(dag_id="others", run_id=TASK.run_id, task_id=TASK.task_id)) is None
 
 
-@pytest.mark.parametrize("work_dir", ["s3://bucket/work", "gs://bucket/work", "oci://bucket@ns/work"])
+@pytest.mark.parametrize(
+    "work_dir", ["s3://bucket/work", "gs://bucket/work", "oci://bucket@ns/work", "/mnt/shared/work"]
+)
 @pytest.mark.parametrize(
     "backend, job_id",
     [("pytorchjob", "team-a/train-0a1b2c"), ("runai", "6f1c9a52-3c0e-4a55-9d43-6a3c1ad0e0f7")],
 )
-def test_a_gang_at_another_home_is_shown_wherever_its_bucket_is(backend, job_id, work_dir):
+def test_a_gang_at_another_home_is_shown_wherever_its_nodes_meet(backend, job_id, work_dir):
     gang = ref(
         backend=backend,
         job_id=job_id,

@@ -113,7 +113,7 @@ def test_all_modes_return_the_result_of_a_run_that_was_still_going_on(
 
 @pytest.fixture
 def quick_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No executor looks on here; fire as soon as there is something to tell."""
+    """No executor looks on here; fire as soon as there is an event."""
     monkeypatch.setattr("airflow_provider_ocidist.triggers.training.FIRST_EVENT_AFTER", 0.0)
     monkeypatch.setattr(storage, "FIRST_LOOK_AFTER", 0.0)
 

@@ -107,6 +107,8 @@ class Airflow:
         self.shown_clears: list[float] = []
         """When the task was cleared such that its numbers or its recorded success distinguish that from a retry."""
         self.cleared = 0
+        self.looks_like_retry = False
+        """Whether the last clear has left `max_tries` as it was, for the task has fewer `retries` now."""
         self.workers = 0
         self.on_over: list[Callable[[str], None]] = []
         self.on_failed_try: list[Callable[[BaseException], None]] = []
@@ -147,7 +149,7 @@ class Airflow:
         worker = Process(self.world, f"worker {self.try_number}.{self.workers}", self.scenario.worker_skew)
         self.worker = worker
         worker.on_death.append(lambda: self._worker_gone(worker))
-        worker.ended_well = False
+        worker.ended_well = worker.signalled = False
         worker.main = worker.spawn(self._work, worker, resume, name="task")
 
     def _work(self, worker: Process, resume: tuple[str, Any] | None) -> None:
@@ -293,6 +295,7 @@ class Airflow:
             self._user_ends("restarted", "restarting")
             return
         before = self.state
+        self.looks_like_retry = self.max_tries == self.try_number + self.retries
         self.kills.append((self.world.now, "cleared"))
         entry, self.entry = self.entry, None
         for look in self.on_kill:
@@ -361,6 +364,7 @@ class Airflow:
                 self._missed(worker)
             return
         self.world.note(worker.name, "gets SIGTERM")
+        worker.signalled = True
         main = worker.main
         worker.held = main
 
@@ -423,6 +427,7 @@ class Airflow:
             "program": {"script": "/app/train.py"},
             "env": {"API_TOKEN": SECRET},
             **({"checkpoints": checkpoints} if scenario.checkpoints else {}),
+            **({"require_training": True} if scenario.require_training else {}),
             "limits": {
                 "lease": scenario.lease,
                 "capacity_timeout": scenario.capacity_timeout,

@@ -169,6 +169,8 @@ class Tally:
             print(f"VIOLATED {rule}: {len({seed for seed, _ in where})} schedules")
             for seed, text in where[:3]:
                 print(f"    seed {seed}: {text}")
+            if others := list(dict.fromkeys(seed for seed, _ in where[3:])):
+                print(f"    also {' '.join(others)}")
 
     def _print_costs(self) -> None:
         took = sorted(self.took) or [(0.0, "")]

@@ -74,6 +74,8 @@ class Faults:
     rates: Sequence[Rate] = ()
     windows: Sequence[Window] = ()
     left_out: frozenset[str] = frozenset()
+    expires: float | None = None
+    """When the key that clients have read by then is replaced by another: it is refused from then on."""
     fired: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -111,6 +113,13 @@ class Faults:
                 if self.world.chance("fault", name) < rate.rate and self.fire(name, rate.kind):
                     return rate.kind
         return None
+
+    def has_expired(self, read_at: float | None) -> bool:
+        """Whether the key that a client has read at a time is refused now."""
+        at = self.expires
+        if at is None or read_at is None or not read_at < at <= self.world.now:
+            return False
+        return self.fire("the key is replaced", "key replaced")
 
     def retry_after(self, kind: str) -> float | None:
         """Return how long a refusal of this kind asks to wait now."""
@@ -154,8 +163,16 @@ class Network:
         self.on_done: Any = None
         self.on_refused: Any = None
 
-    def call(self, place: str, operation: str, work: Any, *args: Any, read_timeout: float = 60.0) -> Any:
-        """Do one request of the process that runs now."""
+    def call(
+        self,
+        place: str,
+        operation: str,
+        work: Any,
+        *args: Any,
+        read_timeout: float = 60.0,
+        key_read_at: float | None = None,
+    ) -> Any:
+        """Do one request of the process that runs now. `key_read_at`: when its client has read its key."""
         world, task = self.world, self.world.current
         if task is None:
             return work(*args)
@@ -165,9 +182,7 @@ class Network:
         number = self.calls[name]
         if SHOW_CALLS:
             world.note(actor.name, "%s %s (%d) in %s", name, shown(args), number, task.name)
-        fault = self.faults.of_call(actor, name, args[0] if args and isinstance(args[0], str) else "")
-        if place in actor.cut_off:
-            fault = "unreachable"
+        fault = self._fault_of(actor, name, args, key_read_at)
         quick = 0.02 + 0.2 * world.chance("latency", actor.name, name, number)
         if fault == "kill":
             before = world.chance("before", actor.name, name, number) < 0.5
@@ -183,7 +198,7 @@ class Network:
             world.sleep(quick)
             world.note(actor.name, "%s %s: %s", name, shown(args), fault)
             if self.on_refused is not None:
-                self.on_refused(name, args)
+                self.on_refused(actor, name, args)
             window = next(
                 (
                     window
@@ -209,8 +224,16 @@ class Network:
             self.on_done(actor, name)
         return found
 
+    def _fault_of(
+        self, actor: Process, name: str, args: Sequence[Any], key_read_at: float | None
+    ) -> str | None:
+        fault = self.faults.of_call(actor, name, args[0] if args and isinstance(args[0], str) else "")
+        if name.partition(".")[0] in actor.cut_off:
+            return "unreachable"
+        return "401" if self.faults.has_expired(key_read_at) else fault
+
     def _lose(self, actor: Process, name: str, work: Any, args: Any) -> None:
-        """Do what was asked for, and tell nobody."""
+        """Do what was asked for, without an answer."""
         try:
             work(*args)
         except Exception as error:

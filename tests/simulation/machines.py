@@ -61,7 +61,7 @@ class Machine:
             self.machines.node_over(self, 137)
 
     def _main(self) -> None:
-        from airflow_provider_ocidist.agent.node import Node
+        from airflow_provider_ocidist.agent.node import NodeAgent
         from airflow_provider_ocidist.agent.stopping import StopSwitch
         from airflow_provider_ocidist.model.agent_config import AgentConfig
 
@@ -78,7 +78,7 @@ class Machine:
             self.machines.node_over(self, 0)
             self.process.kill("exits with 0, without an agent")
         try:
-            code = Node(AgentConfig.from_env(self.environment), self.environment, self.switch).run()
+            code = NodeAgent(AgentConfig.from_env(self.environment), self.environment, self.switch).run()
         except Exception as error:
             self.machines.world.note(self.process.name, "agent ends: %s: %s", type(error).__name__, error)
             code = getattr(error, "code", 1)
@@ -189,6 +189,7 @@ class Machines:
         ]
         if refused and self.faults.fire(f"no {shape}", "shape refused"):
             gang.hurt(f"no {shape} is free")
+            gang.refused = not gang.programs
             clerk.spawn(self.service.over, run, "FAILED", "Out of host capacity.", delay=delay)
             return
         if odd and scenario.capacity == "never" and self.faults.fire("never starts", "never starts"):

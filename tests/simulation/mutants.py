@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,44 @@ VARIABLE = "OCIDIST_SIMULATION_MUTANT"
 
 @dataclass(frozen=True)
 class Mutant:
-    """Some lines of one module, as a defect would have them."""
+    """Some lines of a module, or of several, as a defect would have them."""
 
     name: str
     point: str
     """Of the issue."""
-    module: str
-    changes: tuple[tuple[str, str], ...]
+    changes: Mapping[str, Sequence[tuple[str, str]]]
+    """By module: lines as they are, and as the defect has them."""
     rules: str
     """Regular expression: which rule, and which words, show that it was found."""
 
 
 def _one(name: str, point: str, module: str, old: str, new: str, rules: str) -> Mutant:
-    return Mutant(name, point, module, ((old, new),), rules)
+    return Mutant(name, point, {module: [(old, new)]}, rules)
+
+
+def _some(name: str, point: str, module: str, changes: Sequence[tuple[str, str]], rules: str) -> Mutant:
+    return Mutant(name, point, {module: changes}, rules)
 
 
 _OCI = "backends/oci_data_science/"
+_AT_REST = (
+    (
+        "    return Unproved(_why_not(found), mixed=bool(found.left_over))",
+        '    return Proof("it came to rest")',
+    ),
+    ("    if found.open_for_writing:", "    if False:"),
+    ("    if found.format.says is FormatResult.BROKEN and not", "    if False and not"),
+)
+"""Of `agent/save/proofs.py`: what did not change for a second counts as whole."""
+_NO_FENCE_TO_PUBLISH = (
+    ("    fences.advance_fence(root, fence)\n    folder = _free_folder(", "    folder = _free_folder("),
+    ("    fences.advance_fence(root, manifest.fence)\n    target.write(", "    target.write("),
+    (
+        "        fences.advance_fence(root, manifest.fence)\n    except Fenced:",
+        "        pass\n    except Fenced:",
+    ),
+)
+"""Of `storage/checkpoints.py`: an attempt publishes without a look at who else does."""
 MUTANTS = (
     _one(
         "after an error every checkpoint counts as whole",
@@ -41,18 +64,11 @@ MUTANTS = (
         "frozenset({Moment.EXITED, Moment.CUT_OFF})),",
         "wholeness",
     ),
-    Mutant(
+    _some(
         "an unchanged checkpoint counts as whole",
         "1b",
         "agent/save/proofs.py",
-        (
-            (
-                "    return Unproved(_why_not(found), mixed=bool(found.left_over))",
-                '    return Proof("it came to rest")',
-            ),
-            ("    if found.open_for_writing:", "    if False:"),
-            ("    if found.format.says is FormatResult.BROKEN and not", "    if False and not"),
-        ),
+        _AT_REST,
         "wholeness",
     ),
     _one(
@@ -63,6 +79,69 @@ MUTANTS = (
         "    last = _last(manifests[1:], max(1, rule.keep))",
         "retention",
     ),
+    _some(
+        "the last whole checkpoint is deleted for a half",
+        "1c",
+        "agent/save/proofs.py",
+        _AT_REST,
+        "retention: the newest whole",
+    ),
+    _one(
+        "what a full disk has cut off counts as whole",
+        "1a",
+        "agent/stages/results.py",
+        "finish(Moment.CUT_OFF, ",
+        "finish(Moment.EXITED if stop is None else Moment.CUT_OFF, ",
+        "wholeness: .*before:.* a full disk",
+    ),
+    _one(
+        "what a kill has cut off counts as whole",
+        "1a",
+        "agent/stages/results.py",
+        "finish(Moment.CUT_OFF, ",
+        "finish(Moment.CUT_OFF if stop is None else Moment.EXITED, ",
+        "wholeness: .*before:.*(marked failed|cleared|restarted)",
+    ),
+    _one(
+        "an archive is not read to its end",
+        "1b",
+        "agent/save/formats.py",
+        "    with zipfile.ZipFile(file) as archive:\n        members",
+        "    return\n    with zipfile.ZipFile(file) as archive:\n        members",
+        "wholeness",
+    ),
+    _one(
+        "a Trainer's folder counts as whole without its state",
+        "1b",
+        "agent/save/layouts.py",
+        "    if TRAINER_STATE not in files:\n        return NOTHING",
+        '    if TRAINER_STATE not in files:\n        return WHOLE if "config.json" in files else NOTHING',
+        "wholeness",
+    ),
+    _one(
+        "a file that is open for writing is no hindrance",
+        "1b",
+        "agent/save/proofs.py",
+        "    if found.open_for_writing:",
+        "    if False:",
+        "wholeness",
+    ),
+    _one(
+        "sizes are not compared with the checkpoint before",
+        "1b",
+        "agent/save/judging.py",
+        "    return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())",
+        "    return True",
+        "wholeness",
+    ),
+    _one(
+        "files of two saves count as one",
+        "1b",
+        "agent/save/judging.py",
+        "            left_over=_left_over(item, self._proved.get(item.path)),\n",
+        "",
+        "wholeness",
+    ),
     _one(
         "the step in the name decides which is newest",
         "2",
@@ -70,6 +149,85 @@ MUTANTS = (
         "key=lambda item: item.manifest.order,",
         "key=lambda item: int('0' + item.folder[-1:] if item.folder[-1:].isdigit() else '0'),",
         "order|retention",
+    ),
+    _one(
+        "the step decides which is newest, also of two attempts",
+        "2",
+        "storage/listing.py",
+        "key=lambda item: item.manifest.order,",
+        "key=lambda item: (-1 if item.manifest.step is None else item.manifest.step, item.manifest.order),",
+        "order|retention",
+    ),
+    _one(
+        "the last number of a name is its step",
+        "2",
+        "agent/save/uploads.py",
+        "        if self._newest_saves.is_behind(item, begun):",
+        """        import re
+
+        digits = int(("0", *re.findall("[0-9]+", item.path.name))[-1])
+        known = vars(self).get("_digits", 0)
+        self._digits = max(known, digits)
+        if digits < known:""",
+        "order",
+    ),
+    _one(
+        "last.ckpt is ignored",
+        "2",
+        "agent/save/entries.py",
+        "            if placed:\n",
+        '            if placed and name != "last.ckpt":\n',
+        "order",
+    ),
+    _one(
+        "what belongs to a checkpoint is deleted",
+        "2",
+        "storage/retention.py",
+        "    kept += [each for one in kept for each in companions(one, manifests)]\n",
+        "",
+        "retention",
+    ),
+    _some(
+        "the parts of other nodes are not waited for",
+        "2",
+        "agent/save/shard_collector.py",
+        (
+            ("        files = union({self.rank: own, **self._await(request)})", "        files = own"),
+            ("        if absent:", "        if False:"),
+            ("        if together.says is FormatResult.BROKEN:", "        if False:"),
+        ),
+        "wholeness",
+    ),
+    _one(
+        "the random states of other nodes are left out",
+        "2",
+        "agent/save/shards.py",
+        "    return any(may_have_others(name) or is_companion(name) for name in names)",
+        "    return any(may_have_others(name) for name in names)",
+        "wholeness: .*lacking .'rng_state",
+    ),
+    _some(
+        "an earlier attempt publishes after a later one",
+        "2",
+        "storage/checkpoints.py",
+        _NO_FENCE_TO_PUBLISH,
+        "fence",
+    ),
+    Mutant(
+        "an earlier attempt deletes after a later one has published",
+        "2",
+        {
+            "storage/checkpoints.py": _NO_FENCE_TO_PUBLISH,
+            "storage/retention.py": (
+                ("    fences.advance_fence(store, fence)\n    folders", "    folders"),
+                (
+                    "        fences.advance_fence(store, fence)\n        delete_folder",
+                    "        delete_folder",
+                ),
+                (" if each.fence <= fence and not any(", " if not any("),
+            ),
+        },
+        "retention: gang|retention: the newest",
     ),
     _one(
         "a name without a number is no checkpoint",
@@ -111,7 +269,23 @@ MUTANTS = (
         "    return Saved.OWN",
         "success",
     ),
-    Mutant(
+    _one(
+        "a training that showed nothing is not doubted",
+        "3",
+        "gangs/verdict.py",
+        "    return Success(nothing) if took < SHORT_RUN else Success()",
+        "    return Success()",
+        "no warning",
+    ),
+    _one(
+        "a training that has to show something need not",
+        "3",
+        "gangs/verdict.py",
+        "    if record.expects.training:",
+        "    if False:",
+        "success: .*showed nothing",
+    ),
+    _some(
         "one refusal ends the wait",
         "4",
         "model/evidence.py",
@@ -122,7 +296,23 @@ MUTANTS = (
         ),
         "gave up|healthy gang ended|left running",
     ),
-    Mutant(
+    _one(
+        "one refusal amid the creation fails the task",
+        "4",
+        "gangs/kills.py",
+        "        return try_number > 1 or (error.amid_submission and not is_believed)",
+        "        return try_number > 1",
+        "gave up",
+    ),
+    _one(
+        "refused credentials are not read anew",
+        "4",
+        "gangs/watch.py",
+        "            self.reconnect()\n",
+        "            pass\n",
+        "gave up|healthy gang ended|left running|lost model",
+    ),
+    _some(
         "one 404 counts as a deletion",
         "4",
         "model/evidence.py",
@@ -140,8 +330,8 @@ MUTANTS = (
     _one(
         "lost_timeout also holds for a node that saves",
         "4",
-        "gangs/decisions.py",
-        "        if not _is_saving(node):",
+        "gangs/limits.py",
+        "        if not node.is_saving:",
         "        if True:",
         "healthy gang ended",
     ),
@@ -149,8 +339,8 @@ MUTANTS = (
         "a task gives up and leaves its gang running",
         "4",
         "gangs/kills.py",
-        '    message = masked_text(f"its task has given up:',
-        '    return None\n    message = masked_text(f"its task has given up:',
+        "    ending = given_up(why, time.time())",
+        "    return None\n    ending = given_up(why, time.time())",
         "left running|gave up",
     ),
     _one(
@@ -181,8 +371,8 @@ MUTANTS = (
         "no attempt writes its fence",
         "2",
         "storage/fences.py",
-        "    for _ in range(_TRIES):",
-        "    return\n    for _ in range(_TRIES):",
+        "    if _holds(store, fence):",
+        "    return\n    if _holds(store, fence):",
         "fence|retention",
     ),
     _one(
@@ -193,12 +383,12 @@ MUTANTS = (
         "        return set()",
         "wholeness|lost model|healthy gang ended",
     ),
-    Mutant(
+    _some(
         "the checkpoint that is proved last counts as newest",
         "2",
         "agent/save/uploads.py",
         (
-            ("        if begun < number or item.signature.modified_ns < written_ns:", "        if False:"),
+            ("        if self._newest_saves.is_behind(item, begun):", "        if False:"),
             ("Whole(item, proof, begun, ", "Whole(item, proof, self._published + len(self._waiting) + 1, "),
         ),
         "order",
@@ -211,7 +401,7 @@ MUTANTS = (
         "    return latest.key.generation",
         "success.*before the clear|two gangs",
     ),
-    Mutant(
+    _some(
         "earlier places are not searched for gangs",
         "5",
         "backends/recorded_gangs.py",
@@ -231,6 +421,14 @@ MUTANTS = (
         "left running|two gangs|slow cancel",
     ),
     _one(
+        "a failed submission leaves no stop request",
+        "5",
+        f"{_OCI}gangs.py",
+        "        self.leave_stop_request(ref.run_dir, ref.key)\n        cleanup",
+        "        cleanup",
+        "left running|two gangs|slow cancel",
+    ),
+    _one(
         "uploads of ended attempts stay open",
         "5",
         "storage/open_uploads.py",
@@ -246,12 +444,28 @@ MUTANTS = (
         "compartment_id))",
         "requests",
     ),
-    _one(
+    Mutant(
         "the clocks of two machines are compared",
         "6",
-        "gangs/decisions.py",
-        "        silent = durations.seconds(record, durations.node(node.rank))",
-        "        silent = now - node.report.heartbeat_at if node.report else 0.0",
+        {
+            "gangs/limits.py": (
+                (
+                    "        silent = durations.seconds(record, durations.node(node.rank))",
+                    "        silent = now - node.report.heartbeat_at if node.report else 0.0",
+                ),
+                (
+                    "def lost_from_sight(record: RunRecord, status: RunStatus)",
+                    "def lost_from_sight(record, status, now)",
+                ),
+                (
+                    "        or lost_from_sight(record, status)\n",
+                    "        or lost_from_sight(record, status, now)\n",
+                ),
+            ),
+            "gangs/decisions.py": (
+                ("limits.lost_from_sight(record, members)", "limits.lost_from_sight(record, members, now)"),
+            ),
+        },
         "healthy gang ended",
     ),
     _one(
@@ -286,7 +500,7 @@ MUTANTS = (
         "",
         "slow cancel|left running",
     ),
-    Mutant(
+    _some(
         "on_kill takes a lock of the interrupted thread",
         "7",
         "operators/training_try.py",
@@ -319,8 +533,8 @@ MUTANTS = (
         "the trigger does not end its gang",
         "7",
         "triggers/training.py",
-        "    async def _end_gang_at_last(self) -> None:\n",
-        "    async def _end_gang_at_last(self) -> None:\n        return\n",
+        "    async def _cancel_with_retries(self) -> None:\n",
+        "    async def _cancel_with_retries(self) -> None:\n        return\n",
         "slow cancel|left running",
     ),
     _one(
@@ -351,8 +565,8 @@ MUTANTS = (
         "unproved checkpoints of a launch are kept",
         "15.1",
         "agent/save/uploads.py",
-        "        lasts = restarts or Path(checkpoints.path).is_absolute()",
-        "        lasts = Path(checkpoints.path).is_absolute()",
+        "    lasts = restarts or Path(checkpoints.path).is_absolute()",
+        "    lasts = Path(checkpoints.path).is_absolute()",
         "wholeness|restore|order",
     ),
     _one(
@@ -366,7 +580,7 @@ MUTANTS = (
     _one(
         "a lost machine costs a new gang",
         "15.1",
-        "gangs/decisions.py",
+        "gangs/lost_nodes.py",
         "    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None",
         "    return None",
         "not replaced",
@@ -374,15 +588,15 @@ MUTANTS = (
     _one(
         "the budget of lost machines is ignored",
         "15.1",
-        "gangs/decisions.py",
+        "gangs/lost_nodes.py",
         "    ended = [node.report for node in status.nodes if node.report and node.state.terminal]\n",
         "    return True\n    ended = []\n",
         "budget|crash loop",
     ),
-    Mutant(
+    _some(
         "a silent machine is replaced while it may live",
         "15.1",
-        "gangs/decisions.py",
+        "gangs/lost_nodes.py",
         (
             (
                 "    lost = [node for node in status.nodes if node.state.terminal]\n",
@@ -516,20 +730,18 @@ def mutate(package: Path) -> None:
     if not name:
         return
     mutant = next(each for each in MUTANTS if each.name == name)
-    target = (package / mutant.module).resolve()
+    changes = {(package / module).resolve(): changes for module, changes in mutant.changes.items()}
     loader: Any = importlib.machinery.SourceFileLoader
     whole = loader.get_code
 
     def get_code(self: Any, fullname: str) -> Any:
         path = Path(self.get_filename(fullname))
-        if path.resolve() != target:
+        if path.resolve() not in changes:
             return whole(self, fullname)
         text = path.read_text()
-        for old, new in mutant.changes:
+        for old, new in changes[path.resolve()]:
             if old not in text:
-                raise SystemExit(
-                    f"mutant {name!r}: {mutant.module} has no such lines any more: {old.strip()[:80]}"
-                )
+                raise SystemExit(f"mutant {name!r}: {path} has no such lines any more: {old.strip()[:80]}")
             text = text.replace(old, new)
         return compile(text, str(path), "exec")
 

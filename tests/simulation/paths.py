@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.simulation.faults import Event
-from tests.simulation.scenario import Scenario, draw
+from tests.simulation.scenario import SHAPES, Scenario, draw
 from tests.simulation.schedule import Outcome, run
 
 EVERY = 100
@@ -28,16 +28,29 @@ def differences(seed: str) -> tuple[list[Violation], list[Outcome]]:
     return found, list(outcomes.values())
 
 
-def _as_many(blocking: Outcome, name: str) -> tuple[int, ...]:
-    """Return how many gangs there may be on a path: the death of a worker takes a try, and so perhaps the last gang."""
+def _as_many(blocking: Outcome, name: str) -> range:
+    """Return how many gangs there may be on a path: the death of a worker takes a try, and so perhaps the last gangs.
+
+    A try that finds no machine in time asks for several, one after another (q1.900).
+    """
     all_tried = name == "re-attached" and blocking.state == "failed" and blocking.gangs > RETRIES
-    return (blocking.gangs, blocking.gangs - 1) if all_tried else (blocking.gangs,)
+    of_one_try = -(-blocking.gangs // (RETRIES + 1)) if all_tried else 0
+    return range(blocking.gangs - of_one_try, blocking.gangs + 1)
+
+
+def _never_there(scenario: Scenario) -> tuple[tuple[str, float, float], ...]:
+    """Return the refused shapes as shapes of which there never is a machine; none where no other is left.
+
+    When a task asks decides what is there by then, and how often it asks goes by its try, of which a worker that dies
+    takes one.
+    """
+    refused = {shape for shape, _, _ in scenario.refused_shapes}
+    is_one_left = bool(set(SHAPES[: 1 + scenario.candidates]) - refused)
+    return tuple((shape, 0.0, float("inf")) for shape in sorted(refused)) if is_one_left else ()
 
 
 def paths(scenario: Scenario) -> Mapping[str, Scenario]:
     """Return the same training on each path."""
-    # How often a task asks for machines goes by its try, of which a worker that dies takes one; when it asks decides
-    # which candidate is there by then (s8.100).
     # A deadline or a budget ends a gang amid a save or just after it, by the second in which somebody looks. Where that
     # was trained to its end, the next gang has nothing left to train, which is another result (w7.0, s8.300).
     plain = replace(
@@ -48,7 +61,7 @@ def paths(scenario: Scenario) -> Mapping[str, Scenario]:
         hidden=None,
         crowd=0,
         capacity="there",
-        refused_shapes=(),
+        refused_shapes=_never_there(scenario),
         retries=RETRIES,
         canceling_forever=False,
         max_runtime=None,

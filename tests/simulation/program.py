@@ -65,11 +65,17 @@ class Habits:
     """Prints an error and exits with 0."""
     silent: bool = False
     """Prints no steps."""
+    last_too: bool = False
+    """Saves `last.ckpt` after each checkpoint, and goes on from that name only, as Lightning may."""
+    preallocates: bool = False
+    """Whether a file has its full size before its content is written."""
 
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>'
 ECHO = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.9]:1234"
 """What a rank raises where another is gone."""
+LAST = "last.ckpt"
+"""The name beside the others under which Lightning keeps the last checkpoint."""
 FAULTS = {
     "ValueError": ("program", "ValueError: simulated"),
     "OutOfMemory": ("program", "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
@@ -207,6 +213,8 @@ def files_of(
                 name = f"rng_state_{rank}.pth" if nodes > 1 else "rng_state.pth"
                 files[name], owners[name] = zipped(f"{save_id}g{rank}", 300), rank
             return f"checkpoint-{step}", files, owners
+        case "last":
+            return LAST, {"": zipped(save_id, size)}, {"": 0}
         case "bin":
             files = {
                 "model.bin": _filled(save_id + "m", size),
@@ -220,6 +228,18 @@ def files_of(
             files[".metadata"] = pickle.dumps(Metadata(save_id, names, size))
             return f"step-{step:06d}", files, {**owners, ".metadata": 0}
     raise LookupError(layout)
+
+
+def is_looked_for(habits: Habits, name: str) -> bool:
+    """Whether the program goes on from an entry of this name."""
+    if habits.last_too:
+        return name == LAST
+    starts = {"pt": "step-", "rolling": "snapshot.pt", "lightning": "epoch=", "dcp": "step-"}
+    return (
+        name.startswith(starts.get(habits.layout, "checkpoint-"))
+        and ".part" not in name
+        and ".tmp" not in name
+    )
 
 
 def step_in(layout: str, name: str) -> int:
@@ -242,7 +262,8 @@ class Gang:
         self.broken: str | None = None
         self._broken_now = 0.0
         self.saves = 0
-        self.by_step: dict[int, Save] = {}
+        self.by_step: dict[tuple[int, str], Save] = {}
+        """By step and layout."""
         self.exits: dict[int, int] = {}
         """By rank: how the program itself has ended."""
         self.restored: dict[int, Save | None] = {}
@@ -256,6 +277,8 @@ class Gang:
         self.moved: list[float] = []
         """When a program said something, or a checkpoint was published."""
         self.hung_at: float | None = None
+        self.refused = False
+        """Whether there was no machine of its shape."""
 
     def hurt(self, why: str, *, passes: bool = False) -> None:
         self.harm.append(Harm(self.world.now, why, passes))
@@ -279,20 +302,21 @@ class Gang:
         self.launch, self.broken_at = number, self._broken_now
         self.broken = self.hung_at = None
         self.by_step, self.exits, self.restored = {}, {}, {}
-        self.harm = [harm for harm in self.harm if not harm.passes]
+        # A machine may have been lost since the launch was broken, which this one does not make up for (q1.638).
+        self.harm = [harm for harm in self.harm if not harm.passes or harm.at > self.broken_at]
 
-    def save_at(self, step: int) -> Save:
-        save = self.by_step.get(step)
+    def save_at(self, step: int, layout: str) -> Save:
+        save = self.by_step.get((step, layout))
         if save is None:
             self.saves += 1
             version = f"<{self.name}#{self.number}.{self.saves}.{step}>"
             size = 600 + self.world.number("size", self.number, self.saves) % 6000
-            if self.habits.layout in ("bin", "dcp", "hf"):
+            if layout in ("bin", "dcp", "hf"):
                 size = 1500  # the same at every save, as of one model
-            name, files, owners = files_of(self.habits.layout, version, step, self.nodes, size)
+            name, files, owners = files_of(layout, version, step, self.nodes, size)
             save = Save(self.number, self.saves, step, name, files, owners, self.world.now)
             self.truth.add(save)
-            self.by_step[step] = save
+            self.by_step[step, layout] = save
         return save
 
 
@@ -389,7 +413,7 @@ class Program:
         entries: list[Path] = []
         with contextlib.suppress(OSError):
             entries = [path for path in self.folder.iterdir() if not path.name.startswith(".")]
-        named = [path for path in entries if self._is_mine(path.name)]
+        named = [path for path in entries if is_looked_for(self.habits, path.name)]
         newest = max(named, key=lambda path: step_in(self.habits.layout, path.name), default=None)
         if newest is None or not self.habits.resumes:
             self.machine.rules.restored(self.gang, self.rank, None)
@@ -413,13 +437,6 @@ class Program:
         self.world.note(self.process.name, "goes on from %s", save.label)
         return save.step
 
-    def _is_mine(self, name: str) -> bool:
-        layout = self.habits.layout
-        starts = {"pt": "step-", "rolling": "snapshot.pt", "lightning": "epoch=", "dcp": "step-"}
-        return (
-            name.startswith(starts.get(layout, "checkpoint-")) and ".part" not in name and ".tmp" not in name
-        )
-
     def _bad(self, what: str) -> None:
         self.world.note(self.process.name, "cannot load: %s", what)
         if self.machine.machines.scenario.checkpoints:
@@ -442,7 +459,7 @@ class Program:
     def _last_save(self) -> None:
         self.signalled = None
         if self.step and self.rank == 0 and self.habits.layout not in ("dcp", "hf"):
-            self._save(self.step)
+            self._save_all(self.step)
         self.end(1)
 
     def _do_step(self, step: int) -> None:
@@ -466,10 +483,10 @@ class Program:
             if fails:
                 self.process.spawn(self._raise, name="raises", delay=habits.write_seconds * 0.4)
             if self.rank == 0 or habits.layout in ("dcp", "hf"):
-                self._save(step)
+                self._save_all(step)
             else:
                 # The others wait for the save, as at a barrier.
-                self._busy(habits.write_seconds)
+                self._busy(habits.write_seconds * (2 if habits.last_too else 1))
 
     def _fails_at(self) -> int:
         """Return the step at which a rank raises in this launch; 0: none does."""
@@ -499,8 +516,18 @@ class Program:
 
     # saving
 
-    def _save(self, step: int) -> None:
-        save = self.gang.save_at(step)
+    def _save_all(self, step: int) -> None:
+        self._save(step, self.habits.layout)
+        if self.habits.last_too:
+            self._count("last.ckpt beside others")
+            self._save(step, "last")
+
+    def _count(self, kind: str) -> None:
+        """Count a circumstance that is no fault."""
+        self.machine.machines.faults.kinds[kind] += 1
+
+    def _save(self, step: int, layout: str) -> None:
+        save = self.gang.save_at(step, layout)
         self.world.note(self.process.name, "saves %s", save.name)
         mine = [name for name in save.files if save.owners[name] == self.rank]
         full = self.habits.full_at and self.gang.saves == self.habits.full_at and self.gang.number == 0
@@ -533,7 +560,7 @@ class Program:
         # All nodes leave a save together.
         while save.complete_at is None:
             self._busy(0.2)
-        if self.rank == 0 and save.name not in self.before:
+        if self.rank == 0 and save.name not in (*self.before, LAST):
             self.before.append(save.name)
         self._delete_old()
 
@@ -549,6 +576,9 @@ class Program:
         step = -(-len(data) // pieces)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
+            if self.habits.preallocates:
+                self._count("file preallocated")
+                os.pwrite(descriptor, bytes(len(data)), 0)
             for at in range(0, len(data), step):
                 if full and at:
                     self.world.note(

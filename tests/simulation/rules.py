@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tests.simulation.airflow_model import BUDGETS, LOG, Airflow
 from tests.simulation.faults import Faults
 from tests.simulation.machines import Machine, Machines, shape_of
-from tests.simulation.program import SECRET, Fault, Gang, Save, Truth
+from tests.simulation.program import SECRET, Fault, Gang, Save, Truth, is_looked_for
 from tests.simulation.runtime import Process, World
 from tests.simulation.scenario import SHAPES, Scenario
 from tests.simulation.seams import SHORT_ENDING
@@ -51,6 +51,9 @@ LATE_ANSWER = 60.0
 """Seconds that a request may be on its way: what was checked before it may have changed since."""
 PEER_STUCK = 28.0
 """Seconds that one node alone cannot write for, after which the others give it up."""
+REFUSALS = (401, 403, 404)
+REFUSALS_BELIEVED = 4
+"""Refusals amid the creation of a gang from which on they may be believed."""
 BELIEVED_AFTER = 880.0
 """Seconds of refusals after which a task may give up."""
 REFUSES_ALL = ("service.", "service.list_", "service.get_")
@@ -86,11 +89,15 @@ class Rules:
         self.told: dict[int, float] = {}
         """By gang: when it was first told to end."""
         self.told_why: dict[int, str] = {}
+        self.refusals: Counter[str] = Counter()
+        """By worker: requests that were refused since the service has accepted the job of its gang."""
         self.cancel_refused: dict[str, float] = {}
         """By run: when a cancel was last refused."""
         self.hung: set[tuple[int, int]] = set()
         """Gangs that were said to hang, and in which launch."""
         self.unguarded: set[int] = set()
+        self.begun: set[tuple[int, int]] = set()
+        """Gangs and their launches that have begun on any node."""
         self.given_up: set[int] = set()
         """Gangs of which an agent has ended itself."""
         self.list_pages: dict[str, tuple[float, int]] = {}
@@ -149,10 +156,12 @@ class Rules:
             return
         if again := [number for number, times in self.shown.items() if times > 1]:
             self.violate("log", f"{len(again)} lines were shown again: {self.service.lines[again[0]].text}")
+        # What can be found after the end of its own gang only is not asked for any more (q1.1620).
         lost = [
             line
             for line in self.service.lines
-            if line.found_at < over - LOG_LATE and line.number not in self.shown
+            if line.found_at < min(over - LOG_LATE, self.service.runs[line.run_id].finished or over)
+            and line.number not in self.shown
         ]
         if lost:
             self.violate("log", f"{len(lost)} lines were never shown: {lost[0].text} of {lost[0].at:.0f} s")
@@ -204,7 +213,8 @@ class Rules:
             self.violate(
                 "wholeness",
                 f"{_last(folder)} has a manifest, and is not whole: of {len(saves)} saves, {len(files)} files, "
-                f"{sum(entry is None for entry in found)} of them half, lacking {sorted(lacking)}",
+                f"{sum(entry is None for entry in found)} of them half, lacking {sorted(lacking)}; "
+                f"before: {self._before(gang) if gang else 'unknown'}",
             )
 
     def _check_fence(self, folder: str, stored: Stored) -> None:
@@ -220,6 +230,12 @@ class Rules:
                     f"{stored.writer} published {_last(folder)} {self.world.now - since:.0f} s after gang {other} had "
                     f"begun to (its own first: at {began:.0f} s)",
                 )
+
+    def _before(self, gang: Gang) -> str:
+        """Return what has gone wrong with a gang so far, in the words of those who did it."""
+        began = min(run.created for run in self.runs_of(gang))
+        acts = [what for at, what in self.airflow.kills if at >= began]
+        return ", ".join(dict.fromkeys([*(harm.why for harm in gang.harm), *acts])) or "nothing wrong"
 
     def _writer_of(self, stored: Stored) -> Gang | None:
         return next(
@@ -257,12 +273,20 @@ class Rules:
                 return
             if all(other.order < save.order for other in others):
                 self.violate("retention", f"the newest whole checkpoint was deleted: {save.label}")
+            elif self._is_last_of_its_name(save, others):
+                self.violate("retention", f"what the program goes on from was deleted: {save.label}")
             elif (deleter := self._gang_here()) is not None and any(other.gang > deleter for other in others):
                 self.violate(
                     "retention", f"gang {deleter} deleted {save.label}, after a later one has published"
                 )
         elif folder in self.manifests:
             self.violate("retention", f"{name} was deleted while its manifest stood")
+
+    def _is_last_of_its_name(self, save: Save, others: Sequence[Save]) -> bool:
+        """Whether the program would find no checkpoint of a name that it looks for, or an older one."""
+        habits = self.scenario.habits
+        alike = [other for other in others if is_looked_for(habits, other.name)]
+        return is_looked_for(habits, save.name) and all(other.order < save.order for other in alike)
 
     def _gang_here(self) -> int | None:
         task = self.world.current
@@ -577,8 +601,11 @@ class Rules:
             windows.append((renewed, 1.25 * scenario.lease, "nobody waits for it"))
         stuck = [each.stuck_since for each in self.machines.all if each.gang is gang and each.stuck_since]
         if stuck and gang.nodes > 1:
+            # Where no other node is there, it gives up by itself, later (docs/failures.md; q1.3713).
+            others = [each for each in self.machines.all if each.gang is gang and not each.stuck_since]
+            times = 2 if all(each.is_over or each.process.dead for each in others) else 1
             windows.append(
-                (min(stuck), scenario.join_timeout, "a node does not get any further with fetching")
+                (min(stuck), times * scenario.join_timeout, "a node does not get any further with fetching")
             )
         for since, limit, why in windows:
             if since is not None and now - since > limit + self._slack(since):
@@ -630,10 +657,10 @@ class Rules:
 
     def _killed(self, before: str) -> None:
         """A user has ended the task: its gang has to be told soon."""
-        entry = self.airflow.entry
+        if before != "deferred" and self.airflow.kills[-1][1] == "cleared" and self.airflow.looks_like_retry:
+            return  # Where nothing has reached its gang, that goes on, as for a retry (`generation_of`; q1.4249).
         if before == "deferred" and self.airflow.deferred_at > self.world.now - 4.0:
             return  # Between its worker and its trigger nobody is told; its lease ends the gang.
-        del entry
         gangs = [
             gang
             for gang in self.machines.gangs.values()
@@ -650,24 +677,30 @@ class Rules:
             return  # Nobody comes any more; its lease ends the gang.
         watcher = Process(self.world, "rule")
         goes_on_until = self.world.now + SHORT_ENDING if before == "deferred" else 0.0
-        triggerer = self.airflow.triggerer
-        watcher.spawn(
-            self._check_told, gangs, self.world.now, goes_on_until, triggerer.process, delay=CANCEL_LIMIT
-        )
+        teller = self.airflow.triggerer.process if before == "deferred" else self.airflow.worker
+        watcher.spawn(self._check_told, gangs, self.world.now, goes_on_until, teller, delay=CANCEL_LIMIT)
 
-    def _check_told(self, gangs: list[Gang], since: float, goes_on_until: float, triggerer: Process) -> None:
+    def _check_told(
+        self, gangs: list[Gang], since: float, goes_on_until: float, teller: Process | None
+    ) -> None:
         # A worker has five seconds; a trigger goes on until it has reached one of both.
         down = self._down(since + GOES_ON_FOR) if goes_on_until else self._down(since)
         if any(rate.kind == "kill" for rate in self.scenario.rates):
             return
-        if goes_on_until and triggerer.dead:
-            return  # What it had begun has ended with it; its lease ends the gang.
+        if (
+            teller is not None
+            and teller.dead
+            and (goes_on_until or not (teller.signalled and teller.ended_well))
+        ):
+            # What it had begun has ended with it, or it was gone before it was told (q1.1017, q1.1510): the lease
+            # ends the gang.
+            return
         if {"service", "store"} <= down:
             if self.world.now + CANCEL_LIMIT < goes_on_until:
                 # What it met last takes some seconds, and the pause after it half a minute.
                 again = self.world.now - LOOK
                 Process(self.world, "rule").spawn(
-                    self._check_told, gangs, again, goes_on_until, triggerer, delay=CANCEL_LIMIT
+                    self._check_told, gangs, again, goes_on_until, teller, delay=CANCEL_LIMIT
                 )
             return
         left_of = {gang: self.live_and_untold(gang) for gang in gangs}
@@ -679,7 +712,7 @@ class Rules:
             self.world.now - self.cancel_refused.get(run.id, -STILL_TRIED) < STILL_TRIED for run in untold
         ):
             Process(self.world, "rule").spawn(
-                self._check_told, gangs, since, goes_on_until, triggerer, delay=STILL_TRIED
+                self._check_told, gangs, since, goes_on_until, teller, delay=STILL_TRIED
             )
             return
         for gang, left in left_of.items():
@@ -709,10 +742,11 @@ class Rules:
 
         if isinstance(error, MISTAKES):
             self.violate("crash", f"the task raises {type(error).__name__}: {str(error)[:160]}")
-        gang = self._latest_gang()
+        gang, hopeless = self._latest_gang(), isinstance(error, AirflowFailException)
+        if hopeless:
+            self._check_refusals(error)
         if gang is None:
             return
-        hopeless = isinstance(error, AirflowFailException)
         ended_by_user = bool(self.airflow.kills)
         if self.live_and_untold(gang) and not ended_by_user:
             watcher = Process(self.world, "rule")
@@ -731,6 +765,14 @@ class Rules:
                 "lost model",
                 f"every program of gang {gang.number} has succeeded, and the try failed: {str(error)[:200]}",
             )
+
+    def _check_refusals(self, error: BaseException) -> None:
+        """Once its job is accepted, a gang is not given up after a few refusals, which may be wrong."""
+        assert self.world.current is not None
+        refused = self.refusals.get(self.world.current.process.name)
+        is_refusal = getattr(error.__cause__, "status_code", None) in REFUSALS
+        if is_refusal and refused and refused < REFUSALS_BELIEVED:
+            self.violate("gave up", f"the task failed for good after {refused} refusals: {str(error)[:160]}")
 
     def _tried_again(self, error: BaseException) -> None:
         """What a retry would meet again is not tried again, and costs no machines (I7)."""
@@ -784,6 +826,7 @@ class Rules:
         ]
         if not gang.trained and not finished and self.scenario.checkpoints:
             self.violate("success", f"success, though gang {gang.number} trained nothing")
+        self._check_shown(gang, result)
         if self._is_undisturbed(gang):
             told, tries = len(result.get("restarts", ())), self.airflow.try_number
             if told != gang.launch:
@@ -795,6 +838,18 @@ class Rules:
                 self.violate("launches", f"gang {gang.number} has cost {tries} tries")
         if self.scenario.checkpoints and gang.trained and not bad:
             self._check_last(gang, result.get("checkpoint_uri"))
+
+    def _check_shown(self, gang: Gang, result: Mapping[str, Any]) -> None:
+        """A training that has shown nothing is doubted, and fails where its job requires one."""
+        scenario = self.scenario
+        if gang.trained or scenario.checkpoints:
+            return
+        if scenario.require_training:
+            self.violate(
+                "success", f"success, though gang {gang.number} showed nothing, which its job requires"
+            )
+        elif not (scenario.windows or scenario.rates or scenario.events or result.get("warning")):
+            self.violate("no warning", f"gang {gang.number} showed nothing, and its success has no warning")
 
     def _check_last(self, gang: Gang, uri: str | None) -> None:
         complete = self.truth.complete_of(gang.number)
@@ -842,9 +897,12 @@ class Rules:
         before, where = gang.programs.get(rank), f"launch {number} on node {rank} of gang {gang.number}"
         self.world.note("RULE", "%s", where)
         expected = before.launch + 1 if before is not None else 0
-        # One that was never launched: another node was lost while the last was replaced.
-        if number < expected or (number > expected and not self._is_replaced(gang)):
+        skipped = {(gang.number, each) for each in range(expected, number)}
+        # One that was never launched: another node was lost while the last was replaced. One that no node has begun:
+        # they would have gone on from different checkpoints (q1.306).
+        if number < expected or (skipped & self.begun and not self._is_replaced(gang)):
             self.violate("launches", f"{where} is not number {expected}")
+        self.begun.add((gang.number, number))
         alive = [each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)]
         if sum(not each.process.dead for each in alive) > 1 and not self.scenario.zombie:
             self.violate("two nodes of one rank", f"{where}, while another machine of that rank lives")
@@ -945,6 +1003,7 @@ class Rules:
             and folder.startswith(gang.checkpoints_prefix + "/")
             and self._is_whole(other)
             and first <= other.gang <= gang.number
+            and is_looked_for(config.habits, other.name)
         ]
         newest = max(there, key=lambda other: other.order, default=None)
         if newest is not None and (save is None or save.order < newest.order):
@@ -954,12 +1013,16 @@ class Rules:
                 f"though {newest.label} was there",
             )
 
-    def refused_call(self, call: str, args: Sequence[Any]) -> None:
+    def refused_call(self, actor: Process, call: str, args: Sequence[Any]) -> None:
+        if actor.name in self.refusals:
+            self.refusals[actor.name] += 1
         if call == "service.cancel":
             self.cancel_refused[args[0]] = self.world.now
 
     def called(self, actor: Process, call: str) -> None:
-        """Count what a try reads of the compartment."""
+        """Count what a try reads of the compartment, and what it is refused amid the creation of a gang."""
+        if call == "service.create_job":
+            self.refusals[actor.name] = 0
         if call == "service.list_jobs" and actor.name.startswith("worker"):
             last, pages = self.list_pages.get(actor.name, (-LOOK_AGAIN_AFTER, 0))
             is_same_look = self.world.now - last < LOOK_AGAIN_AFTER

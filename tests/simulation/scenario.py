@@ -16,6 +16,8 @@ ODD_TOO = 0.4
 """The share of schedules that have one more kind of `_ODDITIES`."""
 LOSES_A_MACHINE = 0.05
 """The share of schedules that lose a machine for which another may take its place."""
+ALONE = 0.08
+"""The share of schedules that have one kind of `_ALONE`, and nothing else that goes wrong."""
 SHAPES = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4")
 """What a job asks for, and its candidates where it has any."""
 
@@ -77,6 +79,10 @@ class Scenario:
     """Whether nothing befalls the training but the loss of one machine, which another makes up for."""
     crowd: int = 0
     """Triggers of other tasks that begin to wait in the same triggerer."""
+    key_replaced_at: float | None = None
+    """When the key of Airflow's connection is replaced: who has read it before is refused by the service."""
+    require_training: bool = False
+    """Whether a training that shows nothing is a failure."""
     rates: tuple[Rate, ...] = ()
     windows: tuple[Window, ...] = ()
     events: tuple[Event, ...] = ()
@@ -115,6 +121,9 @@ def draw(seed: str) -> Scenario:
         scenario = replace(scenario, **_ODDITIES[dice.choice(sorted(_ODDITIES))](dice, scenario, length))
     if dice.random() < LOSES_A_MACHINE:
         scenario = replace(scenario, **_machine_lost(dice, scenario, length))
+    if dice.random() < ALONE:
+        calm = replace(scenario, only_loss=False, **_CALM)
+        scenario = replace(calm, **_ALONE[dice.choice(sorted(_ALONE))](dice, calm, length))
     # The store refuses a crowd's triggerer for two minutes: the service is then the one way to end a gang.
     ways = tuple(rate for rate in scenario.rates if not (scenario.crowd and rate.calls == "service.cancel"))
     return replace(scenario, rates=ways)
@@ -832,6 +841,64 @@ def _machine_lost(dice: random.Random, scenario: Scenario, length: float) -> Map
     rates = (Rate("lost", "service.create_job_run", 0.3), Rate("stale", "service.list_", 0.6))
     return {**_merge(scenario, events=events, rates=rates, list_lag=30.0), **more}
 
+
+def _steady(habits: Habits) -> Habits:
+    """Return habits of a program that trains to its end, whatever it was drawn to do."""
+    return replace(
+        habits,
+        steps=max(6, habits.steps),
+        resumes=True,
+        fails_at=0,
+        fails_later=(),
+        full_at=0,
+        hangs_at=0,
+        nothing_from=0,
+        trains_nothing=False,
+        silent=False,
+    )
+
+
+def _last_beside(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Lightning with `last.ckpt`, from which alone its program goes on; half of the time a node is lost."""
+    habits = replace(_steady(scenario.habits), layout="lightning", last_too=True, save_every=1)
+    end = 20.0 + habits.steps * (habits.step_seconds + 2 * habits.write_seconds)
+    lost = Event("node lost", "lose", dice.uniform(20.0, end), {"rank": dice.randrange(scenario.nodes)})
+    return {
+        "checkpoints": True,
+        "resume": True,
+        "retries": max(1, scenario.retries),
+        "restarts": (0, 0, 0),
+        "habits": habits,
+        "events": (lost,) if dice.random() < 0.5 else (),
+    }
+
+
+def _preallocated(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Files that prove nothing, and have their full size while most of them is still to be written."""
+    habits = replace(_steady(scenario.habits), layout="bin", preallocates=True, atomic=False)
+    habits = replace(habits, save_every=2, write_seconds=6.0, pause=dice.choice([2.5, 4.0]))
+    return {"checkpoints": True, "habits": habits}
+
+
+def _key_replaced(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The key of Airflow's connection is replaced while a gang trains."""
+    lasts = replace(_steady(scenario.habits), steps=20, step_seconds=3.0)
+    return {"key_replaced_at": dice.uniform(15.0, 60.0), "habits": lasts}
+
+
+def _shows_nothing(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A program without checkpoints that prints an error and exits with 0; half of the jobs want more than that."""
+    habits = replace(_steady(scenario.habits), trains_nothing=True)
+    return {"checkpoints": False, "habits": habits, "require_training": dice.random() < 0.5}
+
+
+_ALONE = {
+    "last.ckpt beside others": _last_beside,
+    "files preallocated": _preallocated,
+    "key replaced": _key_replaced,
+    "shows nothing": _shows_nothing,
+}
+"""Drawn last, so that a new one leaves most seeds as they are. What they show, other faults would hide."""
 
 _ODDITIES = {
     "older Airflow": _older_airflow,

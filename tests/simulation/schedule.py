@@ -44,7 +44,7 @@ class Outcome:
     result: tuple[object, ...] = ()
     """What the task has come to: the same on every path to it."""
     gangs: int = 0
-    """How many there were."""
+    """How many there were, but for those whose shape was refused."""
     trace: list[str] = field(default_factory=list)
 
     @property
@@ -69,7 +69,7 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
     seams.begin(world)
     world.globals = installed.globals
     gc.disable()
-    faults = Faults(world, scenario.rates, scenario.windows, scenario.left_out)
+    faults = Faults(world, scenario.rates, scenario.windows, scenario.left_out, scenario.key_replaced_at)
     faults.quiet_after = 1200.0
     with Scratch(SCRATCH / f"ocidist-simulation-{os.getpid()}") as scratch:
         bucket, service, truth = Bucket(world), DataScience(world, scenario), Truth()
@@ -104,8 +104,8 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
         seconds=world.now,
         took=real_time.process_time() - began,
         calls=sum(network.calls.values()),
-        result=_result(airflow, rules),
-        gangs=len(machines.gangs),
+        result=_result(airflow, rules, machines),
+        gangs=len(_with_machines(machines)),
         trace=lines,
     )
 
@@ -125,12 +125,21 @@ def _collect() -> None:
     _uncollected += 1
 
 
-def _result(airflow, rules) -> tuple[object, ...]:
+def _with_machines(machines) -> list[int]:
+    """Return the numbers of the gangs for whose shape there were machines."""
+    return [gang.number for gang in machines.gangs.values() if not gang.refused]
+
+
+def _result(airflow, rules, machines) -> tuple[object, ...]:
     """Return how the task ended, why, and which checkpoint it has handed on."""
     why = (airflow.xcom.get("failure") or {}).get("cause") if airflow.state == "failed" else None
     folder = (airflow.xcom.get("checkpoint_uri") or "").partition("://")[2].partition("/")[2]
     save = rules.manifests.get(folder, (None, 0.0))[0]
-    return airflow.state, why, save.label if save else None
+    gangs = {number: at for at, number in enumerate(_with_machines(machines))}
+    # Not its number among all saves: where a rank raises in the last step, others may have ended by then or not, and
+    # so trained the step once more in another launch (q1.5200).
+    handed_on = (gangs.get(save.gang), save.step, save.name) if save else None
+    return airflow.state, why, handed_on
 
 
 def _run(world: runtime.World, airflow, service, rules, scenario: Scenario) -> bool:

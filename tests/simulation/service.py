@@ -349,6 +349,7 @@ class DataScienceClient:
     def __init__(self, config: Any, *, retry_strategy: Any = None, timeout: Any = (10, 60), **_: Any) -> None:
         self.retry_strategy = retry_strategy
         self.timeout = timeout
+        self.key_read_at = Place.network.world.now
         self.base_client = SimpleNamespace(
             config=config,
             session=SimpleNamespace(mount=lambda *_: None, hooks={"response": []}),
@@ -360,7 +361,9 @@ class DataScienceClient:
         limit = self.timeout[1] if isinstance(self.timeout, tuple) else 60.0
 
         def request() -> Any:
-            found = Place.network.call("service", operation, work, *args, read_timeout=limit)
+            found = Place.network.call(
+                "service", operation, work, *args, read_timeout=limit, key_read_at=self.key_read_at
+            )
             told = SimpleNamespace(headers={"Date": http_date(Place.network.world.now)})
             for listen in self.base_client.session.hooks["response"]:
                 listen(told)

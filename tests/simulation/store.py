@@ -302,7 +302,7 @@ class ObjectStorageClient:
 
 
 class Http:
-    """Requests for content: what `storage.oci_http.ObjectHttp` offers."""
+    """Requests for content: what `storage.stores.oci_http.ObjectHttp` offers."""
 
     def __init__(self, client: ObjectStorageClient, _namespace: str, _bucket: str) -> None:
         self.client = client

@@ -63,10 +63,11 @@ def test_what_violates_a_rule_shrinks_and_is_the_same_again():
 def test_every_mutant_finds_the_lines_that_it_changes():
     package = ROOT / "airflow_provider_ocidist"
     stale = [
-        f"{mutant.name}: {mutant.module}: {old.strip()[:60]}"
+        f"{mutant.name}: {module}: {old.strip()[:60]}"
         for mutant in mutants.MUTANTS
-        for old, _ in mutant.changes
-        if (package / mutant.module).read_text().count(old) != 1
+        for module, changes in mutant.changes.items()
+        for old, _ in changes
+        if (package / module).read_text().count(old) != 1
     ]
     assert stale == []
 

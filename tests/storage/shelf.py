@@ -35,7 +35,7 @@ class Shelf(Store):
         """Whether ranges can be read; else only from front to back."""
         self.tells_size = True
         self.md5s = False
-        """Whether a listing tells the digest of each file."""
+        """Whether a listing has the digest of each file."""
         self.part_md5s: dict[str, int] = {}
         """The part size of files that are known by the digests of their parts."""
         self.takes = False

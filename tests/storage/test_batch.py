@@ -17,15 +17,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.errors import JobFileError, StorageError
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import batch, locations
-from airflow_provider_ocidist.storage.batch import BatchReport, Sides, copy_all
-from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
+from airflow_provider_ocidist.storage.batch import copy_all
+from airflow_provider_ocidist.storage.batch_reports import BatchReport, error_text
+from airflow_provider_ocidist.storage.copy_items import read_items
 from airflow_provider_ocidist.storage.copying import resuming
 from airflow_provider_ocidist.storage.copying.lanes import Width, next_width
 from airflow_provider_ocidist.storage.copying.selection import fits
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.storage.survey import Sides
 from airflow_provider_ocidist.storage.transfer import CopyRules, copy
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
@@ -35,12 +37,13 @@ PART = 256 << 10
 BATCH = """
 import json, sys
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage import batch
+from airflow_provider_ocidist.storage.batch import copy_all
 from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
+from airflow_provider_ocidist.storage.survey import Sides
 access = OciAccess(config_file=sys.argv[2], endpoint=sys.argv[3], max_attempts=4)
-batch.copy_all(
+copy_all(
     read_items(sys.argv[1], rules_of()),
-    sides=batch.Sides.of(access, access),
+    sides=Sides.of(access, access),
     write=print,
     part_size=int(sys.argv[4]),
     threads=4,
@@ -61,76 +64,6 @@ def copy_items(data: Any, access: OciAccess | None = None, **options: Any) -> Ba
     )
 
 
-# What was written
-
-
-def problems_of(data: Any, **rules: Any) -> list[str]:
-    with pytest.raises(JobFileError) as raised:
-        read_items(data, rules_of(**rules))
-    return [str(problem) for problem in raised.value.problems]
-
-
-def test_items_are_a_list_a_mapping_one_item_or_json_of_them() -> None:
-    pair = {"source": "/a", "target": "/b"}
-    for data in (
-        [pair],
-        pair,
-        {"/a": "/b"},
-        json.dumps([pair]),
-        (Path("/a"),) and [{**pair, "source": Path("/a")}],
-    ):
-        (item,) = read_items(data, CopyRules())
-        assert (item.number, item.source, item.target) == (1, "/a", "/b")
-    assert read_items([], CopyRules()) == ()
-
-
-def test_an_item_has_rules_of_its_own_and_the_others_those_of_all() -> None:
-    own = {"source": "/a", "target": "/b", "include": "*.csv", "mode": "all", "delete_extra": "true"}
-    first, second = read_items(
-        [own, {"source": "/c", "target": "/d"}], rules_of(mode="changed", exclude=["*.tmp"])
-    )
-    assert first.rules == CopyRules(include=("*.csv",), exclude=("*.tmp",), mode="all", delete_extra=True)
-    assert second.rules == CopyRules(exclude=("*.tmp",), mode="changed")
-
-
-def test_several_sources_go_into_one_folder() -> None:
-    items = read_items([{"source": ["/a", "/b"], "target": "/c/"}], CopyRules())
-    assert [(item.number, item.source) for item in items] == [(1, "/a"), (1, "/b")]
-
-
-@pytest.mark.parametrize(
-    "data, expected",
-    [
-        ([{"source": "/a"}], "item 1: has no 'target'"),
-        (
-            [{"source": "/a", "target": "/b"}, {"sorce": "/a", "target": "/c"}],
-            "item 2: has the unknown key 'sorce'",
-        ),
-        ([{"sorce": "/a", "target": "/c"}], "did you mean 'source'?"),
-        (["/a"], 'item 1: must be {"source": URI, "target": URI}, not \'/a\''),
-        ([{"source": "None", "target": "/b"}], "item 1, source: is 'None': its template has found nothing"),
-        ([{"source": "", "target": "/b"}], "item 1, source: an empty string names no place"),
-        ([{"source": 3, "target": "/b"}], "item 1, source: must be a URI or a path, not 3"),
-        ([{"source": [], "target": "/b/"}], "item 1, source: is an empty list"),
-        ([{"source": "oci:///x", "target": "/b"}], "item 1, source: oci:///x names no bucket"),
-        ([{"source": ["/a", "/b"], "target": "/c"}], "item 1, target: takes several sources: end it in /"),
-        ([{"source": "/a", "target": "/b", "mode": "new"}], "item 1, mode: must be one of all, changed"),
-        ([{"source": "/a", "target": "/b", "verify": "maybe"}], "item 1, verify: must be true or false"),
-        ([{"source": "/a", "target": "/b", "include": 3}], "item 1, include: must be a list of patterns"),
-        ({"/a": "/t", "/b": "/x/../t"}, "item 2, target: is that of item 1 too: end both in /"),
-        ("[{'source'", "is text, but not JSON: pass a list, such as `data=task.output`"),
-        (None, "None is neither a list of"),
-    ],
-)
-def test_what_is_wrong_is_reported_with_the_number_of_its_item(data: Any, expected: str) -> None:
-    assert any(expected in problem for problem in problems_of(data))
-
-
-def test_all_problems_are_reported_at_once() -> None:
-    assert len(problems_of([{"source": "/a"}, 3, {"source": "/a", "target": "/b", "mode": "x"}])) == 3
-    assert problems_of([], mode="x") == ["all items, mode: must be one of all, changed, not 'x'"]
-
-
 # Before anything is copied
 
 
@@ -145,48 +78,6 @@ def test_what_is_not_there_is_reported_of_all_items_before_anything_is_copied(tm
     assert f"item 2: {tmp_path}/no -> {tmp_path}/c: there is nothing at" in str(raised.value)
     assert "is a file, and the source is a folder" in str(raised.value)
     assert not (tmp_path / "b").exists()
-
-
-@pytest.mark.parametrize(
-    "data, expected",
-    [
-        ({"a/": "t/", "b/": "t/ "}, None),
-        (
-            [{"source": "a/", "target": "t/"}, {"source": "c/", "target": "t/"}],
-            "would write .*/t/x, and so would item 1",
-        ),
-        ([{"source": "a/", "target": "b/new"}, {"source": "b/", "target": "t"}], "reads where item 1 writes"),
-        (
-            [{"source": "a/x", "target": "b/y"}, {"source": "b/y", "target": "t/"}],
-            "reads where item 1 writes",
-        ),
-        (
-            [{"source": "a/", "target": "t/"}, {"source": "b/", "target": "t/", "delete_extra": True}],
-            "would delete what item 1 copies",
-        ),
-        (
-            [{"source": "b/deep/", "target": "t/"}, {"source": "a/", "target": "b/", "delete_extra": True}],
-            "would delete what item 1 reads",
-        ),
-        (
-            [{"source": "b/y", "target": "t/"}, {"source": "a/", "target": "./b/", "delete_extra": True}],
-            "would delete what item 1 reads",
-        ),
-    ],
-)
-def test_items_that_are_in_each_others_way_are_refused(
-    data: Any, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_tree(tmp_path / "a", {"x": 5})
-    make_tree(tmp_path / "b", {"y": 5, "deep/z": 5})
-    make_tree(tmp_path / "c", {"x": 5})
-    if expected is None:
-        assert copy_items(data).error is None
-        return
-    with pytest.raises(JobFileError, match=expected):
-        copy_items(data)
-    assert not (tmp_path / "t").exists()
 
 
 # Patterns
@@ -324,7 +215,7 @@ def test_the_token_of_a_preauthenticated_request_is_not_shown() -> None:
     assert locations.shown(address) == bare
     assert locations.shown("https://host/data/p/file") == "https://host/data/p/file"
     error = StorageError(f"reading '{address}?sig=abc', then http://me:word@host/x#y failed")
-    assert batch.error_text(error) == f"reading '{bare}', then http://host/x failed"
+    assert error_text(error) == f"reading '{bare}', then http://host/x failed"
 
 
 # Verified, and made the same

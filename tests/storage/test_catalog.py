@@ -15,6 +15,7 @@ from airflow_provider_ocidist.job import Best
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import catalog, checkpoints
 from airflow_provider_ocidist.storage.catalog import FolderState, Item, PruneRule
+from airflow_provider_ocidist.storage.listing import delete_folder
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention
 from airflow_provider_ocidist.storage.stores.base import Entry
@@ -176,7 +177,7 @@ def test_where_nothing_is_whole_nothing_is_chosen(place):
 
 def test_a_deleted_one_is_gone_and_the_others_are_as_before(place):
     store = open_store(str(place))
-    catalog.delete(store, listed(place)["checkpoint-20"])
+    delete_folder(store, listed(place)["checkpoint-20"].files)
     assert [ref.step for ref in checkpoints.complete(str(place))] == [30, 10]
     assert not [path for path in (place / "checkpoint-20").glob("*") if path.is_file()]
 
@@ -338,6 +339,6 @@ def test_the_manifest_goes_first_so_that_no_half_passes_for_whole(place):
             deleted.append(name)
             super().delete(name)
 
-    catalog.delete(Noting(str(place)), listed(place)["checkpoint-20"])
+    delete_folder(Noting(str(place)), listed(place)["checkpoint-20"].files)
     assert deleted[0] == f"checkpoint-20/{MANIFEST}"
     assert sorted(deleted[1:]) == [f"checkpoint-20/{name}.bin" for name in ("a", "model", "optimizer")]

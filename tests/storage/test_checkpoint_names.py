@@ -100,6 +100,7 @@ def test_known_layouts_are_read(name: str) -> None:
         ".hidden-5.pt",
         "step-5.pt.tmp",
         "step-5.part",
+        "step-5.temp",
         "train.py",
         "zero_to_fp32.py",
         "latest",
@@ -173,10 +174,10 @@ def test_of_several_words_for_a_step_the_clearest_counts(less: str, more: str) -
     assert _placed(f"{less}-5-{more}-7.pt").step == _placed(f"{more}-7-{less}-5.pt").step == 7
 
 
-SETTINGS = "warmup max min total num n save eval accumulation grad every per lr decay stop of"
+SETTING_WORDS = "warmup max min total num n save eval accumulation grad every per lr decay stop of"
 
 
-@pytest.mark.parametrize("word", SETTINGS.split())
+@pytest.mark.parametrize("word", SETTING_WORDS.split())
 def test_a_setting_of_steps_is_no_step(word: str) -> None:
     assert _placed(f"run-{word}_steps_500.pt").step is None
     assert _placed(f"run-{word}_steps_500-step-7.pt").step == 7

@@ -7,6 +7,7 @@ import os
 import random
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from airflow_provider_ocidist.errors import Fenced, StorageError
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
-from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage import checkpoints, fences
 from airflow_provider_ocidist.storage.checkpoints import (
     Manifest,
     complete,
@@ -82,10 +83,10 @@ def test_versions_of_one_name_get_a_place_each_and_come_back_under_their_name(pl
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["last.ckpt"]
 
 
-def test_what_a_later_attempt_has_claimed_an_earlier_one_does_not_publish(place, tmp_path):
+def test_what_a_later_attempt_has_fenced_an_earlier_one_does_not_publish(place, tmp_path):
     uri, access = place
     old = publish(write(tmp_path, "step-1.pt"), uri, step=1, fence=Fence(attempt=1), access=access)
-    fences.claim_place(open_store(uri, access), Fence(attempt=2))
+    fences.advance_fence(open_store(uri, access), Fence(attempt=2))
     with pytest.raises(Fenced, match="attempt 2 has begun to save there"):
         publish(write(tmp_path, "step-2.pt"), uri, step=2, fence=Fence(attempt=1), access=access)
     assert complete(uri, access) == [old]
@@ -99,7 +100,7 @@ def test_a_checkpoint_in_parts_is_not_sealed_by_an_attempt_that_was_followed(pla
     late, new = Fence(attempt=1), Fence(attempt=2)
     at = reserve(uri, "step-5", step=5, fence=late, sequence=1, access=access)
     files = send_part(folder, at, access=access)
-    fences.claim_place(open_store(uri, access), new)
+    fences.advance_fence(open_store(uri, access), new)
     with pytest.raises(Fenced):
         seal(at, "step-5", files, step=5, fence=late, sequence=1, proof="", access=access)
     assert newest(uri, access) is None
@@ -118,50 +119,50 @@ def test_two_attempts_never_write_to_one_place(place, tmp_path):
     assert len(seen) == 12
 
 
-def test_a_claim_is_never_taken_back(place):
+def test_a_fence_is_never_taken_back(place):
     uri, access = place
     store = open_store(uri, access)
-    assert fences.claimed(store) is None
-    fences.claim_place(store, Fence(attempt=3))
-    fences.claim_place(store, Fence(attempt=3))
+    assert fences.current_fence(store) is None
+    fences.advance_fence(store, Fence(attempt=3))
+    fences.advance_fence(store, Fence(attempt=3))
     for lower in (Fence(), Fence(attempt=2)):
         with pytest.raises(Fenced):
-            fences.claim_place(store, lower)
-    fences.claim_place(store, Fence(generation=1))
-    assert fences.claimed(store) == Fence(generation=1)
+            fences.advance_fence(store, lower)
+    fences.advance_fence(store, Fence(generation=1))
+    assert fences.current_fence(store) == Fence(generation=1)
 
 
-def test_of_many_that_claim_at_once_the_highest_holds(place):
+def test_of_many_that_fence_at_once_the_highest_holds(place):
     uri, access = place
     wanted = [Fence(attempt=number) for number in range(12)]
     random.Random(SEED).shuffle(wanted)
 
-    def claim(fence: Fence) -> None:
+    def advance(fence: Fence) -> None:
         try:
-            fences.claim_place(open_store(uri, access), fence)
+            fences.advance_fence(open_store(uri, access), fence)
         except Fenced:
             assert fence != max(wanted)
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(claim, wanted))
+        list(pool.map(advance, wanted))
     store = open_store(uri, access)
-    fences.claim_place(store, max(wanted))
-    assert fences.claimed(store) == max(wanted)
+    fences.advance_fence(store, max(wanted))
+    assert fences.current_fence(store) == max(wanted)
 
 
-def test_a_claim_that_cannot_be_read_is_an_error_and_no_permission(bucket, access, unruly, proxy):
-    fences.claim_place(open_store(bucket, access), Fence(attempt=2))
+def test_a_fence_that_cannot_be_read_is_an_error_and_no_permission(bucket, access, unruly, proxy):
+    fences.advance_fence(open_store(bucket, access), Fence(attempt=2))
     proxy.faults = [Fault(method="GET", status=503, times=100)]
     with pytest.raises(StorageError):
-        fences.claim_place(open_store(bucket, unruly), Fence(attempt=1))
+        fences.advance_fence(open_store(bucket, unruly), Fence(attempt=1))
 
 
-def test_a_claim_that_is_damaged_is_named(place):
+def test_a_fence_that_is_damaged_is_named(place):
     uri, access = place
     store = open_store(uri, access)
-    store.write(fences.FILE, b"{")
-    with pytest.raises(StorageError, match=rf"{fences.FILE}.*delete it"):
-        fences.claim_place(store, Fence(attempt=2))
+    store.write(fences.FENCE_FILE, b"{")
+    with pytest.raises(StorageError, match=rf"{fences.FENCE_FILE}.*delete it"):
+        fences.advance_fence(store, Fence(attempt=2))
 
 
 def test_an_attempt_that_is_overtaken_while_it_sends_writes_no_manifest(
@@ -170,7 +171,7 @@ def test_an_attempt_that_is_overtaken_while_it_sends_writes_no_manifest(
     store = open_store(bucket, access)
     path = write(tmp_path, "step-1.pt")
     overtake = Fault(
-        method="PUT", path="step-1.pt", meanwhile=lambda: fences.claim_place(store, Fence(attempt=2))
+        method="PUT", path="step-1.pt", meanwhile=lambda: fences.advance_fence(store, Fence(attempt=2))
     )
     proxy.faults = [overtake]
     with pytest.raises(Fenced):
@@ -179,18 +180,37 @@ def test_an_attempt_that_is_overtaken_while_it_sends_writes_no_manifest(
 
 
 def test_a_manifest_that_arrives_while_the_next_attempt_begins_is_withdrawn(tmp_path, monkeypatch):
-    """Between the look at the claim and the manifest there is time for a claim."""
+    """Between the look at the fence and the manifest there is time for another."""
     uri = str(tmp_path / "target")
     real = Manifest.to_json
 
-    def and_the_next_attempt_claims(manifest: Manifest) -> bytes:
-        fences.claim_place(open_store(uri), Fence(attempt=2))
+    def and_the_next_attempt_begins(manifest: Manifest) -> bytes:
+        fences.advance_fence(open_store(uri), Fence(attempt=2))
         return real(manifest)
 
-    monkeypatch.setattr(Manifest, "to_json", and_the_next_attempt_claims)
+    monkeypatch.setattr(Manifest, "to_json", and_the_next_attempt_begins)
     with pytest.raises(Fenced):
         publish(write(tmp_path, "step-1.pt"), uri, step=1, fence=Fence(attempt=1))
     assert newest(uri) is None
+
+
+def test_a_manifest_that_is_too_late_is_withdrawn_though_the_store_does_not_answer_at_once(
+    bucket, access, unruly, proxy, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "_WITHDRAWN_AGAIN_AFTER", (0.0,) * 6)
+    store, once = open_store(bucket, access), replace(unruly, max_attempts=1)
+    proxy.faults = [
+        Fault(
+            method="PUT",
+            path="manifest.json",
+            meanwhile=lambda: fences.advance_fence(store, Fence(attempt=2)),
+        ),
+        Fault(method="DELETE", path="manifest.json", status=503, times=2),
+        Fault(method="DELETE", path="manifest.json", lose_answer=True),
+    ]
+    with pytest.raises(Fenced):
+        publish(write(tmp_path, "step-1.pt"), bucket, step=1, fence=Fence(attempt=1), access=once)
+    assert newest(bucket, access) is None
 
 
 def test_a_manifest_of_the_version_before_is_read_and_is_older_than_any_of_now(place, tmp_path):

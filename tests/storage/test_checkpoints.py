@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_ocidist.errors import CheckpointError, StorageError
+from airflow_provider_ocidist.errors import CheckpointError, StorageError, Unpublishable
 from airflow_provider_ocidist.storage.checkpoints import fetch, newest, newest_in, verify
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -179,6 +179,26 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
         with pytest.raises(CheckpointError, match=name):
             publish(tmp_path / name, target, step=1)
     assert newest(target) is None
+
+
+def test_a_name_that_is_no_text_is_refused_where_only_a_local_folder_could_hold_it(place, tmp_path):
+    uri, access = place
+    odd = os.fsdecode(b"caf\xe9.bin")
+    make_tree(tmp_path / "step-1", {"步.bin": 3, odd: 3})
+    if uri.startswith("/"):
+        found = publish(tmp_path / "step-1", uri, step=1)
+        assert sorted(os.listdir(fetch(found.uri, tmp_path / "in"))) == sorted([odd, "步.bin"])
+        return
+    with pytest.raises(Unpublishable, match=r"'caf\\udce9\.bin' .* is not UTF-8: rename it"):
+        publish(tmp_path / "step-1", uri, step=1, access=access)
+    (tmp_path / "step-1" / odd).unlink()
+    assert newest(uri, access) is None
+    publish(tmp_path / "step-1", uri, step=1, access=access)
+
+
+def test_a_store_of_objects_says_which_name_it_cannot_hold(bucket, access):
+    with pytest.raises(StorageError, match=r"refused the name 'caf\\udce9': it is not UTF-8"):
+        open_store(bucket, access).write(os.fsdecode(b"caf\xe9"), b"")
 
 
 def test_a_checkpoint_that_changes_while_it_is_read_is_not_published(tmp_path, unruly, access, proxy, bucket):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -35,7 +36,14 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
         (["model_100.pt", "optim_100.pt"], ["model_100.pt"]),
         (["model_100.pt", "optim_100.pt", "model_200.pt"], []),
         (["last.ckpt", "epoch=3-step=200.ckpt"], ["last.ckpt"]),
-        (["epoch=3-step=200.ckpt", "last.ckpt"], []),
+        (["epoch=3-step=200.ckpt", "last.ckpt"], ["epoch=3-step=200.ckpt"]),
+        # A program may resume from its steps only.
+        (["step-100.pt", "best.pt"], ["step-100.pt"]),
+        (["step-100.pt", "step-200.pt", "best.pt", "best.pt", "best.pt"], ["step-200.pt"]),
+        (["model_100.pt", "optim_100.pt", "last.pt", "best.pt"], ["last.pt", "optim_100.pt", "model_100.pt"]),
+        (["step-100.pt", "best_0.91.pt", "best_0.93.pt"], ["step-100.pt"]),
+        (["步-100.pt", "步-200.pt", "best.pt"], ["步-200.pt"]),
+        (["best.pt", "step-100.pt"], ["best.pt"]),
         (["last.ckpt", "epoch=2-step=100.ckpt", "last.ckpt", "epoch=3-step=200.ckpt"], ["last.ckpt"]),
         (["step-1", "step-2", "step-3"], []),
         (["model.safetensors", "optimizer.pt", "scheduler.pt"], ["optimizer.pt", "model.safetensors"]),
@@ -90,3 +98,22 @@ def test_what_has_another_name_each_time_is_not_kept_for_ever() -> None:
     manifests = saved(*(f"ckpt-{letter * 3}.pt" for letter in "abcdefghijklmnopqrstuvwxyz"))
     gone = superfluous(manifests, Retention(keep=2), Fence(attempt=1))
     assert 10 < len(gone) < 24
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+@pytest.mark.parametrize("best", ["best.pt", "best_{}.pt", "best-acc=0.9{}.ckpt"])
+def test_saves_of_one_name_delete_no_last_step(keep: int, best: str) -> None:
+    names = ["step-100.pt", best.format(0), "step-200.pt", *(best.format(number) for number in range(1, 6))]
+    steps = {"step-100.pt": 100, "step-200.pt": 200}
+    manifests = saved(*names, steps=steps)
+    gone = superfluous(manifests, Retention(keep=keep), Fence(attempt=1))
+    assert [each.sequence for each in manifests if each not in gone] == [*range(8, 8 - keep, -1), 3]
+
+
+def test_what_was_saved_at_its_step_is_kept_beside_each_save_of_one_name() -> None:
+    manifests = [
+        replace(each, step=(each.sequence + 1) // 2 * 100) for each in saved(*["step-{}", "last"] * 3)
+    ]
+    manifests = [replace(each, name=each.name.format(each.step)) for each in manifests]
+    gone = superfluous(manifests, Retention(keep=2), Fence(attempt=1))
+    assert [each.name for each in manifests if each not in gone] == ["last", "step-300", "last", "step-200"]

@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -575,6 +575,33 @@ def test_a_part_that_moves_piece_by_piece_stops_between_two_pieces() -> None:
     with pytest.raises(StorageError, match="the copy of x was stopped"):
         file.move(0, 0, PART, lambda _: None)
     assert len(target.done("part")) == 1
+
+
+def test_other_nodes_get_a_part_before_its_turn_in_the_digest_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nodes that take parts from one another in turn would move one at a time."""
+    monkeypatch.setattr("airflow_provider_ocidist.storage.copying.engine.SMALL", 10)
+    has_landed = threading.Event()
+
+    class Shared(ShelfDownload):
+        def pieces(self, offset: int, length: int) -> Iterator[bytes]:
+            assert offset or has_landed.wait(60), "another node gives the first part once it has the second"
+            yield from super().pieces(offset, length)
+
+        def landed(self, path: Path, offset: int, length: int) -> None:
+            assert path.exists()
+            if (offset, length) == (PART, PART):
+                has_landed.set()
+
+    class Source(Shelf):
+        def download(self, entry: Entry, part_size: int) -> ShelfDownload:
+            return Shared(self, entry, part_size)
+
+    whole = content(2 * PART)
+    (copied,) = copy(Source("mem://s", {"x": whole}), LocalStore(tmp_path), sha256=True)
+    assert copied.sha256 == hashlib.sha256(whole).hexdigest()
+    assert (tmp_path / "x").read_bytes() == whole
 
 
 def test_the_last_part_is_known() -> None:

@@ -1,4 +1,4 @@
-"""Who may save to a place: the latest attempt that has claimed it, whatever is written between a look and a claim."""
+"""Who may save to a place: the latest attempt that has fenced it, whatever is written between a look and a write."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider_ocidist.errors import DamagedFence, Fenced, StorageError
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
-from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.fences import claim_place, claimed
+from airflow_provider_ocidist.storage import conditional_writes
+from airflow_provider_ocidist.storage.fences import advance_fence, current_fence
 from airflow_provider_ocidist.storage.stores.base import Buffer
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
@@ -56,27 +56,27 @@ def at(attempt: int, generation: int = 0) -> Fence:
 
 
 def write(store: LocalStore, fence: Fence) -> None:
-    """Claim as another node does, past the one that is watched."""
-    claim_place(LocalStore(store.folder), fence)
+    """Advance the fence as another node does, past the one that is watched."""
+    advance_fence(LocalStore(store.folder), fence)
 
 
-def test_a_place_that_nobody_has_claimed_is_distinguished_from_one_of_the_lowest(store: Busy) -> None:
-    assert claimed(store) is None
-    claim_place(store, LOWEST)
-    assert claimed(store) == LOWEST == Fence(generation=0, attempt=0)
+def test_a_place_that_nobody_has_fenced_is_distinguished_from_one_of_the_lowest(store: Busy) -> None:
+    assert current_fence(store) is None
+    advance_fence(store, LOWEST)
+    assert current_fence(store) == LOWEST == Fence(generation=0, attempt=0)
 
 
-def test_a_claim_is_read_as_it_was_made(store: Busy) -> None:
+def test_a_fence_is_read_as_it_was_made(store: Busy) -> None:
     for fence in (at(1), at(7), at(1, 1), at(12, 3)):
-        claim_place(store, fence)
-        assert claimed(store) == fence
+        advance_fence(store, fence)
+        assert current_fence(store) == fence
     assert json.loads(LocalStore(store.folder).read("fence.json")) == {"generation": 3, "attempt": 12}
 
 
-def test_a_claim_that_holds_costs_one_look(store: Busy) -> None:
-    claim_place(store, at(2))
+def test_a_fence_that_holds_costs_one_look(store: Busy) -> None:
+    advance_fence(store, at(2))
     store.done.clear()
-    claim_place(store, at(2))
+    advance_fence(store, at(2))
     assert store.done == ["read"]
 
 
@@ -84,16 +84,16 @@ def test_a_claim_that_holds_costs_one_look(store: Busy) -> None:
 def test_an_earlier_attempt_is_refused_by_name_and_changes_nothing(
     store: Busy, later: Fence, earlier: Fence
 ) -> None:
-    claim_place(store, later)
+    advance_fence(store, later)
     store.done.clear()
     with pytest.raises(Fenced) as caught:
-        claim_place(store, earlier)
+        advance_fence(store, earlier)
     assert str(caught.value) == (
         f"attempt {later.attempt} has begun to save there: "
         f"attempt {earlier.attempt} publishes and deletes nothing in {store.uri} any more"
     )
     assert caught.value.uri == store.uri
-    assert claimed(store) == later
+    assert current_fence(store) == later
     assert "write" not in store.done
 
 
@@ -116,33 +116,33 @@ def damaged(dice: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_claim_that_cannot_be_understood_permits_nothing_and_is_named_with_the_remedy(
+def test_a_fence_that_cannot_be_understood_permits_nothing_and_is_named_with_the_remedy(
     store: Busy, seed: int
 ) -> None:
     print("seed", seed)
     content = damaged(random.Random(seed))
     LocalStore(store.folder).write("fence.json", content)
     with pytest.raises(DamagedFence, match="delete it once no node is left that does") as caught:
-        claim_place(store, at(1))
+        advance_fence(store, at(1))
     place = store.uri_of("fence.json")
     assert str(caught.value).startswith(f"{place} does not say which attempt saves there (")
     assert caught.value.uri == place
     assert not caught.value.retryable
     assert LocalStore(store.folder).read("fence.json") == content, "nobody writes over it"
     LocalStore(store.folder).delete("fence.json")
-    claim_place(store, at(1))
-    assert claimed(store) == at(1)
+    advance_fence(store, at(1))
+    assert current_fence(store) == at(1)
 
 
-def test_what_a_later_version_adds_to_a_claim_is_no_damage(store: Busy) -> None:
+def test_what_a_later_version_adds_to_a_fence_is_no_damage(store: Busy) -> None:
     LocalStore(store.folder).write("fence.json", b'{"attempt": 3, "by": {"node": 1}}')
-    assert claimed(store) == at(3)
+    assert current_fence(store) == at(3)
 
 
 @pytest.mark.parametrize("verb", ["read", "stat", "write"])
 @pytest.mark.parametrize("other", [at(1), at(2), at(3)])
 @pytest.mark.parametrize("first", [None, at(1)])
-def test_of_claims_at_any_moment_the_highest_holds(
+def test_of_fences_at_any_moment_the_highest_holds(
     store: Busy, verb: str, other: Fence, first: Fence | None
 ) -> None:
     if first:
@@ -150,17 +150,17 @@ def test_of_claims_at_any_moment_the_highest_holds(
     store.before = {verb: [lambda: write(store, other)]}
     if other > at(2):
         with pytest.raises(Fenced):
-            claim_place(store, at(2))
-        assert claimed(store) == other
+            advance_fence(store, at(2))
+        assert current_fence(store) == other
     else:
-        claim_place(store, at(2))
-        assert claimed(store) == at(2)
+        advance_fence(store, at(2))
+        assert current_fence(store) == at(2)
 
 
 def test_one_that_is_overtaken_again_and_again_by_earlier_ones_gets_through(store: Busy) -> None:
     store.before = {"write": [lambda number=number: write(store, at(number)) for number in range(1, 15)]}
-    claim_place(store, at(20))
-    assert claimed(store) == at(20)
+    advance_fence(store, at(20))
+    assert current_fence(store) == at(20)
 
 
 def test_a_place_that_never_rests_is_an_error_that_may_pass(
@@ -168,11 +168,11 @@ def test_a_place_that_never_rests_is_an_error_that_may_pass(
 ) -> None:
     monkeypatch.setattr(store, "write_if", lambda *_: store.done.append("write") and False)
     with pytest.raises(StorageError) as caught:
-        claim_place(store, at(1))
+        advance_fence(store, at(1))
     assert str(caught.value) == f"{store.uri_of('fence.json')} keeps changing"
     assert caught.value.retryable
     assert caught.value.uri == store.uri
-    assert store.done.count("write") == fences._TRIES == 20
+    assert store.done.count("write") == conditional_writes.TRIES == 20
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -183,10 +183,10 @@ def test_in_whatever_order_attempts_come_only_the_latest_so_far_holds(store: Bus
     highest = LOWEST
     for fence in order:
         try:
-            claim_place(store, fence)
+            advance_fence(store, fence)
         except Fenced:
             assert fence < highest, f"seed {seed}"
         else:
             assert fence >= highest, f"seed {seed}"
         highest = max(highest, fence)
-        assert claimed(store) == highest, f"seed {seed}"
+        assert current_fence(store) == highest, f"seed {seed}"

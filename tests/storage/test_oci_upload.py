@@ -299,7 +299,7 @@ def test_parts_that_cannot_be_given_up_are_reported(
     assert "its parts stay in the bucket until someone deletes them" in caplog.text
     caplog.clear()
     upload.abort()
-    upload.abort()  # it is gone: nothing to tell
+    upload.abort()  # it is gone: no error
     assert caplog.text == ""
     assert left_open(store) == []
 
@@ -367,17 +367,20 @@ def test_a_commit_that_was_refused_for_another_reason_has_not_happened(
         upload.commit()
 
 
-def test_when_it_cannot_be_seen_what_is_there_the_commit_has_failed(
-    store: OciStore, proxy: UnrulyProxy
+@pytest.mark.parametrize("commit", [404, 409])
+@pytest.mark.parametrize("seen", [{"status": 503}, {"lose_answer": True}])
+def test_when_it_cannot_be_seen_what_is_there_the_commit_may_be_repeated(
+    store: OciStore, proxy: UnrulyProxy, commit: int, seen: dict[str, Any]
 ) -> None:
     upload = begun(store, origin())
     send(upload, parts_of(3 * PART))
     proxy.faults = [
-        Fault(method="POST", path="/u/", status=409),
-        Fault(method="HEAD", path="/o/", status=503),
+        Fault(method="POST", path="/u/", status=commit),
+        Fault(method="HEAD", path="/o/", **seen),
     ]
-    with pytest.raises(StorageError, match=r"\(409 "):
+    with pytest.raises(StorageError, match="looking for") as caught:
         upload.commit()
+    assert caught.value.retryable
 
 
 def test_an_object_whose_checksum_is_wrong_is_an_error(store: OciStore) -> None:

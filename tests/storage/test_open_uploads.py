@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage.checkpoints import newest, send_part
 from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 from airflow_provider_ocidist.storage.open_uploads import abort_left_behind, abort_reported
 from airflow_provider_ocidist.storage.retention import Retention, retain
@@ -107,7 +110,7 @@ def test_only_what_is_older_of_the_same_task_is_ever_aborted(number, tmp_path):
 
 def test_retention_forgets_what_was_begun_long_before_the_newest(tmp_path):
     uri, fence = str(tmp_path / "target"), Fence(attempt=2)
-    fences.claim_place(open_store(uri), fence)
+    fences.advance_fence(open_store(uri), fence)
     for name in ("old.attempt-2/x", "new.attempt-2/x", "former/x", "later.attempt-3/x", "fence.json"):
         cut_off(uri, None, name)
     for folder in ("old.attempt-2", "later.attempt-3"):
@@ -211,3 +214,25 @@ def test_a_copy_that_gives_up_says_that_nothing_is_open(model, bucket, unruly, p
     with pytest.raises(StorageError):
         copy(model, f"{bucket}/out/", access=unruly, part_size=PART, in_flight=InFlight(noted.append))
     assert (len(noted[0]), noted[-1]) == (1, ())
+
+
+# Checkpoints that their node gives up
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_checkpoint_whose_sending_is_cancelled_leaves_no_upload_open(
+    tmp_path, bucket, access, unruly, proxy, in_parts
+):
+    cancel, folder = threading.Event(), tmp_path / "step-1"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(bytes(9 << 20))
+    # The part is still on its way when the copy sees that it is cancelled.
+    proxy.faults = [Fault(method="PUT", path="/u/", meanwhile=lambda: cancel.set() or time.sleep(0.5))]
+    send = partial(send_part, folder, f"{bucket}/step-1")
+    if not in_parts:
+        send = partial(publish, folder, bucket, step=1)
+    with pytest.raises(StorageError, match="was cancelled"):
+        send(cancel=cancel, access=unruly)
+    assert cancel.is_set()
+    assert open_store(bucket, access).open_uploads() == []
+    assert newest(bucket, access) is None

@@ -20,7 +20,7 @@ def test_one_line_has_files_bytes_rate_and_time_left():
     )
     assert describe("x", progress(bytes_done=0)) == "x: 12/40 files, 0 B of 400 MB, 0 B/s"
     done = progress(files_done=40, bytes_done=400_000_000, seconds=300.0)
-    assert describe("x", done) == "x: 40/40 files, 400 MB of 400 MB, 1.3 MB/s, done in 5 min"
+    assert describe("x", done) == "x: 40/40 files, 400 MB of 400 MB, 1.33 MB/s, done in 5 min"
 
 
 def test_the_log_gets_one_line_every_so_many_seconds_and_one_at_the_end(caplog):
@@ -40,7 +40,7 @@ def test_without_a_terminal_plain_lines_go_to_stderr(tmp_path, capsys):
     copy(str(tmp_path / "s"), str(tmp_path / "t"), on_progress=terminal_progress("fetch"))
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("fetch: 1/1 files, 1.0 kB of 1.0 kB")
+    assert told.err.startswith("fetch: 1/1 files, 1 kB of 1 kB")
 
 
 def test_on_a_terminal_a_bar_is_drawn(tmp_path, monkeypatch, capsys):

@@ -90,8 +90,9 @@ def test_the_best_by_a_metric_of_the_name_stays():
     assert left(found, Retention(keep=1, best=Best(metric="val_acc", mode="max"))) == [3, 2]
 
 
-def test_a_metric_that_is_no_number_is_never_the_best():
-    found = [manifest(3, loss=0.9), manifest(2, loss=float("nan")), manifest(1, loss=0.5)]
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_metric_that_is_no_number_is_never_the_best(value):
+    found = [manifest(3, loss=0.9), manifest(2, loss=float(value)), manifest(1, loss=0.5)]
     assert left([*found[1:], manifest(0, loss=0.7)], Retention(keep=1, best=Best())) == [2, 1]
     for mode in ("min", "max"):
         assert 2 not in left(found, Retention(keep=1, best=Best(metric="loss", mode=mode)))
@@ -176,18 +177,18 @@ def test_a_late_attempt_deletes_nothing(tmp_path):
     uri = str(tmp_path / "target")
     for step in range(5):
         publish(write(tmp_path, f"step-{step}.pt"), uri, step=step)
-    fences.claim_place(open_store(uri), Fence(attempt=2))
+    fences.advance_fence(open_store(uri), Fence(attempt=2))
     with pytest.raises(Fenced):
         retain(uri, Retention(keep=1), fence=Fence(attempt=1))
     assert len(complete(uri)) == 5
 
 
 def test_the_fence_is_read_before_each_deletion(bucket, access, unruly, proxy, tmp_path):
-    """What is claimed while a retention runs ends it."""
+    """A later attempt that begins while a retention runs ends it."""
     for step in range(1, 6):
         publish(write(tmp_path, f"step-{step}.pt"), bucket, step=step, access=access)
     store = open_store(bucket, access)
-    proxy.faults = [Fault(method="DELETE", meanwhile=lambda: fences.claim_place(store, Fence(attempt=2)))]
+    proxy.faults = [Fault(method="DELETE", meanwhile=lambda: fences.advance_fence(store, Fence(attempt=2)))]
     with pytest.raises(Fenced):
         retain(bucket, Retention(keep=1), fence=FIRST, access=unruly)
     assert len(complete(bucket, access)) == 4

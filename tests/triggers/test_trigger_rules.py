@@ -135,7 +135,7 @@ def test_the_event_is_the_record_as_it_is_by_then(trigger: Trigger, ref: RunRef)
     ((watch, interval),) = trigger.shared.watches
     assert isinstance(watch, TaskWatch)
     assert watch.leaves_the_end
-    assert watch._try_number == 2
+    assert watch._lines._try_number == 2
     assert interval == 0.5
     assert trigger.shared.model.done("cancel") == []
 
@@ -407,7 +407,7 @@ def test_ending_is_given_up_in_the_end_with_the_way_to_do_it(
 
 
 class Airflow:
-    """What Airflow tells of tasks and XComs."""
+    """Airflow's answers about tasks and XComs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from airflow.providers.common.compat.sdk import XCom
@@ -487,7 +487,7 @@ def test_a_task_that_waits_for_another_gang_does_not_wait_for_this_one(
 def watching(trigger: Trigger, airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> Trigger:
     """A trigger that waits for long, and asks often for the state of its task."""
     monkeypatch.setattr(task_states, "ASK_EVERY", 0.01)
-    monkeypatch.setattr(task_states, "SHARE", 0)
+    monkeypatch.setattr(task_states, "ONE_PART_IN", 0)
     trigger.shared.waits = True
     return trigger
 

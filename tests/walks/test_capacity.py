@@ -21,7 +21,7 @@ from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.decorators import distributed_training_task
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
 from airflow_provider_ocidist.gangs import capacity
-from airflow_provider_ocidist.gangs.capacity import CapacitySearch, pause_after
+from airflow_provider_ocidist.gangs.capacity import CapacitySearch, pause_between_requests
 from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -97,7 +97,7 @@ def context(ti: Ti) -> Any:
 
 
 def test_pauses_grow_from_a_minute_to_half_an_hour() -> None:
-    assert [pause_after(failures) for failures in (1, 2, 3, 6, 99)] == [60, 120, 240, 1800, 1800]
+    assert [pause_between_requests(failures) for failures in (1, 2, 3, 6, 99)] == [60, 120, 240, 1800, 1800]
 
 
 def test_the_last_question_is_asked_when_the_time_is_over_and_not_much_earlier() -> None:

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import random
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import httpx
 import pytest
@@ -28,12 +30,12 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.cli import main, terminal
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.failure import Failure
+from airflow_provider_ocidist.gangs.gang_log import GangLog
 from airflow_provider_ocidist.gangs.plan_view import readable
-from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.masking import masked_messages
+from airflow_provider_ocidist.model.masking import masked_messages, without_secrets
 from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.training import show_plan
@@ -237,6 +239,29 @@ def test_a_secret_cut_anywhere_does_not_pass(seed: int) -> None:
     assert passed.decode().count("plain\n") == said.count("plain\n")
 
 
+@pytest.mark.parametrize("form", [lambda text: quote(text, safe=""), quote, quote_plus, json.dumps])
+@pytest.mark.parametrize("is_lower", [False, True])
+def test_a_secret_does_not_pass_in_the_form_in_which_an_address_has_it(
+    form: Callable[[str], str], is_lower: bool
+) -> None:
+    secret = 'p@ss/w rd"%41:xyz'
+    written = form(secret)
+    if is_lower:
+        written = re.sub("%..", lambda found: found[0].lower(), written)
+    said = f"GET https://db.example/login?user=me&p={written}&more=1\n"
+    mask = OutputMask({secret})
+    passed = mask(said[:45].encode()) + mask(said[45:].encode()) + mask.rest()
+    assert passed.decode() == said.replace(written.strip('"'), "***")
+    assert written.strip('"') not in without_secrets(said, {secret})
+
+
+def test_a_secret_that_is_no_text_is_masked_too() -> None:
+    """A variable may hold any bytes."""
+    secret = b"caf\xe9-secret".decode(errors="surrogateescape")
+    assert OutputMask({secret})(b"it is caf\xe9-secret\n") == b"it is ***\n"
+    assert without_secrets(f"it is {secret}", {secret}) == "it is ***"
+
+
 def test_what_is_no_beginning_of_a_secret_passes_at_once() -> None:
     mask = OutputMask({"hunter22"})
     assert mask(b"a bar 10%") == b"a bar 10%"
@@ -260,9 +285,7 @@ def test_what_the_agent_logs_is_without_secrets_its_traceback_too() -> None:
 def test_lines_in_a_tasks_log_show_no_secret_that_shows_itself() -> None:
     said: list[str] = []
     logger = SimpleNamespace(info=lambda text, *args: said.append(text % args), warning=lambda *_: None)
-    watch = Watch.__new__(Watch)
-    watch._log = logger
-    watch.write_line(SimpleNamespace(rank=3, text="login with --hf-token hunter22, step 3"))
+    GangLog(logger, ()).write_line(SimpleNamespace(rank=3, text="login with --hf-token hunter22, step 3"))
     assert said == ["[node 3] login with --hf-token ***, step 3"]
 
 

@@ -23,8 +23,9 @@ import yaml
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, Succeed
 from airflow_provider_ocidist.gangs.attempt_notes import NOTE
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, decide
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.model import codec

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.model.work_dir import CLAIM
+from airflow_provider_ocidist.model.work_dir import CLAIM_FILE
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.claims import claim_gang, claimed_by
@@ -63,4 +63,4 @@ def test_a_claim_that_changes_all_the_time_may_be_tried_again(store: Store) -> N
         claim_gang(Busy(store, list(range(1, 60))), PREFIX, 100)  # type: ignore[arg-type]  # has what a claim asks of a store
     assert raised.value.retryable is True
     assert raised.value.uri == store.uri
-    assert str(raised.value).startswith(f"{store.uri_of(PREFIX + CLAIM)} keeps changing")
+    assert str(raised.value).startswith(f"{store.uri_of(PREFIX + CLAIM_FILE)} keeps changing")

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.model.run import RunRef
-from airflow_provider_ocidist.model.work_dir import CLAIM as CLAIM_FILE
+from airflow_provider_ocidist.model.work_dir import CLAIM_FILE
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from scripts.emulator_process import Access
 from tests.training_jobs import a_key

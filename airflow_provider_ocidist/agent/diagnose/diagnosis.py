@@ -14,7 +14,7 @@ from airflow_provider_ocidist.launchers.base import ProcessFailure
 TAIL_LENGTH = 4000
 """Characters of output that a report carries."""
 
-PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
+RANK_PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
 """Marks before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
 MOST_PREFIXES = 2
 """Most marks before a line: one of each kind."""
@@ -138,7 +138,7 @@ def _split(line: str) -> tuple[list[re.Match[str]], str]:
     """Return a line's prefixes, which name its process, and the line as it was written."""
     found: list[re.Match[str]] = []
     at = 0
-    while len(found) < MOST_PREFIXES and (prefix := PREFIX.match(line, at)):
+    while len(found) < MOST_PREFIXES and (prefix := RANK_PREFIX.match(line, at)):
         found.append(prefix)
         at = prefix.end()
     return found, line[at:]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RECORD = re.compile(r"nccl_trace_rank_(?P<rank>\d+)")
+RECORD_FILE = re.compile(r"nccl_trace_rank_(?P<rank>\d+)")
 PIPE = "pipe_rank_*.pipe"
 WRITE_LIMIT = 5.0
 """Seconds in which torch writes its records; it looks at its pipe each second."""
@@ -46,7 +46,7 @@ def _ask(pipe: Path) -> bool:
 
 def records_in(folder: Path) -> dict[int, Path]:
     """Return the records that were written, by rank."""
-    found = ((RECORD.fullmatch(path.name), path) for path in sorted(folder.glob("nccl_trace_rank_*")))
+    found = ((RECORD_FILE.fullmatch(path.name), path) for path in sorted(folder.glob("nccl_trace_rank_*")))
     return {int(name["rank"]): path for name, path in found if name}
 
 

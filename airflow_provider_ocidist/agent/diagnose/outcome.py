@@ -22,10 +22,11 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.launchers.exit_status import exit_status
 from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
 from airflow_provider_ocidist.model.report import Restart
 
-STOPPED = 143
+STOPPED_CODE = 143
 """Exit code of a node that ended on account of others: 128 and the number of SIGTERM, as in a shell."""
 
 
@@ -62,7 +63,7 @@ def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
     if found.rank is not None:
         message = f"{message} (rank {found.rank})"
     return Outcome(
-        code=as_exit_status(found.exit_code),
+        code=exit_status(found.exit_code),
         exit_code=found.exit_code,
         cause=Cause.NODE if silent else found.cause,
         message=message,
@@ -74,14 +75,14 @@ def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
 def consequence(found: NodeFailure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
     """Return the outcome of a training that failed because another node's did."""
     return Outcome(
-        code=STOPPED, exit_code=found.exit_code, message=explanation, tail=found.tail, restarts=restarts
+        code=STOPPED_CODE, exit_code=found.exit_code, message=explanation, tail=found.tail, restarts=restarts
     )
 
 
 def stopped(stop: Stop, exit_code: int | None = None, tail: str | None = None) -> Outcome:
     """Return the outcome of a node that was stopped early."""
     return Outcome(
-        code=STOPPED if stop.cause is None else exit_code_of(stop.cause),
+        code=STOPPED_CODE if stop.cause is None else exit_code_of(stop.cause),
         exit_code=exit_code,
         cause=stop.cause,
         message=stop.message,
@@ -93,11 +94,6 @@ def stopped(stop: Stop, exit_code: int | None = None, tail: str | None = None) -
 def own_fault(cause: Cause, message: str, tail: str | None) -> Outcome:
     """Return the outcome of a node whose own stages failed, rather than the training."""
     return Outcome(code=exit_code_of(cause), cause=cause, message=message, tail=tail)
-
-
-def as_exit_status(code: int) -> int:
-    """Return an exit code as a shell gives it: 128 + n for signal n."""
-    return code if code >= 0 else 128 - code
 
 
 def ending_line(rank: int, nodes: int, outcome: Outcome) -> str:

@@ -1,1 +1,1 @@
-"""The nodes join, and claim their checkpoint folder."""
+"""The nodes join, and fence their checkpoint folder."""

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.topology import own_address
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -32,7 +33,8 @@ def instructions_of_ads(
 ) -> NodeInstructions:
     """Return this node's settings from ADS, once its gang is known. Raises AgentError, Stopped."""
     if ads_contract.is_cluster(environ):
-        instructions = ads_contract.instructions_of_cluster(environ, _gang(environ, switch))
+        gang = with_retries(lambda: _gang(environ, switch), _timeout(environ), switch.event)
+        instructions = ads_contract.instructions_of_cluster(environ, gang)
     else:
         instructions = ads_contract.instructions_of_job(environ, arguments, str(Path.cwd() / "ocidist-run"))
     for sentence in instructions.not_done:
@@ -51,17 +53,21 @@ def _gang(environ: Mapping[str, str], switch: StopSwitch) -> str:
         own_run, address = environ.get("JOB_RUN_OCID", "Undefined"), own_address(environ)
         if ads_contract.is_main(environ):
             nodes = ads_contract.instructions_of_cluster(environ, own_run).config.nodes
-            Announcement(store, own_run, address, nodes).start()
+            MainNodeFile(store, own_run, address, nodes).start()
             return own_run
         store.write(f"WORKER_{own_run}_config.json", json.dumps({"OCI__WORKER_IP": address}).encode())
-        return await_main(store, switch, float(environ.get("OCI__TIMEOUT", ads_contract.TIMEOUT)))
+        return await_main(store, switch, _timeout(environ))
     except (OcidistError, OSError) as error:
         if isinstance(error, AgentError):
             raise
-        raise AgentError(f"OCI__WORK_DIR cannot be used: {error}", cause=Cause.CONFIG) from error
+        raise cannot_be_used("OCI__WORK_DIR", error) from error
 
 
-class Announcement(threading.Thread):
+def _timeout(environ: Mapping[str, str]) -> float:
+    return float(environ.get("OCI__TIMEOUT", ads_contract.TIMEOUT))
+
+
+class MainNodeFile(threading.Thread):
     """The main node's file, rewritten until all nodes have joined: an unchanging one is an older gang's."""
 
     def __init__(self, store: Store, gang: str, address: str, nodes: int) -> None:

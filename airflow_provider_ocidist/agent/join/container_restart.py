@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
+from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -21,40 +23,43 @@ logger = logging.getLogger("ocidist")
 
 STAY = 120.0
 """Seconds for which the node stays, while the waiting process reads the log of the first start and deletes the gang."""
-LOST = "the platform restarted its container; the process before has ended without a report"
+LOST_MESSAGE = "the platform restarted its container; the process before has ended without a report"
 
 
-def is_restarted(config: AgentConfig, environ: Mapping[str, str]) -> bool:
-    """Return whether this node has begun before in this attempt; close the report that it has left open.
+def report_before(config: AgentConfig, environ: Mapping[str, str]) -> NodeReport | None:
+    """Return what this node has reported in this attempt before its container was restarted; None: it has not begun.
 
     Raises AgentError when the run directory cannot be read.
     """
     if not config.starts_again:
-        return False
+        return None
     rank = identity_of(environ, config.nodes).rank
+    with _run_directory(config, environ) as store:
+        return load_report(store, rank)
+
+
+def close_report(before: NodeReport, config: AgentConfig, environ: Mapping[str, str]) -> None:
+    """Write the last report of the process before the restart. Raises AgentError when that is not possible."""
+    last = _last_of(before)
+    if last != before:
+        with _run_directory(config, environ) as store:
+            store.write(report_of(before.rank), last.to_json())
+
+
+@contextmanager
+def _run_directory(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[Store]:
     try:
-        store = open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
-        before = _report(store, rank)
-        if before is not None and (last := _last_of(before)) != before:
-            store.write(report_of(rank), last.to_json())
+        yield open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
     except (OcidistError, OSError, ValueError) as error:
         raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.SERVICE) from error
-    return before is not None
 
 
 def _last_of(before: NodeReport) -> NodeReport:
     """Return the last report of the node whose container was restarted."""
     if before.phase is not Phase.DONE:
-        return replace(before, phase=Phase.DONE, lost=True, message=LOST, finished_at=time.time())
+        return replace(before, phase=Phase.DONE, lost=True, message=LOST_MESSAGE, finished_at=time.time())
     # Its message stays. The mark also shows a process that looks for the first time that this pod is not that node.
     return replace(before, lost=before.cause is not None or before.exit_code != 0)
-
-
-def _report(store: Store, rank: int) -> NodeReport | None:
-    try:
-        return NodeReport.from_json(store.read(report_of(rank)))
-    except FileNotFoundError:
-        return None
 
 
 def wait_for_end(switch: StopSwitch) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError
-from airflow_provider_ocidist.model.report import NodeReport, StopRequest
+from airflow_provider_ocidist.model.report import NodeReport, Restart, StopRequest
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE, STOP_FILE, report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage import conditional_writes
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
@@ -23,9 +24,7 @@ INTERVAL = 2.0
 """Seconds between two beats."""
 ANSWER_LIMIT = 5.0
 """Seconds for each of the up to three small requests of a beat. A connection may have died silently, and a node that
-waited a minute for it would count as lost (`peers.STUCK`), though its training goes on."""
-WRITERS = 20
-"""Number of stop requests that may be written at a time."""
+waited a minute for it would count as lost (`silence.LOST_AFTER`), though its training goes on."""
 LAST_WORD_LIMIT = 20.0
 """Seconds during which the last report is retried; a waiting node costs money."""
 
@@ -85,15 +84,20 @@ class Heartbeat:
 
     def heed(self, request: StopRequest) -> None:
         """End for a request; while this node prepares, take part in the launch that it asks for."""
-        rank = self.report.rank
+        restarts = request.restarts_of(self.report.rank, self.launch)
         with self._lock:
-            takes_part = self._is_preparing and bool(request.restarts)
+            takes_part = self._is_preparing and bool(restarts)
             if takes_part:
-                self._changes["restarts"] = request.restarts
+                self._changes["restarts"] = restarts
         if takes_part:
-            self.switch.take_part_in(len(request.restarts))
+            self.switch.take_part_in(len(restarts))
         else:
-            self.switch.ask(replace(stop_for(request), restarts=request.restarts_of(rank)))
+            self.switch.ask(replace(stop_for(request), restarts=restarts))
+
+    def take_part(self, restarts: tuple[Restart, ...]) -> None:
+        """Begin with the launch after these restarts."""
+        self.update(restarts=restarts)
+        self.switch.take_part_in(len(restarts))
 
     @property
     def report(self) -> NodeReport:
@@ -111,10 +115,10 @@ class Heartbeat:
         if now:
             self._wake.set()
 
-    def write(self, **changes: Any) -> None:
-        """Change the report, and write it before this returns, if the store takes it."""
+    def write(self, **changes: Any) -> bool:
+        """Change the report, and write it before this returns; return whether the store has taken it."""
         self.update(**changes)
-        self._write()
+        return self._write()
 
     def finish(self, **changes: Any) -> None:
         """Write the last report, with retries."""
@@ -144,34 +148,24 @@ class Heartbeat:
         return self._own(_stop_request(self.quick_store))
 
     def ask_all_to_stop(self, request: StopRequest) -> StopRequest | None:
-        """Write a stop request, unless there is one: the first failure explains the rest.
+        """Write a stop request, unless there is one for this launch: the first failure explains the rest.
 
         Return the one that counts for this launch; None when it could not be written.
         """
-        for _ in range(WRITERS):
-            try:
-                if self._replace(request):
-                    return request
-            except (OcidistError, OSError) as error:
-                logger.warning("the other nodes' stop request cannot be written: %s", error)
-                return None
-            if known := self._own(_stop_request(self.store)):
-                return known
-        logger.warning("the other nodes' stop request cannot be written: other processes keep changing it")
-        return None
+        known: StopRequest | None = None
 
-    def _replace(self, request: StopRequest) -> bool:
-        """Write a stop request in place of an earlier launch's; return whether nothing else was there."""
+        def content(exists: bool) -> bytes | None:
+            nonlocal known
+            known = self._own(_stop_request(self.store)) if exists else None
+            # Another request may have ended that launch meanwhile: nodes that have not read it must not find this one.
+            return None if known or not request.concerns(self.launch) else request.to_json()
+
         try:
-            etag = self.store.stat(STOP_FILE).etag
-        except FileNotFoundError:
-            etag = None
-        if etag is not None and self._own(_stop_request(self.store)):
-            return False
-        if not request.concerns(self.launch):
-            # Another request has ended that launch meanwhile: nodes that have not read it must not find this one.
-            return True
-        return self.store.write_if(STOP_FILE, request.to_json(), etag)
+            conditional_writes.change(self.store, STOP_FILE, content)
+        except (OcidistError, OSError) as error:
+            logger.warning("the other nodes' stop request cannot be written: %s", error)
+            return None
+        return known or request
 
     def _own(self, request: StopRequest | None) -> StopRequest | None:
         return request if request and request.concerns(self.launch) else None
@@ -212,11 +206,20 @@ class Heartbeat:
         return True
 
 
-def _stop_request(store: Store) -> StopRequest | None:
+def load_stop_request(store: Store) -> StopRequest | None:
+    """Return the stop request in a run directory; None when there is none.
+
+    Raises OcidistError or OSError when it cannot be read now, ValueError or TypeError when it is damaged.
+    """
     try:
         return StopRequest.from_json(store.read(STOP_FILE))
     except FileNotFoundError:
         return None
+
+
+def _stop_request(store: Store) -> StopRequest | None:
+    try:
+        return load_stop_request(store)
     except (OcidistError, OSError, ValueError, TypeError) as error:
         logger.debug("stop request not readable: %s", error)
         return None

@@ -25,7 +25,7 @@ ADDRESSES_VARIABLE = "OCIDIST_ADDRESSES"
 NODES_FILE_VARIABLE = "CLUSTER_NODES_METADATA_FILE"
 """Variable with the path of a JSON list of `Rank` and `IPAddress` of each node (as Oracle ADS reads it)."""
 
-RANKS = (RANK_VARIABLE, "NODE_RANK", "PET_NODE_RANK")
+RANK_VARIABLES = (RANK_VARIABLE, "NODE_RANK", "PET_NODE_RANK")
 COUNTS = ("INITIAL_CLUSTER_SIZE", "PET_NNODES")
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -56,7 +56,7 @@ def identity_of(environ: Mapping[str, str], nodes: int) -> NodeIdentity:
 
 
 def _rank(environ: Mapping[str, str], nodes: int) -> int:
-    names = [*RANKS, *_ranks_by_other_names(environ)]
+    names = [*RANK_VARIABLES, *_ranks_by_other_names(environ)]
     name = next((name for name in names if name in environ), RANK_VARIABLE)
     text = environ.get(name, "0" if nodes == 1 else None)
     if text is None or not text.isdecimal() or int(text) >= nodes:

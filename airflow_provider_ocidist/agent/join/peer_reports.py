@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, SILENT_AFTER
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.members import others_of
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -13,16 +14,23 @@ from airflow_provider_ocidist.storage.stores.base import Store
 
 TRAINED = (Phase.SAVING, Phase.DONE)
 """Phases of a node whose program has ended."""
-GONE_AFTER = 60.0
-"""Seconds without a heartbeat after which a node counts as ended."""
-SILENT_AFTER = 15.0
-"""Seconds without a heartbeat after which a node may be out of reach of the store."""
+
+
+def load_report(store: Store, rank: int) -> NodeReport | None:
+    """Return a node's report; None when there is none.
+
+    Raises OcidistError or OSError when it cannot be read now, ValueError or TypeError when it is damaged.
+    """
+    try:
+        return NodeReport.from_json(store.read(report_of(rank)))
+    except FileNotFoundError:
+        return None
 
 
 def read_report(store: Store, rank: int) -> NodeReport | None:
     """Return a node's report; None when there is none, or it cannot be read now."""
     try:
-        return NodeReport.from_json(store.read(report_of(rank)))
+        return load_report(store, rank)
     except (OcidistError, OSError, ValueError, TypeError):
         return None
 
@@ -69,12 +77,16 @@ class Beats:
 class PeerLiveness:
     """Whether other nodes can still answer, by their reports."""
 
-    def __init__(self, store: Store, *, patient: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, store: Store, *, patient: Callable[[], bool] = lambda: False, launch: int | None = None
+    ) -> None:
         """`patient`: whether to wait for a silent node, which may hold its part of a finished model, out of reach of
-        the store. Whether it is dead, the waiting task learns from the service.
+        the store. Whether it is dead, the waiting task learns from the service. `launch`: the one in which others are
+        asked; who has gone back for a later one, or came in the place of a lost node, has nothing of it left to send.
         """
         self.store = store
         self._patient = patient
+        self._launch = launch
         self._beats = Beats()
         self._silent: set[int] = set()
 
@@ -87,7 +99,8 @@ class PeerLiveness:
             self._silent.add(rank)
             return False
         silent_for = self._beats.silent_for(report)
-        if report.phase is Phase.DONE:
+        is_later = self._launch is not None and len(report.restarts) > self._launch
+        if report.phase is Phase.DONE or is_later:
             return True
         if silent_for > SILENT_AFTER:
             self._silent.add(rank)

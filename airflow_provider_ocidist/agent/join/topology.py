@@ -21,6 +21,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, NodeIdentity, identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_report, read_reports
+from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, LOST_AFTER
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -40,8 +41,6 @@ SAY_INTERVAL = 30.0
 JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
 SHARED_PORTS = range(20000, 29000)
 """Ports at which gangs meet that share one machine."""
-SILENCE = 30.0
-"""Seconds without a heartbeat after which a node is not waited for."""
 
 
 def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
@@ -229,7 +228,7 @@ class Gathering:
         """Whether a missing node has made no progress for `timeout` seconds, or sent no heartbeat for a minute, or for
         `timeout` if that is less.
         """
-        latest = time.monotonic() - min(timeout, 60.0)
+        latest = time.monotonic() - min(timeout, GONE_AFTER)
         heard = (max(self.seen_at.get(rank, -math.inf), self.sighted_since) for rank in self.awaited)
         return any(at < latest for at in heard) or bool(self.stuck(timeout))
 
@@ -337,13 +336,13 @@ def await_others_saved(
 
 
 def _at_work(report: NodeReport | None, beats: Beats) -> bool:
-    return report is not None and report.phase is not Phase.DONE and beats.silent_for(report) < SILENCE
+    return report is not None and report.phase is not Phase.DONE and beats.silent_for(report) < LOST_AFTER
 
 
 def placement_of(
     config: AgentConfig, reports: Sequence[NodeReport], place: NodeIdentity, environ: Mapping[str, str]
 ) -> Placement:
-    """Return this node's placement among the members, which are numbered anew where some are missing."""
+    """Return this node's placement among the members, which are renumbered where some are missing."""
     number = [report.rank for report in reports].index(place.rank)
     address = reports[number].address
     # Each launch has its own id: processes that the launch before has left must not join.

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.peers import host_answers
+from airflow_provider_ocidist.model.amounts import size_text
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ SLOW_WRITE = 10.0
 """Seconds for a write of a few bytes to reach the disk, from which on the disk counts as slow."""
 LEAST_SPACE = 50_000_000
 """Bytes below which a disk counts as full."""
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors of a folder that the process may not write; no fault of its disk, unless it could be written before."""
 PROBES = 8
 """Number of peers that are probed at the same time."""
@@ -39,7 +40,7 @@ REASONS = {
     "hw_slowdown": "throttled by its hardware",
 }
 """Reasons why hardware slows a GPU down, by nvidia-smi's name; each explains those below it."""
-PREFIXES = ("clocks_throttle_reasons", "clocks_event_reasons")
+THROTTLE_FIELDS = ("clocks_throttle_reasons", "clocks_event_reasons")
 """Prefixes of those fields in older and in newer versions of nvidia-smi."""
 ECC = "ecc.errors.uncorrected.volatile.total"
 
@@ -111,7 +112,7 @@ class HealthWatch:
         if self._smi is None:
             return []
         self._begin("nvidia-smi")
-        for prefix in [self._fields] if self._fields else PREFIXES:
+        for prefix in [self._fields] if self._fields else THROTTLE_FIELDS:
             gpus = ask_gpu_health(self._smi, prefix)
             if gpus is not None:
                 self._fields = prefix
@@ -177,7 +178,7 @@ def may_write(place: Path) -> bool:
     try:
         _write_through(place)
     except OSError as error:
-        return error.errno not in FORBIDDEN
+        return error.errno not in NOT_PERMITTED
     return True
 
 
@@ -191,7 +192,7 @@ def disk_fault(place: Path) -> str | None:
     except OSError as error:
         return f"the disk at {place} cannot be written: {error.strerror or error}"
     if free < LEAST_SPACE:
-        return f"the disk at {place} is full: {free // 1_000_000} MB are left"
+        return f"the disk at {place} is full: {size_text(free)} are left"
     return f"the disk at {place} takes {taken:.0f} s for a few bytes" if taken > SLOW_WRITE else None
 
 

@@ -53,8 +53,8 @@ EPOCH_AND_COUNT = re.compile(
     rb"|\[\s*(?P<epoch_of_pair>\d{1,9}),\s*(?P<count_of_pair>\d{1,15})\]\s*loss:",
     re.IGNORECASE,
 )
-COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
-PREFIXES = re.compile(rb"(?m)^(?:\[[A-Za-z_][\w-]*?\d+\]:){1,2}")
+ANSI_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+LINE_PREFIXES = re.compile(rb"(?m)^(?:\[[A-Za-z_][\w-]*?\d+\]:){1,2}")
 """Marks by which torchrun names a line's process: `[default0]:`."""
 UP = b"\x1b[A"
 """Sequence by which tqdm returns from a bar below another."""
@@ -62,7 +62,7 @@ HINTS = re.compile(rb"step|loss|%\||epoch", re.IGNORECASE)
 """Texts without which output holds no metrics."""
 CLEARED = re.compile(rb"(?:^|[\r\n]) +[\r\n]")
 """Blanks by which tqdm clears a bar."""
-RECORD = re.compile(rb"['\"](?:\w+_)?(?:loss|runtime)['\"]:")
+PRINTED_RECORD = re.compile(rb"['\"](?:\w+_)?(?:loss|runtime)['\"]:")
 
 
 class OutputReader:
@@ -80,7 +80,7 @@ class OutputReader:
         """
         if not (HINTS.search(output) or CLEARED.search(output)):
             return []
-        lines = PREFIXES.sub(b"", COLOURS.sub(b"", output)).replace(b"\r", b"\n").split(b"\n")
+        lines = LINE_PREFIXES.sub(b"", ANSI_COLOURS.sub(b"", output)).replace(b"\r", b"\n").split(b"\n")
         return [found for line in lines if (found := self._read(line))]
 
     def peek(self, rest: bytes, steps: int | None) -> Metrics:
@@ -90,7 +90,7 @@ class OutputReader:
         """
         if not (self._is_cleared and rest.endswith(b"]")):
             return {}
-        found = _read_line(COLOURS.sub(b"", rest))
+        found = _read_line(ANSI_COLOURS.sub(b"", rest))
         if not found.get("of_bar") or found.get("steps") != steps:
             return {}
         self._is_cleared = False
@@ -125,7 +125,7 @@ def _read_line(line: bytes) -> Metrics:
         "learning_rate": _number(LEARNING_RATE.search(line)),
         "record": is_record or None,
     }
-    return known(**place, **found)
+    return finite_values(**place, **found)
 
 
 def _within_epoch(line: bytes) -> Metrics:
@@ -178,7 +178,7 @@ def _bar(line: bytes) -> Metrics:
 def _is_record(line: bytes) -> bool:
     """Whether a line is a dictionary as Hugging Face's Trainer prints it, without the step."""
     text = line.strip()
-    return text[:1] == b"{" and text[-1:] == b"}" and RECORD.search(text) is not None
+    return text[:1] == b"{" and text[-1:] == b"}" and PRINTED_RECORD.search(text) is not None
 
 
 def _throughput(line: bytes) -> float | None:
@@ -196,9 +196,9 @@ def read_record(line: bytes) -> Metrics:
     try:
         record = json.loads(line)
         fields = {name: kind(record[name]) for name, kind in _KINDS.items() if record.get(name) is not None}
-    except (ValueError, TypeError, AttributeError, OverflowError):
+        return finite_values(**fields)
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
-    return known(**fields)
 
 
 def announced_in(line: bytes) -> str | None:
@@ -207,7 +207,7 @@ def announced_in(line: bytes) -> str | None:
         return None
     try:
         name = json.loads(line)["checkpoint"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return PurePosixPath(name).name or None if isinstance(name, str) else None
 
@@ -238,9 +238,9 @@ def read_scalars(scalars: Iterator[tuple[int, str, float]]) -> Iterator[Metrics]
     """Yield the metrics of TensorBoard's scalars (step, tag, value), in order."""
     for step, tag, value in scalars:
         field = next((field for field, tag_of in TAGS.items() if tag_of.search(tag)), None)
-        yield known(step=step, **({field: value} if field else {}))
+        yield finite_values(step=step, **({field: value} if field else {}))
 
 
-def known(**fields: Any) -> Metrics:
+def finite_values(**fields: Any) -> Metrics:
     # JSON has no NaN: such a loss is left out of the report.
     return {name: value for name, value in fields.items() if value is not None and math.isfinite(value)}

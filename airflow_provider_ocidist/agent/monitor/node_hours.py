@@ -12,7 +12,6 @@ from airflow_provider_ocidist.model.budget import Budget, Spent, cost_of
 from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, rank_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 LONGEST_PAUSE = 30.0
@@ -46,9 +45,8 @@ def spent_before(run_dir: str, attempt: int, access: OciAccess, price: float | N
     those before it ends the search. Raises StorageError.
     """
     total = Spent()
-    stem = run_dir.rstrip("/").removesuffix(f"-a{attempt}")
     for number in range(attempt - 1, 0, -1):
-        reports = _reports_in(open_store(f"{stem}-a{number}", access))
+        reports = reports_of(run_dir, attempt, number, access)
         for report in reports:
             total = total.plus(_seconds(report), price if report.price is None else report.price)
         known = next((found for each in reports if (found := counted_in(each, price))), None)
@@ -57,7 +55,13 @@ def spent_before(run_dir: str, attempt: int, access: OciAccess, price: float | N
     return total
 
 
-def _reports_in(store: Store) -> list[NodeReport]:
+def reports_of(run_dir: str, attempt: int, number: int, access: OciAccess) -> list[NodeReport]:
+    """Return the readable reports of another attempt of this generation, `number`. Raises StorageError.
+
+    `run_dir`: of this attempt.
+    """
+    stem = run_dir.rstrip("/").removesuffix(f"-a{attempt}")
+    store = open_store(f"{stem}-a{number}", access)
     names = [entry.name for entry in store.list(f"{NODES_FOLDER}/") if rank_of(entry.name) is not None]
     found = []
     for name in names:

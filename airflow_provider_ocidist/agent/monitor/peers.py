@@ -11,19 +11,13 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, read_report
+from airflow_provider_ocidist.agent.join.silence import LOST_AFTER, OWN_TROUBLE, SILENT_AFTER
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 3.0
 """Seconds between two looks at the next node."""
-SILENCE = 15.0
-"""Seconds without any answer after which a node is lost. torch alone takes 925 s for a silent partition."""
-STUCK = 30.0
-"""Seconds without a report after which a node is lost though its machine answers: its agent may be gone, or wait for
-the store."""
-OWN_TROUBLE = 6.0
-"""Seconds since this node's own last report after which it judges no others: the store may be at fault."""
 PROBED_PORT = 9
 """Port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
@@ -99,7 +93,7 @@ class PeerWatch:
         self._anybody_answers = self._anybody_answers or answers
         # One more at each look: in an outage of the store it is too late to learn who has trained.
         self._note_trained([each for each in [next(self._in_turn)] if each is not peer])
-        return self._silent(peer, now, SILENCE if not answers else STUCK) or self._unreachable(
+        return self._silent(peer, now, SILENT_AFTER if not answers else LOST_AFTER) or self._unreachable(
             peer, now, answers
         )
 
@@ -146,7 +140,7 @@ class PeerWatch:
             return None
         if answers:
             self._answered = (peer.rank, now)
-        elif self._answered and self._answered[0] == peer.rank and now - self._answered[1] > SILENCE:
+        elif self._answered and self._answered[0] == peer.rank and now - self._answered[1] > SILENT_AFTER:
             return (
                 f"node {peer.rank} at {peer.address} has not answered for {now - self._answered[1]:.0f} s, "
                 "though it writes its reports: the network between the nodes is broken"

@@ -6,7 +6,7 @@ from collections import deque
 
 LATE = 5.0
 """Seconds within which matching lines arrive on a program's two streams."""
-MOST = 1000
+MOST_STEPS = 1000
 """Most losses, and most bars, that wait for their partners."""
 
 
@@ -61,9 +61,9 @@ class Unplaced:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST)
+        self._waiting: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST_STEPS)
         """Numbers that wait for their partner: the time, the loss if it was one, and the step at that time."""
-        self._bars: deque[tuple[float, int]] = deque(maxlen=MOST)
+        self._bars: deque[tuple[float, int]] = deque(maxlen=MOST_STEPS)
 
     def given(self, loss: float | None, step: int | None, now: float) -> list[tuple[int, float]]:
         """Record a loss printed at `now`, in s, at the newest step `step`; return the losses whose step is known."""

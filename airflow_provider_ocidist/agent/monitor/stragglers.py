@@ -16,7 +16,7 @@ TIMES_THE_MEDIAN = 1.5
 LEAST = 0.005
 """Least difference in seconds; a smaller one is noise of the machine."""
 FEWEST_STEPS = 5
-"""Number of steps from which on the pace of a process tells something."""
+"""Number of steps from which on the pace of a process is compared."""
 FIRST_LOOK, LONGEST_PAUSE = 5.0, 60.0
 """First and longest seconds between two looks; they double, as each look is a request per node."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-NAME = "tfevents"
+EVENT_FILE = "tfevents"
 LARGEST = 1 << 26
 """Most bytes of a record; a greater length is damage."""
 PIECE = 1 << 22
@@ -63,7 +63,7 @@ def event_files_in(folder: Path) -> list[Path]:
                 looked_at += 1
                 if looked_at > MOST_ENTRIES:
                     return found
-                if NAME in entry.name:
+                if EVENT_FILE in entry.name:
                     found.append(Path(entry.path))
                 elif (
                     depth < DEEPEST and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)

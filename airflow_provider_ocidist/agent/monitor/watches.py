@@ -10,10 +10,11 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
+from airflow_provider_ocidist.agent.join.silence import OWN_TROUBLE
 from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime
 from airflow_provider_ocidist.agent.monitor.health import HealthWatch
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch
-from airflow_provider_ocidist.agent.monitor.peers import OWN_TROUBLE, PeerWatch
+from airflow_provider_ocidist.agent.monitor.peers import PeerWatch
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.monitor.stragglers import StragglerWatch
 from airflow_provider_ocidist.agent.monitor.usage import INTERVAL, UsageMeter

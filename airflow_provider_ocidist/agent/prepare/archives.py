@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from airflow_provider_ocidist.agent.prepare import disk
 from airflow_provider_ocidist.errors import AgentError, Cause
 
-SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 RESERVE = 64 << 20
 """Bytes that an archive must leave free for the training."""
 _LONGEST_PATH = 4_096

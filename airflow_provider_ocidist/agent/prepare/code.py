@@ -20,7 +20,7 @@ from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Program
-from airflow_provider_ocidist.model.work_dir import COMMIT
+from airflow_provider_ocidist.model.work_dir import COMMIT_FILE
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import shown, shown_in
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -56,13 +56,13 @@ def fetch_code(
 def announce(commit: str | None, store: Store) -> None:
     """Publish node 0's commit for the other nodes. Raises StorageError."""
     if commit is not None:
-        store.write(COMMIT, commit.encode())
+        store.write(COMMIT_FILE, commit.encode())
 
 
 def announced(store: Store) -> str | None:
     """Return the commit that node 0 has published; None: it has not. Raises StorageError."""
     try:
-        return store.read(COMMIT).decode()
+        return store.read(COMMIT_FILE).decode()
     except FileNotFoundError:
         return None
 
@@ -72,7 +72,7 @@ def require_same(commit: str | None, store: Store) -> None:
     if commit is None:
         return
     with fetch_errors("the commit that node 0 trains", Path.cwd()):
-        other = store.read(COMMIT).decode()
+        other = store.read(COMMIT_FILE).decode()
     if other != commit:
         raise AgentError(
             f"this node has the code at {commit[:12]}, node 0 at {other[:12]}: its branch moved while the nodes "
@@ -101,7 +101,7 @@ def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch
         )
     with fetch_errors(f"the code {shown(source)}", folder):
         name = parse(source).name
-        if name.endswith(archives.SUFFIXES) and not Path(source).is_dir():
+        if name.endswith(archives.ARCHIVE_SUFFIXES) and not Path(source).is_dir():
             archive = folder.with_name(name)
             copy(source, str(archive), access=access, cancel=switch.event)
             archives.unpack(archive, folder)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.model.amounts import size_text
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
@@ -16,7 +17,7 @@ def check_room(what: str, needed: int, folder: Path) -> None:
     """Raise AgentError when so many bytes more do not fit where a folder is, or will be."""
     free = free_bytes(folder)
     if needed > free:
-        raise AgentError(_full(what, folder, free, f"needs {size_shown(needed)}"), cause=Cause.DATA)
+        raise AgentError(_full(what, folder, free, f"needs {size_text(needed)}"), cause=Cause.DATA)
 
 
 def free_bytes(folder: Path) -> int:
@@ -37,20 +38,12 @@ def is_full(error: BaseException | None) -> bool:
 
 def full_error(what: str, folder: Path, needed: int | None = None) -> AgentError:
     """Return what to raise when the disk has filled up; `needed` is in bytes, where it is known."""
-    wants = f"needs {size_shown(needed)}" if needed else "does not fit"
+    wants = f"needs {size_text(needed)}" if needed else "does not fit"
     return AgentError(_full(what, folder, free_bytes(folder), wants), cause=Cause.DATA)
 
 
 def _full(what: str, folder: Path, free: int, wants: str) -> str:
     return (
-        f"{what} {wants}, and the disk that holds {folder} has {size_shown(free)} free: "
+        f"{what} {wants}, and the disk that holds {folder} has {size_text(free)} free: "
         "give the nodes more disk (backend.block_storage_gb), or mount the data"
     )
-
-
-def size_shown(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

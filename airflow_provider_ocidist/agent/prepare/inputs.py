@@ -16,6 +16,7 @@ from airflow_provider_ocidist.agent.prepare.shared_input import SharedInput
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.model.amounts import size_text
 from airflow_provider_ocidist.model.job import Input
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import shown, shown_in
@@ -67,8 +68,6 @@ def fetch_inputs(
             pool.shutdown(wait=False, cancel_futures=True)
             switch.check()
             raise
-    if exchange:
-        exchange.has_read()
 
 
 def _fetch(
@@ -91,9 +90,9 @@ def _fetch(
         "fetched %s: %d files, %s in %.1f s%s",
         what,
         report.files,
-        disk.size_shown(report.bytes),
+        size_text(report.bytes),
         report.seconds,
-        f", of which {disk.size_shown(source.borrowed)} from other nodes" if source.borrowed else "",
+        f", of which {size_text(source.borrowed)} from other nodes" if source.borrowed else "",
     )
 
 
@@ -112,9 +111,7 @@ def _copy(source: SharedInput, what: str, target: Path, ended: threading.Event) 
 
     def say(error: StorageError) -> None:
         why = shown_in(str(error))
-        logger.warning(
-            "%s was interrupted after %s: %s; resuming", what, disk.size_shown(watch.bytes_done), why
-        )
+        logger.warning("%s was interrupted after %s: %s; resuming", what, size_text(watch.bytes_done), why)
 
     return until_whole(
         attempt,

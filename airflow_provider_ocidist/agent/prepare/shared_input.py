@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.prepare import disk
+from airflow_provider_ocidist.agent.share.turns import WORTH_SHARING
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import shown, shown_in
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.transfer import CopyReport, TransferProgress
 
 logger = logging.getLogger(__name__)
-
-WORTH_SHARING = 16 << 20
-"""Fewest bytes of an input that nodes share: a smaller one is there before they have found one another."""
 
 
 class SharedInput:

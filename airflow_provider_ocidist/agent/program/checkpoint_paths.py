@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.storage.checkpoint_names import POINTERS, UNFINISHED, WEIGHTS, place
+from airflow_provider_ocidist.storage.checkpoint_names import (
+    POINTERS,
+    UNFINISHED_ENDINGS,
+    WEIGHTS_EXTENSIONS,
+    place,
+)
 
 if TYPE_CHECKING:
     from ocifs import OCIFileSystem
@@ -68,12 +73,12 @@ def is_checkpoint(name: str, pattern: str | None = None) -> bool:
 
     Programs store other things beside their checkpoints, too: a folder whose name has no number may be anything.
     """
-    for ending in UNFINISHED:
+    for ending in UNFINISHED_ENDINGS:
         name = name.removesuffix(ending)
     placed = place(name, pattern)
     if placed is None:
         return name in POINTERS
-    is_file_of_weights = "." in name and name.rpartition(".")[2].lower() in WEIGHTS
+    is_file_of_weights = "." in name and name.rpartition(".")[2].lower() in WEIGHTS_EXTENSIONS
     return pattern is not None or placed.number is not None or is_file_of_weights
 
 
@@ -102,7 +107,8 @@ class CheckpointPaths(OCIFileSystem):
             return super()._open(path, mode, *args, **kwargs)
         if how == "r":
             return file.open("rb")
-        save = begin_save(self.checkpoint_places.folder, file, f"oci://{self._strip_protocol(path)}")
+        uri, commits = f"oci://{self._strip_protocol(path)}", bool(kwargs.get("autocommit", True))
+        save = begin_save(self.checkpoint_places.folder, file, uri, autocommit=commits)
         if how == "a":
             self._fill(save, path)
         return save
@@ -172,7 +178,12 @@ class CheckpointPaths(OCIFileSystem):
         return None
 
     def bulk_delete(self, pathlist: list[str], **kwargs: Any) -> Any:
-        return super().bulk_delete([path for path in pathlist if not self._remove(path)], **kwargs)
+        here = [path for path in pathlist if self._remove(path)]
+        for path in here:
+            # As in `rm`.
+            with contextlib.suppress(FileNotFoundError):
+                super().bulk_delete([path], **kwargs)
+        return super().bulk_delete([path for path in pathlist if path not in here], **kwargs)
 
     def touch(self, path: str, *args: Any, **kwargs: Any) -> Any:
         file = self._file(path)
@@ -279,10 +290,13 @@ def _folder(path: str) -> dict[str, Any]:
 
 
 class Save(io.BufferedWriter):
-    """A file that gets its name when it is closed; never if an exception has ended its writing."""
+    """A file that gets its name when it is closed, or its transaction succeeds; never if an exception ended it."""
 
-    def __init__(self, raw: io.FileIO, unfinished: Path, final: Path) -> None:
+    def __init__(self, raw: io.FileIO, unfinished: Path, final: Path, *, autocommit: bool = True) -> None:
         super().__init__(raw, BUFFER)
+        self._autocommit = autocommit
+        self._locked: int | None = None
+        """Descriptor that keeps the closed file locked until its transaction ends."""
         self._unfinished = unfinished
         self._final = final
         self._handled = sys.exc_info()[1]
@@ -298,29 +312,45 @@ class Save(io.BufferedWriter):
             self._has_failed = True
             raise
 
+    def commit(self) -> None:
+        """Give the file its name: the transaction in which it was written has succeeded."""
+        self.close()
+        try:
+            if not (self._autocommit or self._has_failed):
+                self._finish()
+        finally:
+            self._end()
+
     def discard(self) -> None:
         """Close the file without giving it its name."""
         self._has_failed = True
         self.close()
+        self._end()
 
     def close(self) -> None:
         if self.closed:
             return
         # fsspec closes the file after an exception, too, and does not say which it was.
-        is_cut_off = self._has_failed or sys.is_finalizing() or self._is_unwinding()
+        self._has_failed = self._has_failed or sys.is_finalizing() or self._is_unwinding()
         try:
+            if not self._autocommit:
+                self._locked = os.dup(self.fileno())
             super().close()
-            if not is_cut_off:
+            if self._autocommit and not self._has_failed:
                 self._finish()
+        except BaseException:
+            self._has_failed = True
+            raise
         finally:
             self._handled = None
-            with contextlib.suppress(FileNotFoundError):
-                self._unfinished.unlink()
+            if self._autocommit or self._has_failed:
+                self._end()
 
     def __del__(self) -> None:
         self._is_dropped = True
         with contextlib.suppress(Exception):
             self.close()
+            self._end()
 
     def _is_unwinding(self) -> bool:
         handled = sys.exc_info()[1]
@@ -334,13 +364,23 @@ class Save(io.BufferedWriter):
         else:
             self._unfinished.replace(self._final)
 
+    def _end(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._unfinished.unlink()
+        if self._locked is not None:
+            os.close(self._locked)
+            self._locked = None
+
 
 _FOLDERS: set[Path] = set()
 """Folders in which this process has begun a save before."""
 
 
-def begin_save(folder: Path, final: Path, uri: str) -> Save:
-    """Return the file to which a checkpoint is written before it appears in its folder as `final`."""
+def begin_save(folder: Path, final: Path, uri: str, *, autocommit: bool = True) -> Save:
+    """Return the file to which a checkpoint is written before it appears in its folder as `final`.
+
+    `autocommit`: whether closing it is enough; else it waits for `Save.commit`.
+    """
     if folder not in _FOLDERS:
         _FOLDERS.add(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -349,7 +389,7 @@ def begin_save(folder: Path, final: Path, uri: str) -> Save:
     unfinished = folder / HIDDEN.format(os.urandom(8).hex())
     raw = io.FileIO(os.fspath(unfinished), "xb")
     _lock(raw)
-    return Save(raw, unfinished, final)
+    return Save(raw, unfinished, final, autocommit=autocommit)
 
 
 def delete_left_behind(folder: Path) -> None:

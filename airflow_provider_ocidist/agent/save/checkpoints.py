@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
@@ -22,6 +23,9 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.job import Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.storage.checkpoints import Through
+
 logger = logging.getLogger(__name__)
 
 
@@ -33,11 +37,13 @@ def resume(
     brought: set[str] | None = None,
     *,
     launched_before: Fence | None = None,
+    through: Through | None = None,
 ) -> CheckpointRef | None:
     """Fetch the newest complete checkpoint into the folder; None when there is none yet.
 
     `brought`: the names of the fetched entries are added to it. `launched_before`: this attempt, where it has launched
-    the program before; its own checkpoints count also where the job goes on from no earlier attempt's.
+    the program before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`: as
+    `storage.checkpoints.fetch`.
 
     If the newest is damaged, the one before it is fetched. Raises AgentError when all are damaged, as a fresh start
     would lose their content, or when the place cannot be read.
@@ -45,7 +51,7 @@ def resume(
     if checkpoints.uri is None or not (checkpoints.resume or launched_before):
         return None
     only = None if checkpoints.resume else launched_before
-    return _resume_from(checkpoints.uri, folder, access, switch, brought, only)
+    return _resume_from(checkpoints.uri, folder, access, switch, brought, only, through=through)
 
 
 def resume_after_clear(
@@ -54,8 +60,10 @@ def resume_after_clear(
     access: OciAccess,
     switch: StopSwitch,
     brought: set[str] | None = None,
+    *,
+    through: Through | None = None,
 ) -> CheckpointRef | None:
-    """Fetch the task's checkpoint from before it was cleared, if configured; `brought`, errors: as `resume`."""
+    """Fetch the task's checkpoint from before it was cleared, if configured; the rest: as `resume`."""
     if config.checkpoints_stem is None:
         return None
     from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -67,7 +75,7 @@ def resume_after_clear(
     except (StorageError, BackendError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
     had = (
-        _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch, brought)
+        _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch, brought, through=through)
         for place in places
         if found[place]
     )
@@ -81,6 +89,8 @@ def _resume_from(
     switch: StopSwitch,
     brought: set[str] | None,
     only: Fence | None = None,
+    *,
+    through: Through | None,
 ) -> CheckpointRef | None:
     from airflow_provider_ocidist.storage.checkpoints import complete, published
 
@@ -91,15 +101,15 @@ def _resume_from(
         found = complete(uri, access) if damaged else found
         switch.check()
         for reference in found:
-            if _fetch_whole(reference, folder, access, brought):
+            if _fetch_whole(reference, folder, access, brought, through):
                 logger.info("resuming from %s: %s", reference.label, reference.uri)
-                _fetch_companions(uri, reference, folder, access, brought)
+                _fetch_companions(uri, reference, folder, access, brought, only, through)
                 return reference
     except (StorageError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
     if found or damaged:
         raise AgentError(
-            f"all {len(found or damaged)} checkpoints below {uri} are damaged: delete them to begin anew, "
+            f"all {len(found or damaged)} checkpoints below {uri} are damaged: delete them to train from the start, "
             "or set checkpoints.resume: false",
             cause=Cause.DATA,
         )
@@ -107,13 +117,19 @@ def _resume_from(
 
 
 def _fetch_companions(
-    uri: str, reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None
+    uri: str,
+    reference: CheckpointRef,
+    folder: Path,
+    access: OciAccess,
+    brought: set[str] | None,
+    only: Fence | None,
+    through: Through | None,
 ) -> None:
     """Fetch a checkpoint's companions, stored under other names; skip damaged ones."""
     from airflow_provider_ocidist.storage.companions import companions_at
 
-    for companion in companions_at(uri, reference, access):
-        if _fetch_whole(companion, folder, access, brought):
+    for companion in companions_at(uri, reference, access, only=only):
+        if _fetch_whole(companion, folder, access, brought, through):
             logger.info("also fetched %s: %s", companion.label, companion.uri)
 
 
@@ -123,37 +139,55 @@ def start_from(
     access: OciAccess,
     switch: StopSwitch,
     brought: set[str] | None = None,
+    *,
+    through: Through | None = None,
 ) -> None:
     """Fetch another run's checkpoint into the folder, for a task that has none of its own.
 
-    `brought`: its name is added to it.
+    `brought`: its name is added to it; `through`: as `storage.checkpoints.fetch`.
 
     Raises AgentError when it is incomplete: a fresh start would silently ignore `start_from`.
     """
     if not checkpoints.start_from:
         return
-    from airflow_provider_ocidist.storage.checkpoints import fetch
-
     switch.check()
     try:
-        _take(fetch(checkpoints.start_from, folder, access), brought)
+        _take(_fetch(checkpoints.start_from, folder, access, through), brought)
     except (OcidistError, OSError) as error:
-        why = f"{error}; correct checkpoints.start_from, or leave it empty to begin anew"
+        why = f"{error}; correct checkpoints.start_from, or leave it empty to train from the beginning"
         raise cannot_be_fetched("the checkpoint to start from", error, why) from error
     logger.info("starting from %s", checkpoints.start_from)
 
 
-def _fetch_whole(reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None) -> bool:
+def _fetch_whole(
+    reference: CheckpointRef,
+    folder: Path,
+    access: OciAccess,
+    brought: set[str] | None,
+    through: Through | None,
+) -> bool:
     """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
-    from airflow_provider_ocidist.storage.checkpoints import fetch
-
-    for tried in (1, 2):
+    for tried, shared in ((1, through), (2, None)):
         try:
-            _take(fetch(reference.uri, folder, access), brought)
+            _take(_fetch(reference.uri, folder, access, shared), brought)
             return True
         except CheckpointError as error:
             logger.warning("the checkpoint of %s is damaged (try %d): %s", reference.label, tried, error)
     return False
+
+
+def _fetch(uri: str, folder: Path, access: OciAccess, through: Through | None) -> Path:
+    """Fetch a checkpoint; from its store alone where what other nodes have sent may be wrong."""
+    from airflow_provider_ocidist.storage.checkpoints import fetch
+
+    if through is not None:
+        try:
+            return fetch(uri, folder, access, through=through)
+        except StorageError as error:
+            if error.retryable:
+                raise
+            logger.warning("%s; reading it again, from the store alone", error)
+    return fetch(uri, folder, access)
 
 
 def _take(checkpoint: Path, brought: set[str] | None) -> None:

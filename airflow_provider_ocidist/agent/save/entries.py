@@ -20,7 +20,7 @@ from airflow_provider_ocidist.storage.checkpoint_names import (
     place,
 )
 
-SETTINGS = {"json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "ini"}
+SETTINGS_EXTENSIONS = {"json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "ini"}
 """Extensions of files beside checkpoints that need no warning."""
 
 
@@ -130,7 +130,7 @@ def is_unplaced(name: str, pattern: str | None = None) -> bool:
     if name.startswith(".") or is_unfinished(name) or place(name, pattern) is not None:
         return False
     known = {UNPROVED, *POINTERS, *OTHER_FOLDERS}
-    return name not in known and "tfevents" not in name and _ending(name) not in NEVER | SETTINGS
+    return name not in known and "tfevents" not in name and _ending(name) not in NEVER | SETTINGS_EXTENSIONS
 
 
 def _ending(name: str) -> str:

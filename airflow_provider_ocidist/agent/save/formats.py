@@ -16,12 +16,13 @@ from typing import IO
 
 from airflow_provider_ocidist.agent.save import pickles
 from airflow_provider_ocidist.backports import StrEnum
+from airflow_provider_ocidist.storage.checkpoint_names import UNFINISHED_ENDINGS
 
 logger = logging.getLogger(__name__)
 
 ZIPPED = (".pt", ".pth", ".ptz", ".npz", ".zip", ".keras")
 """Extensions of files that are an archive, or a pickle of torch's older format."""
-WEIGHTS = (
+NEVER_EMPTY = (
     *ZIPPED,
     ".bin",
     ".ckpt",
@@ -35,7 +36,6 @@ WEIGHTS = (
     ".gguf",
 )
 """Extensions of files that are never empty."""
-UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload")
 SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
 """Constant of Linux; PyPy lacks the name."""
 LONGEST_HEADER = 100_000_000
@@ -65,6 +65,8 @@ class Reading:
     """Files of a folder that are whole by their own formats."""
     is_doubtful: bool = False
     """Whether, if broken, a complete file may look the same, so that the program's announcement overrides it."""
+    is_cut_short: bool = False
+    """Whether, if whole, a file may look the same that an exception amid its save has closed."""
 
 
 WHOLE, NOTHING = Reading(FormatResult.WHOLE), Reading(FormatResult.NOTHING)
@@ -76,7 +78,7 @@ def broken(why: str, *, is_doubtful: bool = False) -> Reading:
 
 def is_unfinished(name: str) -> bool:
     """Whether a name marks an entry that is still being written."""
-    return name.endswith(UNFINISHED) or ".tmp-" in name or name.startswith(("tmp-", ".tmp"))
+    return name.endswith(UNFINISHED_ENDINGS) or ".tmp-" in name or name.startswith(("tmp-", ".tmp"))
 
 
 def read_file(path: Path) -> Reading:
@@ -84,7 +86,7 @@ def read_file(path: Path) -> Reading:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
-            return broken("it is empty") if path.name.endswith(WEIGHTS) else NOTHING
+            return broken("it is empty") if path.name.endswith(NEVER_EMPTY) else NOTHING
         if _has_hole(file, size):
             # Some file systems make holes of written zeros, and some programs leave them where zeros belong.
             return broken("it has a hole that was never written", is_doubtful=True)
@@ -95,6 +97,8 @@ def read_file(path: Path) -> Reading:
             return broken(why, is_doubtful=True) if _is_zipped(path) else NOTHING
         try:
             check(file, size)
+        except _MayBeCutShort:
+            return Reading(FormatResult.WHOLE, is_cut_short=True)
         except _CUT_OFF as error:
             return broken(str(error) or type(error).__name__)
         except OSError:
@@ -121,6 +125,10 @@ def _has_hole(file: IO[bytes], size: int) -> bool:
 
 class _CannotTell(Exception):
     """The format is known, but this file is too large to check, or has no definite end."""
+
+
+class _MayBeCutShort(Exception):
+    """The file has an end, which is written also where an exception ends the save."""
 
 
 _CUT_OFF = (ValueError, KeyError, TypeError, EOFError, IndexError, SyntaxError, zipfile.BadZipFile)
@@ -169,7 +177,8 @@ def _require_size(size: int, wanted: int) -> None:
 def _check_pickle(file: IO[bytes], size: int) -> None:
     if size > pickles.LARGEST:
         raise _CannotTell
-    pickles.require_whole(file, size)
+    if not pickles.require_whole(file, size):
+        raise _MayBeCutShort
 
 
 def _check_npy(file: IO[bytes], size: int) -> None:
@@ -192,8 +201,9 @@ def _check_zip(file: IO[bytes], _size: int) -> None:
         for member in members:
             _require_member(file, member, archive.start_dir)
         roots = [member.filename for member in members if member.filename.endswith("/data.pkl")]
-        if len(roots) == 1:
-            _require_storages(archive, roots[0], {member.filename for member in members})
+        if len(roots) != 1:
+            raise _MayBeCutShort
+        _require_storages(archive, roots[0], {member.filename for member in members})
 
 
 def _require_member(file: IO[bytes], member: zipfile.ZipInfo, end: int) -> None:

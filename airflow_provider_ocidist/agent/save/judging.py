@@ -183,8 +183,8 @@ class Judge:
         if known != known_by or reading is None:
             folder = item.path.is_dir()
             reading = read_folder(item.path, item.files, self.elsewhere) if folder else read_file(item.path)
-            if not folder and reading.says is FormatResult.WHOLE:
-                reading = Reading(FormatResult.WHOLE, files=frozenset(item.files))
+            if not folder and reading.says is FormatResult.WHOLE and not reading.is_cut_short:
+                reading = replace(reading, files=frozenset(item.files))
             self._readings[item.path] = (known_by, reading)
         return reading
 

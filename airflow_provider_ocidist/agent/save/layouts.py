@@ -21,6 +21,8 @@ from airflow_provider_ocidist.agent.save.formats import (
     is_unfinished,
     read_file,
 )
+from airflow_provider_ocidist.agent.save.shards import ZERO_RANK
+from airflow_provider_ocidist.model.amounts import names_text
 
 DCP_METADATA = ".metadata"
 """File that torch.distributed.checkpoint writes last, on one node, with the names of all processes' files."""
@@ -31,11 +33,10 @@ LATEST = "latest"
 UNIVERSAL = re.compile(r"(.*/)?zero/optimizer_state\.pt")
 """File that DeepSpeed's `ds_to_universal` writes after all parameters, to resume with any number of processes."""
 LATEST_UNIVERSAL = "latest_universal"
-INDEX = re.compile(r".*\.index\.json")
+WEIGHTS_INDEX = re.compile(r".*\.index\.json")
 NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\..*)")
 MODEL_STATES = re.compile(r"(.*/)?(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt")
 """Files with the model's states; the second form is of ZeRO's third stage, which shards the model too."""
-ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)\d+")
 ZERO_STATES = re.compile(
     r"(.*/)?(?P<kind>(?:bf16_|fp16_)?zero_pp_rank_)\d+(?P<part>_mp_rank_\d+\w*_optim_states\.pt)"
 )
@@ -83,7 +84,7 @@ def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewher
     except pickles.Unreadable:
         return NOTHING
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        return broken(f"what its files say of one another cannot be read: {error}")
+        return broken(f"the references among its files cannot be read: {error}")
     missing = next((found for found in readings if found.says is FormatResult.BROKEN), None)
     return missing or next((found for found in readings if found.says is FormatResult.WHOLE), NOTHING)
 
@@ -92,8 +93,7 @@ def _missing(names: Collection[str], files: Files, elsewhere: Elsewhere) -> Read
     absent = sorted(name for name in set(names) - set(files) if not elsewhere(name))
     if not absent:
         return None
-    more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-    return broken(f"{', '.join(absent[:3])}{more} missing")
+    return broken(f"{names_text(absent)} missing")
 
 
 def _indexed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
@@ -101,7 +101,7 @@ def _indexed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
     wanted: set[str] = set()
     for name in files:
         place = PurePosixPath(name)
-        if INDEX.fullmatch(place.name):
+        if WEIGHTS_INDEX.fullmatch(place.name):
             shards = json.loads((folder / name).read_bytes()).get("weight_map", {}).values()
             wanted |= {str(place.with_name(shard)) for shard in shards}
         if found := NUMBERED.fullmatch(place.name):

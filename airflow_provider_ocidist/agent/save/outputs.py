@@ -10,9 +10,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from airflow_provider_ocidist.agent.monitor.node_hours import reports_of
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save, passes
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, StorageError
+from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Output
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -170,3 +172,20 @@ def _copy(
     )
     logger.info("copied %s to %s: %d files, %d bytes", output.path, folder, report.files, report.bytes)
     return join(folder, output.source.name) if output.source.is_file() else folder
+
+
+def abort_left_behind(config: AgentConfig, access: OciAccess) -> None:
+    """Abort uploads of outputs that nodes of the attempt before have reported and left open. Raises nothing."""
+    if config.attempt < 2 or not config.outputs:
+        return
+    from airflow_provider_ocidist.storage.open_uploads import abort_reported
+
+    try:
+        # That attempt has done so with those of the one before it.
+        reports = reports_of(config.run_dir, config.attempt, config.attempt - 1, access)
+    except (OcidistError, OSError) as error:
+        logger.info("the reports of the attempt before cannot be read: %s", error)
+        return
+    aborted = abort_reported([each for report in reports for each in report.sending], access)
+    if aborted:
+        logger.info("aborted %d uploads of outputs that the attempt before had left open", aborted)

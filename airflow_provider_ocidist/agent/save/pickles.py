@@ -98,16 +98,21 @@ def _next(unpickler: InertUnpickler) -> Any:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 
-def require_whole(file: IO[bytes], size: int) -> None:
-    """Raise ValueError unless a file of pickles, or one of torch's older format, goes to its end; raises as `load`."""
+def require_whole(file: IO[bytes], size: int) -> bool:
+    """Return whether nothing can follow: in torch's older format, but not after a pickle.
+
+    Raises ValueError unless the file goes to its end; raises as `load`.
+    """
     unpickler = InertUnpickler(file)
-    if _next(unpickler) == LEGACY_MAGIC:
+    is_legacy: bool = _next(unpickler) == LEGACY_MAGIC
+    if is_legacy:
         _require_whole_legacy(unpickler, file)
     else:
         while file.tell() < size:
             _next(InertUnpickler(file))
     if file.tell() != size:
         raise ValueError(f"{size - file.tell()} bytes follow its end")
+    return is_legacy
 
 
 def _require_whole_legacy(unpickler: InertUnpickler, file: IO[bytes]) -> None:

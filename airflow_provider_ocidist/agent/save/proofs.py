@@ -76,14 +76,14 @@ class Rule:
     moments: frozenset[Moment] = frozenset(Moment)
 
 
+def _is_whole_by_its_format(found: Evidence) -> bool:
+    return found.format.says is FormatResult.WHOLE and (found.is_file or not (found.lacks or found.left_over))
+
+
 RULES = (
-    Rule(
-        "format",
-        lambda found: (
-            found.format.says is FormatResult.WHOLE
-            and (found.is_file or not (found.lacks or found.left_over))
-        ),
-    ),
+    Rule("format", lambda found: _is_whole_by_its_format(found) and not found.format.is_cut_short),
+    # After an exception its end proves nothing.
+    Rule("format", _is_whole_by_its_format, frozenset({Moment.RUNNING, Moment.EXITED})),
     Rule("announced by the program", lambda found: found.announced),
     Rule("renamed into place", lambda found: found.renamed),
     Rule("its successor was begun", lambda found: found.followed and not found.left_over),

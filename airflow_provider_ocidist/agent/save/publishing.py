@@ -60,8 +60,11 @@ class Publisher:
         *,
         loss_at: Callable[[int], float | None],
         shards: ShardCollector | None = None,
+        arrived: Callable[[], object] = lambda: None,
     ) -> None:
-        """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold."""
+        """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold. `arrived` is
+        called when all files of a checkpoint are in the store, and its manifest is not.
+        """
         assert checkpoints.uri is not None
         self._checkpoints = checkpoints
         self._uri = checkpoints.uri
@@ -69,12 +72,15 @@ class Publisher:
         self._fence = fence
         self._loss_at = loss_at
         self._shards = shards
+        self._arrived = arrived
         self._first_sequence: int | None = None
         """Sequence number of this process's first checkpoint; None until looked up."""
         self._offers = threading.Condition()
         self._is_offering = False
         """Whether a checkpoint whose files have all arrived is just being published."""
         self._abandoned = False
+        self._has_retained = False
+        self._cancel = threading.Event()
 
     def publish(self, whole: Whole, then: Callable[[CheckpointRef], object]) -> None:
         """Publish a checkpoint, and call `then` with it before another launch may choose what it goes on from.
@@ -97,6 +103,10 @@ class Publisher:
             self._abandoned = True
             self._offers.wait_for(lambda: not self._is_offering, SAVE_LIMIT)
 
+    def cancel(self) -> None:
+        """Abort what is being sent, and send nothing from here on."""
+        self._cancel.set()
+
     def _sent(self, whole: Whole) -> CheckpointRef:
         from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
 
@@ -115,6 +125,7 @@ class Publisher:
                 sequence=sequence,
                 proof=whole.proof.by,
                 confirm=lambda: self._begin_offer(whole),
+                cancel=self._cancel,
             )
         return publish(
             item.path,
@@ -126,10 +137,12 @@ class Publisher:
             loss=loss,
             metrics=item.placed.metrics,
             confirm=lambda: self._begin_offer(whole),
+            cancel=self._cancel,
             access=self._access,
         )
 
     def _begin_offer(self, whole: Whole) -> None:
+        self._arrived()
         self._require_unchanged(whole)
         with self._offers:
             self._refuse_if_abandoned(whole)
@@ -146,13 +159,22 @@ class Publisher:
             raise Changed(f"{path} changed while it was read", uri=str(path))
 
     def retain(self) -> None:
-        """Delete the checkpoints that are not to be kept. Raises nothing."""
+        """Delete the checkpoints that are not to be kept, and once the uploads that earlier attempts have left open.
+
+        Raises nothing.
+        """
+        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
         from airflow_provider_ocidist.storage.retention import Retention, retain
 
         try:
             retain(self._uri, Retention.of(self._checkpoints), fence=self._fence, access=self._access)
         except (OcidistError, OSError) as error:
             logger.warning("old checkpoints cannot be deleted: %s", error)
+            return
+        if not self._has_retained:
+            self._has_retained = True
+            # The folder may not have been fenced before the training: the store did not answer then.
+            abort_left_behind(self._uri, self._fence, self._access)
 
     def keep_aside(self, unproved: Sequence[Path], deadline: SaveDeadline) -> None:
         """Copy entries that nothing proves to a place beside the checkpoints, the newest first."""

@@ -63,13 +63,15 @@ class Renames:
                 self._note_move(name)
 
     def _note_move(self, name: str) -> None:
-        status = (self.folder / name).stat()
-        if not stat.S_ISDIR(status.st_mode):
+        its = (self.folder / name).lstat()
+        if stat.S_ISDIR(its.st_mode):
+            # A move sets a folder's ctime alone, and its parent's times; what is created, replaced or deleted in it
+            # since sets its mtime too, and a change of its mode leaves the parent as it was.
+            if its.st_mtime_ns < its.st_ctime_ns <= self.folder.stat().st_mtime_ns + TICK_NS:
+                self._moved[name] = its.st_ctime_ns
+        elif stat.S_ISREG(its.st_mode) and its.st_nlink == 1:
+            # What a link leads to, or what has another name too, may still be written there.
             self._moved[name] = None
-        # A move sets a folder's ctime alone, and its parent's times; what is created, replaced or deleted in it since
-        # sets its mtime too, and a change of its mode leaves the parent as it was.
-        elif status.st_mtime_ns < status.st_ctime_ns <= self.folder.stat().st_mtime_ns + TICK_NS:
-            self._moved[name] = status.st_ctime_ns
 
     def _is_as_moved(self, name: str) -> bool:
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,8 @@ REFUSED_LIMIT = 600.0
 """Seconds for which a permanent refusal, such as 404, is retried: a single answer may be wrong."""
 LOOK_INTERVAL = 1.0
 """Seconds between two looks, within a pause, at whether the time is over."""
+ABORT_WITHIN = 5.0
+"""Seconds to wait until an upload whose time is over has been aborted."""
 READ_STEP = 1 << 26
 """Bytes that this process has to read to count as progress: its heartbeat reads a little too."""
 
@@ -60,6 +64,23 @@ class SaveDeadline:
     def is_over(self) -> bool:
         """Whether to stop waiting for an upload that is under way."""
         return self.left <= 0 and (self._switch is None or self._stop_heeded is not None)
+
+    @contextlib.contextmanager
+    def cancelling(self) -> Iterator[threading.Event]:
+        """Yield an event that is set once an upload under way has had its time: it is to leave nothing open."""
+        over, ended = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(LOOK_INTERVAL):
+                if self.is_over:
+                    over.set()
+                    return
+
+        threading.Thread(target=watch, name="save-deadline", daemon=True).start()
+        try:
+            yield over
+        finally:
+            ended.set()
 
     def again(self, what: str, error: Exception) -> bool:
         """Log a failed try and wait before the next; return False, at once, if none is left."""

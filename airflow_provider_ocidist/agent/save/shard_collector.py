@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from airflow_provider_ocidist.agent.save.shards import (
     union,
 )
 from airflow_provider_ocidist.errors import IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -34,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks for the parts of the other nodes."""
-CLAIM_LIMIT = 120.0
-"""Seconds within which a node must find its part of a checkpoint; the upload itself has no limit."""
+ACKNOWLEDGE_LIMIT = 120.0
+"""Seconds within which a node must acknowledge a request, having found its part; the upload itself has no limit."""
 
 
 class ShardCollector:
@@ -58,6 +60,7 @@ class ShardCollector:
         """
         self.store = store
         self._exchange = ShardExchange(store, launch)
+        self._launch = launch
         self.rank = rank
         self.apart = tuple(apart)
         self.access = access
@@ -99,8 +102,11 @@ class ShardCollector:
         sequence: int = 1,
         proof: str = "",
         confirm: Callable[[], object] = lambda: None,
+        cancel: threading.Event | None = None,
     ) -> CheckpointRef:
         """Have all nodes upload their files, then publish the checkpoint, unless `confirm` raises.
+
+        `cancel`: once it is set, what this node sends is aborted.
 
         Raises IncompleteCheckpoint when a part is missing for good, StorageError when a retry may help.
         """
@@ -108,13 +114,13 @@ class ShardCollector:
 
         request = self._request_for(item, uri, step, fence, sequence)
         stale = self._own.stale(item.path)
-        own = send_part(item.path, request.uri, leave_out=stale, access=self.access)
+        own = send_part(item.path, request.uri, leave_out=stale, cancel=cancel, access=self.access)
         files = union({self.rank: own, **self._await(request)})
         if signature(item.path) != item.signature:
             raise StorageError(f"{item.path} changed while the other nodes sent their parts")
         absent = missing([file.path for file in files], _metadata(item.path))
         if absent:
-            raise IncompleteCheckpoint(f"no node has sent {_few(absent)}, which belong to it")
+            raise IncompleteCheckpoint(f"no node has sent {names_text(absent)}, which belong to it")
         together = read_layout(item.path, {file.path: Stamp(file.size, 0, 0) for file in files})
         if together.says is FormatResult.BROKEN:
             raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
@@ -170,15 +176,17 @@ class ShardCollector:
         return request
 
     def _await(self, request: ShardRequest) -> dict[int, Sequence[ManifestFile]]:
-        peers = PeerLiveness(self.store, patient=self._is_patient)
+        peers = PeerLiveness(self.store, patient=self._is_patient, launch=self._launch)
         found: dict[int, Sequence[ManifestFile]] = {}
-        claim_until = dict.fromkeys(request.ranks, time.monotonic() + CLAIM_LIMIT)
+        acknowledge_until = dict.fromkeys(request.ranks, time.monotonic() + ACKNOWLEDGE_LIMIT)
         while True:
             for rank in set(request.ranks) - set(found):
                 if peers.is_waited_for(rank):
-                    # A silent node cannot claim its part either.
-                    claim_until[rank] = time.monotonic() + CLAIM_LIMIT
-                files = self._part_of(rank, request, peers, overdue=time.monotonic() > claim_until[rank])
+                    # A silent node cannot acknowledge either.
+                    acknowledge_until[rank] = time.monotonic() + ACKNOWLEDGE_LIMIT
+                files = self._part_of(
+                    rank, request, peers, overdue=time.monotonic() > acknowledge_until[rank]
+                )
                 if files is not None:
                     found[rank] = files
             if len(found) == len(request.ranks):
@@ -207,7 +215,7 @@ class ShardCollector:
         if gone and part:
             raise IncompleteCheckpoint(f"node {rank} has ended before it had sent its part")
         if gone or (part is None and overdue):
-            when = "before its end" if gone else f"within {CLAIM_LIMIT:.0f} s"
+            when = "before its end" if gone else f"within {ACKNOWLEDGE_LIMIT:.0f} s"
             raise IncompleteCheckpoint(f"node {rank} sent no shard of it {when}; {REMEDY}")
         return None
 
@@ -219,8 +227,3 @@ def _metadata(path: Path) -> dict[str, bytes]:
         with contextlib.suppress(OSError):
             found[file.relative_to(path).as_posix()] = file.read_bytes()
     return found
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

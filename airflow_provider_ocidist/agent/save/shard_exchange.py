@@ -81,7 +81,7 @@ class ShardExchange:
         self._write(_reply_name(request, rank), reply)
 
     def reply_of(self, rank: int, request: ShardRequest) -> ShardReply | None:
-        """Return a node's reply to a request; None before it has claimed it."""
+        """Return a node's reply to a request; None before it has acknowledged it."""
         return self._read(_reply_name(request, rank), ShardReply)
 
     def _write(self, name: str, value: RequestBoard | ShardReply) -> None:

@@ -6,15 +6,17 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
-from airflow_provider_ocidist.agent.save.entries import Signature, candidates, scan, signature
+from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
+from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates, scan, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
 from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import (
+    ABORT_WITHIN,
     FIRST_PAUSE,
     LONGEST_PAUSE,
     Movement,
@@ -28,7 +30,7 @@ from airflow_provider_ocidist.agent.save.shard_exchange import (
     ShardReply,
     ShardRequest,
 )
-from airflow_provider_ocidist.agent.save.shards import REMEDY, is_companion, is_shard
+from airflow_provider_ocidist.agent.save.shards import REMEDY, is_companion, is_of_a_process, is_shard
 from airflow_provider_ocidist.errors import Cause, OcidistError, StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
@@ -60,25 +62,31 @@ class ShardUploader:
         *,
         pattern: str | None = None,
         launch: int = 0,
+        on_arrived: Callable[[], object] = lambda: None,
     ) -> None:
         """`store`: the run directory; `pattern`: of the names of checkpoints, where the job has one.
 
-        `launch`: the number of this launch of the program, from 0.
+        `launch`: the number of this launch of the program, from 0. `on_arrived` is called when a part is in the store,
+        and the main node has not been informed.
         """
         self.folder = folder
         self.pattern = pattern
         self.store = store
         self._exchange = ShardExchange(store, launch)
+        self._launch = launch
         self.rank = rank
         self.main_rank = main_rank
         self.access = access
+        self._on_arrived = on_arrived
         self._own = OwnFiles(folder, pattern)
         self._seen: dict[Path, Signature] = {}
         self._changed_at: dict[Path, float] = {}
         self._has_shards = False
         self._unasked: set[Path] = set()
         """Entries of which this node has parts that the main node has not had since they were changed."""
-        self._claimed: set[int] = set()
+        self._warned: set[str] = set()
+        """Series of entries of which a warning has named files that are not sent."""
+        self._acknowledged: set[int] = set()
         self._answered: set[int] = set()
         self._tries = 0
         self._pause = FIRST_PAUSE
@@ -87,6 +95,7 @@ class ShardUploader:
         self._moment = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
         self._movement = Movement()
+        self._cancel = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
 
     def start(self) -> None:
@@ -106,6 +115,8 @@ class ShardUploader:
             return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = "shards of this node were still uploading when the time to save was over"
+            self._cancel.set()
+            self._thread.join(ABORT_WITHIN)
             return Undelivered(message, Cause.SERVICE)
         return None
 
@@ -134,7 +145,7 @@ class ShardUploader:
         return False
 
     def _serve_to_the_end(self) -> None:
-        peers = PeerLiveness(self.store, patient=self._is_patient)
+        peers = PeerLiveness(self.store, patient=self._is_patient, launch=self._launch)
         self._look_again_at, self._tries, self._pause = 0.0, 0, FIRST_PAUSE
         while self._has_shards and not peers.ended(self.main_rank):
             self._movement.further("")
@@ -150,15 +161,34 @@ class ShardUploader:
 
     def _look(self) -> None:
         """Record the entries, and when each last changed."""
-        found = {item.path: item.signature for item in candidates(self.folder, self.pattern)}
+        there = candidates(self.folder, self.pattern)
+        found = {item.path: item.signature for item in there}
         changed = [path for path in found if self._seen.get(path) != found[path]]
         self._changed_at |= dict.fromkeys(changed, time.monotonic())
         self._seen = found
-        with_parts = {path for path in changed if any(map(_is_part, self._own.names(path)))}
+        own = {path: self._own.names(path) for path in changed}
+        with_parts = {path for path in changed if any(map(_is_part, own[path]))}
         self._unasked = (self._unasked | with_parts) & found.keys()
         if with_parts:
             self._has_shards = True
             self._look_again_at = 0.0
+        for item in there:
+            if item.path in own and item.placed.series not in self._warned:
+                self._warn_of_what_is_not_sent(item, sorted(own[item.path]))
+
+    def _warn_of_what_is_not_sent(self, item: Candidate, names: Sequence[str]) -> None:
+        """Warn once of files that only this node has, by their names, and that no layout makes parts."""
+        own = next((name for name in (item.path.name, *names) if is_of_a_process(name)), None)
+        main = read_report(self.store, self.main_rank) if own else None
+        if main is not None and self.rank in (main.apart or ()):
+            self._warned.add(item.placed.series)
+            logger.warning(
+                "%s of %s is not published: it is on this node alone, and its name is that of no known layout in "
+                "parts; %s",
+                own,
+                item.path.name,
+                REMEDY,
+            )
 
     def _board(self) -> RequestBoard:
         may_be_asked = self._unasked or (self._has_shards and self._training_ended.is_set())
@@ -190,9 +220,9 @@ class ShardUploader:
         self._movement.further(str(path))
         if not any(_is_asked_for(name, request) for name in self._own.names(path)):
             return self._nothing(request)
-        if request.number not in self._claimed:
+        if request.number not in self._acknowledged:
             self._exchange.reply(request, self.rank, ShardReply())
-            self._claimed.add(request.number)
+            self._acknowledged.add(request.number)
         if not self._training_ended.is_set() and not self._is_at_rest(path, request):
             return None
         fault = self._fault(path, request)
@@ -234,7 +264,7 @@ class ShardUploader:
         return time.monotonic() - since >= (LOOK_INTERVAL if request.written else QUIET)
 
     def _nothing(self, request: ShardRequest) -> ShardReply | None:
-        if request.number in self._claimed:
+        if request.number in self._acknowledged:
             return ShardReply(fault=f"the program has deleted {request.name} there")
         if not request.everywhere:
             return ShardReply(files=())
@@ -249,7 +279,8 @@ class ShardUploader:
 
         before = signature(path)
         leave_out = self._left_out(path, request)
-        files = send_part(path, request.uri, leave_out=leave_out, access=self.access)
+        files = send_part(path, request.uri, leave_out=leave_out, cancel=self._cancel, access=self.access)
+        self._on_arrived()
         if signature(path) != before:
             raise StorageError(f"{path} changed while it was read", uri=str(path))
         logger.info("sent %d files of %s", len(files), request.name)

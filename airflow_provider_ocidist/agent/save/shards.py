@@ -25,6 +25,8 @@ FIRST = re.compile(r"mp_rank_0+(_0+)?(_model_states\.pt)?")
 show."""
 COMPANION = re.compile(r"rng_state_\d+\.pth|random_states_\d+\.pkl")
 """State of one process's random generators in a file of its own, as Hugging Face's Trainer and Accelerate write it."""
+PROCESS = re.compile(r"(?:^|[-_.])(?:rank|worker|proc|process|node)[-_]?[0-9]+(?![0-9])")
+"""Name of a file that one process of a program writes, in no layout that is known here."""
 ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)(\d+)(?=_)")
 REMEDY = (
     "let checkpoints.path be a folder that all nodes share, such as a mounted file system, "
@@ -45,6 +47,12 @@ def may_have_others(name: str) -> bool:
 def is_companion(name: str) -> bool:
     """Whether a file belongs to one process, and its checkpoint is usable without it."""
     return COMPANION.fullmatch(PurePosixPath(name).name) is not None
+
+
+def is_of_a_process(name: str) -> bool:
+    """Whether a file, or a folder above it, is named by a process, and is no part that nodes send."""
+    is_sent = is_shard(name) or is_companion(name)
+    return not is_sent and any(PROCESS.search(part) for part in PurePosixPath(name).parts)
 
 
 def needs_others(names: Collection[str], metadata: Mapping[str, bytes]) -> bool:

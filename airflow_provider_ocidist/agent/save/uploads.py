@@ -9,15 +9,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
-from airflow_provider_ocidist.agent.save.entries import is_unplaced
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
+from airflow_provider_ocidist.agent.save.entry_warnings import EntryWarnings
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
-from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
+from airflow_provider_ocidist.agent.save.newest_saves import NewestSaves
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
 from airflow_provider_ocidist.agent.save.publishing import Changed, Publisher, Whole
 from airflow_provider_ocidist.agent.save.saving import (
+    ABORT_WITHIN,
     FIRST_PAUSE,
     LONGEST_PAUSE,
     Movement,
@@ -66,6 +67,7 @@ class CheckpointUploader:
         access: OciAccess,
         *,
         on_published: Callable[[CheckpointRef], object],
+        on_arrived: Callable[[], object] = lambda: None,
         program: ProgramState | None = None,
         fence: Fence = LOWEST,
         shards: ShardCollector | None = None,
@@ -75,42 +77,27 @@ class CheckpointUploader:
     ) -> None:
         """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold.
 
-        `sharing`: the nodes that write to the same folder. `fetched`: the names of the entries that this attempt has
-        fetched to resume from. `restarts`: whether the program may be launched again in this folder.
+        `on_arrived` is called when all files of a checkpoint are in the store, and its manifest is not. `sharing`: the
+        nodes that write to the same folder. `fetched`: the names of the entries that this attempt has fetched to
+        resume from. `restarts`: whether the program may be launched again in this folder.
         """
         self.folder = folder
         self.checkpoints = checkpoints
         self.on_published = on_published
         self.program = program or ProgramState()
         self.shards = shards
-        self._far = (
-            FarWriters(shards.store, sharing, patient=self._is_patient) if shards and sharing else None
-        )
+        self._far = self._far_writers(sharing)
         self.error: Exception | None = None
         """Error of the last upload; None if it succeeded."""
-        # A relative folder is deleted with the node.
-        lasts = restarts or Path(checkpoints.path).is_absolute()
-        self.ledger = Ledger(folder, checkpoints.pattern) if lasts else None
-        if self.ledger:
-            # Before the program starts: it would resume from the newest name.
-            self.ledger.begin(fetched)
+        # Before the program starts: it would resume from the newest name.
+        self.ledger = _begun_ledger(folder, checkpoints, fetched, restarts=restarts)
         self._movement = Movement()
-        self.judge = Judge(
-            folder,
-            checkpoints.pattern,
-            announced=self._announced,
-            elsewhere=shards.may_be_elsewhere if shards else none_elsewhere,
-            far=self._far.doubt if self._far else lambda _: None,
-            begins=self._movement.further,
-            step=self._current_step,
+        self.judge = self._new_judge()
+        self._publisher = Publisher(
+            checkpoints, access, fence, loss_at=self.program.loss_at, shards=shards, arrived=on_arrived
         )
-        self._publisher = Publisher(checkpoints, access, fence, loss_at=self.program.loss_at, shards=shards)
         self._waiting: dict[Path, Whole] = {}
-        self._last_written_ns = 0
-        """Modification time of the newest complete entry, in ns."""
-        self._last_of_series: dict[str, tuple[int, int]] = {}
-        """Number and modification time of the newest complete save of each series."""
-        self._clock = WallClock()
+        self._newest_saves = NewestSaves()
         self._fenced = False
         """Whether a later attempt or launch saves to the same place."""
         self._lost: dict[Path, tuple[int, str]] = {}
@@ -119,9 +106,7 @@ class CheckpointUploader:
         """Count of published checkpoints."""
         self._newest = 0
         """Number of the newest published save."""
-        self._names: set[str] = set()
-        """Names of all entries of the folder at the last look, which looked at each of them."""
-        self._warned: set[object] = set()
+        self._warnings = EntryWarnings(folder, checkpoints.pattern)
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
         self._moment = self._end = Moment.RUNNING
@@ -129,6 +114,23 @@ class CheckpointUploader:
         self._program_ended = threading.Event()
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+
+    def _far_writers(self, sharing: Sequence[int]) -> FarWriters | None:
+        """Return what shows whether other nodes still write to the folder; None if none does."""
+        if not (self.shards and sharing):
+            return None
+        return FarWriters(self.shards.store, sharing, patient=self._is_patient)
+
+    def _new_judge(self) -> Judge:
+        return Judge(
+            self.folder,
+            self.checkpoints.pattern,
+            announced=self._announced,
+            elsewhere=self.shards.may_be_elsewhere if self.shards else none_elsewhere,
+            far=self._far.doubt if self._far else lambda _: None,
+            begins=self._movement.further,
+            step=self._current_step,
+        )
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -153,13 +155,16 @@ class CheckpointUploader:
         # A last error explains more than the timeout does.
         self._thread.join(LOOK_INTERVAL)
         if self.error:
-            return Undelivered(self._why(self.error), cause_of_failed_save(self.error))
+            undelivered = Undelivered(self._why(self.error), cause_of_failed_save(self.error))
+            self._abort()
+            return undelivered
         if self._thread.is_alive() and not deadline.is_over:
             return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = (
                 f"checkpoints were still uploading to {self.checkpoints.uri} after {deadline.limit:.0f} s"
             )
+            self._abort()
             return Undelivered(message, Cause.SERVICE)
         lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
         return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
@@ -170,6 +175,11 @@ class CheckpointUploader:
         An upload may have outlived `finish`. Returns when what was just being published is there.
         """
         self._publisher.abandon()
+
+    def _abort(self) -> None:
+        """Leave no upload open: the place bills for it, and nobody goes on with it."""
+        self._publisher.cancel()
+        self._thread.join(ABORT_WITHIN)
 
     def _stands_still(self) -> bool:
         return self._movement.still_for() > self._deadline.limit
@@ -210,11 +220,6 @@ class CheckpointUploader:
                 return
         self._publisher.keep_aside([verdict.item.path for verdict in reversed(unproved)], self._deadline)
 
-    def _stumbled(self, error: Exception) -> None:
-        if repr(error) not in self._warned:
-            self._warned.add(repr(error))
-            logger.error("unexpected error in the scan for checkpoints: it will be repeated", exc_info=error)
-
     def _look_and_upload(self) -> None:
         try:
             if self._training_ended.is_set() or not self._program_ended.is_set():
@@ -223,37 +228,31 @@ class CheckpointUploader:
                 self._upload()
         except Exception as error:
             # One odd entry must not stop the later uploads.
-            self._stumbled(error)
+            self._warnings.warn_of_error(error)
 
     def _look(self) -> list[Verdict]:
         """Queue what has become complete; return what is new and unproved."""
-        self._warn_of_names()
-        if self._clock.went_back():
-            # The clock was set back: later files get earlier stamps, and are newer all the same.
-            self._last_written_ns, self._last_of_series = 0, {}
+        self._warnings.warn_of_names()
+        self._newest_saves.begin_look()
         verdicts = self.judge.look(self._moment)
         self._movement.further("")
         for verdict in verdicts:
             if isinstance(verdict.found, Proof):
                 self._take(verdict, verdict.found)
             elif verdict.found.mixed and self._moment is Moment.RUNNING:
-                self._warn_of_mixture(verdict.item.path.name, verdict.found.why)
+                self._warnings.warn_of_mixture(verdict.item.path.name, verdict.found.why)
         return [verdict for verdict in verdicts if isinstance(verdict.found, Unproved)]
 
     def _take(self, verdict: Verdict, proof: Proof) -> None:
         item, begun = verdict.item, verdict.begun
         if self.ledger and not self._has_nodes_apart:
             self.ledger.add(item)
-        number, written_ns = self._last_of_series.get(item.placed.series, (0, 0))
-        if begun < number or item.signature.modified_ns < written_ns:
+        if self._newest_saves.is_behind(item, begun):
             logger.info("%s is not published: a newer checkpoint was complete before it", item.path.name)
             return
-        # What was written just before the clock was set back must not be newer than all that follows.
-        stamp_ns = self._clock.not_ahead(item.signature.modified_ns)
-        self._last_of_series[item.placed.series] = begun, stamp_ns
+        self._newest_saves.add(item, begun)
         # The newest goes to the end, also where the program has overwritten an entry that waits.
         self._waiting.pop(item.path, None)
-        self._last_written_ns = max(self._last_written_ns, stamp_ns)
         self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
@@ -312,6 +311,13 @@ class CheckpointUploader:
                 return False
             # The program has deleted or replaced it.
             del self._waiting[whole.item.path]
+        except Exception as error:
+            # One odd entry must not stop the other uploads. It may pass, as when no thread can be started just now.
+            logger.error("unexpected error in an upload", exc_info=error)
+            if self._moment is Moment.RUNNING:
+                self._failed(error)
+            else:
+                self._give_up(whole, error)
         return True
 
     def _succeeded(self, whole: Whole, reference: CheckpointRef) -> None:
@@ -328,7 +334,7 @@ class CheckpointUploader:
         self.on_published(reference)
 
     def _give_up(self, whole: Whole, error: Exception) -> None:
-        del self._waiting[whole.item.path]
+        self._waiting.pop(whole.item.path, None)
         # Unless the program has deleted it meanwhile, as one that keeps only the last.
         if whole.item.path.exists():
             is_half = isinstance(error, IncompleteCheckpoint)
@@ -350,26 +356,6 @@ class CheckpointUploader:
 
     # What is not published
 
-    def _warn_of_names(self) -> None:
-        try:
-            names = {path.name for path in self.folder.iterdir()}
-        except OSError:
-            return
-        new, self._names = names - self._names, names
-        for name in sorted(new):
-            if name not in self._warned and is_unplaced(name, self.checkpoints.pattern):
-                self._warned.add(name)
-                logger.warning(
-                    "%s in the checkpoint folder is not published: its name is not that of a checkpoint; "
-                    "set checkpoints.pattern to match it",
-                    name,
-                )
-
-    def _warn_of_mixture(self, name: str, why: str) -> None:
-        if ("mixed", name) not in self._warned:
-            self._warned.add(("mixed", name))
-            logger.warning("%s is not published yet: %s. Remedy: %s", name, why, remedy(name))
-
     def _not_published(self, verdict: Verdict) -> None:
         assert isinstance(verdict.found, Unproved)
         name, found = verdict.item.path.name, verdict.found
@@ -378,10 +364,26 @@ class CheckpointUploader:
             why = f"the checkpoint {name} is not whole and is not published: {found.why}"
         logger.warning("%s. Remedy: %s", why, remedy(name))
         # A partial one is no loss once a later one is complete.
-        if self._moment is Moment.EXITED and verdict.item.signature.modified_ns > self._last_written_ns:
+        if (
+            self._moment is Moment.EXITED
+            and verdict.item.signature.modified_ns > self._newest_saves.written_ns
+        ):
             self._lost[verdict.item.path] = (verdict.begun, why)
 
     def _forget_unproved(self) -> None:
         self._publisher.forget_unproved()
         if self.ledger:
             forget_aside(self.folder)
+
+
+def _begun_ledger(
+    folder: Path, checkpoints: Checkpoints, fetched: Collection[str], *, restarts: bool
+) -> Ledger | None:
+    """Return the record of which entries are whole; None where the folder does not outlive this launch."""
+    # A relative folder is deleted with the node.
+    lasts = restarts or Path(checkpoints.path).is_absolute()
+    if not lasts:
+        return None
+    ledger = Ledger(folder, checkpoints.pattern)
+    ledger.begin(fetched)
+    return ledger

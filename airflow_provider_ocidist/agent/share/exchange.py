@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from airflow_provider_ocidist.agent.share.patience import Patience
-from airflow_provider_ocidist.agent.share.peer import FAULTS, Announcement, NotThere, Peer
+from airflow_provider_ocidist.agent.share.peer import FAULTS, NotThere, Peer, SharingPlace
 from airflow_provider_ocidist.agent.share.server import PieceServer
-from airflow_provider_ocidist.agent.share.shelf import Held, Place, Shelf
+from airflow_provider_ocidist.agent.share.shelf import FilePlace, HeldPiece, Shelf
 from airflow_provider_ocidist.agent.share.turns import Piece, View, turn_of
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
@@ -113,19 +113,19 @@ class Exchange:
             self.shelf.drops(piece.id)
             raise
 
-    def has(self, piece: Piece, place: Place, offset: int, digest: str) -> None:
+    def has(self, piece: Piece, place: FilePlace, offset: int, digest: str) -> None:
         """Give a piece, which lies in a file of this machine, to all that ask."""
-        self.shelf.has(piece.id, Held(place=place, offset=offset, length=piece.length, digest=digest))
+        self.shelf.has(piece.id, HeldPiece(place=place, offset=offset, length=piece.length, digest=digest))
 
     # finding the others
 
     def _announce(self) -> None:
-        at = Announcement()
+        at = SharingPlace()
         address = self._address()
         if address:
             try:
                 self._server = PieceServer(address, self.shelf)
-                at = Announcement(address=address, port=self._server.port, token=self._server.token)
+                at = SharingPlace(address=address, port=self._server.port, token=self._server.token)
             except OSError as error:
                 logger.info("other nodes cannot read from this one at %s: %s", address, error)
         try:
@@ -148,7 +148,7 @@ class Exchange:
             names = {entry.name for entry in self._folder.list(f"{SHARING_FOLDER}/")}
             found = {rank_of(name) for name in names} & (self.others - self._peers.keys())
             for rank in sorted(rank for rank in found if rank is not None):
-                at = codec.read(Announcement, self._folder.read(sharing_of(rank)))
+                at = codec.read(SharingPlace, self._folder.read(sharing_of(rank)))
                 self._add(Peer(rank, at))
         except (OcidistError, OSError, ValueError, TypeError) as error:
             logger.debug("the other nodes cannot be found now: %s", error)

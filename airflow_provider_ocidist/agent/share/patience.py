@@ -21,7 +21,7 @@ class Patience:
 
     def __init__(self) -> None:
         self._running: dict[int, float] = {}
-        """When each read of this node began."""
+        """Start of each read of this node that runs."""
         self._number = 0
         self._latest: dict[int, float] = {}
         """Seconds of the latest read, by the number of bits of its length in bytes."""

@@ -32,7 +32,7 @@ class NotThere(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Announcement:
+class SharingPlace:
     """Where a node shares what it reads, in the run directory, which only the run's own can read."""
 
     address: str = ""
@@ -44,7 +44,7 @@ class Announcement:
 class Peer:
     """One other node: what it has, and whether it is worth asking."""
 
-    def __init__(self, rank: int, at: Announcement) -> None:
+    def __init__(self, rank: int, at: SharingPlace) -> None:
         self.rank = rank
         self.at = at
         self.is_gone = not at.address

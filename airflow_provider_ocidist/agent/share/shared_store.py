@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.share.exchange import Exchange
 from airflow_provider_ocidist.agent.share.peer import new_digest
-from airflow_provider_ocidist.agent.share.shelf import Place
+from airflow_provider_ocidist.agent.share.shelf import FilePlace
 from airflow_provider_ocidist.agent.share.turns import Piece
 from airflow_provider_ocidist.storage.stores.base import (
     Buffer,
@@ -57,7 +57,7 @@ class SharedStore(Store):
         download = self.store.download(entry, part_size)
         if download is None or not entry.etag or not entry.size:
             return download
-        return SharedDownload(self, download, entry, Place(self._place_of(entry.name)))
+        return SharedDownload(self, download, entry, FilePlace(self._place_of(entry.name)))
 
     def count(self, borrowed: int) -> None:
         with self._lock:
@@ -91,7 +91,7 @@ class SharedStore(Store):
 class SharedDownload(Download):
     """One file, of which this node reads its own pieces, and takes the others from the nodes that have them."""
 
-    def __init__(self, store: SharedStore, download: Download, entry: Entry, place: Place) -> None:
+    def __init__(self, store: SharedStore, download: Download, entry: Entry, place: FilePlace) -> None:
         self.part_size = download.part_size
         self.checksum = download.checksum
         self._store = store

@@ -30,7 +30,7 @@ class News(StrEnum):
     """The node reads nothing more, of any piece."""
 
 
-class Place:
+class FilePlace:
     """Where a file lies: its name changes as it is completed."""
 
     def __init__(self, final: Path) -> None:
@@ -50,10 +50,10 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class HeldPiece:
     """One piece on this node's disk."""
 
-    place: Place
+    place: FilePlace
     offset: int
     length: int
     digest: str
@@ -65,7 +65,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self._log: list[tuple[News, str]] = []
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldPiece] = {}
         self._changed = threading.Condition()
         self._is_closed = False
 
@@ -78,12 +78,12 @@ class Shelf:
     def rests(self) -> None:
         self._note(News.RESTS, "")
 
-    def has(self, piece: str, held: Held) -> None:
+    def has(self, piece: str, held: HeldPiece) -> None:
         if piece not in self._held:
             self._held[piece] = held
             self._note(News.HAS, piece)
 
-    def held(self, piece: str) -> Held | None:
+    def held(self, piece: str) -> HeldPiece | None:
         return self._held.get(piece)
 
     def news(self, since: int, timeout: float) -> Sequence[tuple[News, str]]:

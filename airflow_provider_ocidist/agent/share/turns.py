@@ -7,6 +7,9 @@ from collections.abc import Set as AbstractSet
 
 from airflow_provider_ocidist.backports import dataclass
 
+WORTH_SHARING = 16 << 20
+"""Fewest bytes that nodes share: less is there before they have found one another."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
@@ -31,7 +34,7 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class PieceSource:
     """Where a piece comes from; neither: this node reads it from the store."""
 
     ask: int | None = None
@@ -40,15 +43,15 @@ class Turn:
     """Rank of the node that reads it, or whose turn it is."""
 
 
-def turn_of(piece: Piece, rank: int, views: Mapping[int, View]) -> Turn:
+def turn_of(piece: Piece, rank: int, views: Mapping[int, View]) -> PieceSource:
     """Return from where a node takes a piece; `views`: the other nodes that can be reached, by rank."""
     holders = sorted(other for other, view in views.items() if piece.id in view.has)
     if holders:
-        return Turn(ask=holders[(piece.number + rank) % len(holders)])
+        return PieceSource(ask=holders[(piece.number + rank) % len(holders)])
     awaited = sorted(other for other, view in views.items() if view.is_awaited)
     readers = [other for other in awaited if piece.id in views[other].reads]
     if readers:
-        return Turn(wait_for=readers[0])
+        return PieceSource(wait_for=readers[0])
     members = sorted([rank, *awaited])
     owner = members[piece.number % len(members)]
-    return Turn() if owner == rank else Turn(wait_for=owner)
+    return PieceSource() if owner == rank else PieceSource(wait_for=owner)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from airflow_provider_ocidist.agent.join.peer_reports import SILENT_AFTER, Beats, read_reports
+from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_reports
+from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.model.report import Phase, Progress
 

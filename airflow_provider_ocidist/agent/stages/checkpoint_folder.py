@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Union
+from typing import TYPE_CHECKING, Union
 
-from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
+from airflow_provider_ocidist.agent.join.fencing import fence_checkpoints
 from airflow_provider_ocidist.agent.join.peer_reports import read_report
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.checkpoints import (
@@ -24,9 +25,16 @@ from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, Prog
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.train.interruptible import interruptible
 from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.model.amounts import names_text, size_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
 from airflow_provider_ocidist.model.report import NodeReport
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.agent.share.exchange import Exchange
+    from airflow_provider_ocidist.agent.share.shared_restore import SharedRestore
+
+logger = logging.getLogger("ocidist")
 
 Uploader = Union[CheckpointUploader, ShardUploader]
 
@@ -34,9 +42,11 @@ Uploader = Union[CheckpointUploader, ShardUploader]
 class CheckpointFolder:
     """The checkpoint folder of this node, which other nodes may share."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, exchange: Exchange | None = None) -> None:
+        """`exchange`: with the other nodes, until the first launch."""
         self.context = context
         self.settings = context.config.checkpoints
+        self._exchange = exchange
         self._folder: Path | None = None
         """Path of the folder, once the program is launched."""
         self._uploader: Uploader | None = None
@@ -46,6 +56,8 @@ class CheckpointFolder:
         """Whether this node was the main node of the last launch, with a folder that no other node shares."""
         self._before: Mapping[str, Stamps] | None = None
         """Entries that were there before the first launch; None before that is known."""
+        self.on_arrived: Callable[[], object] = lambda: None
+        """Function that is called when this node's files of a checkpoint are in the store, and its manifest is not."""
         self._fetched: set[str] = set()
         """Names of the entries that this attempt has fetched."""
 
@@ -127,7 +139,7 @@ class CheckpointFolder:
         folder = self.path(workspace)
         unusable = [path.name for path in sorted(folder.iterdir())] if folder.is_dir() else []
         why = (
-            f"say in checkpoints.pattern which of its names are checkpoints: {', '.join(unusable[:3])}"
+            f"say in checkpoints.pattern which of its names are checkpoints: {names_text(unusable)}"
             if unusable
             else "nothing lies there"
         )
@@ -148,25 +160,40 @@ class CheckpointFolder:
     def _restore(self, folder: Path, checkpoints: Checkpoints) -> None:
         context, config, heartbeat = self.context, self.context.config, self.context.heartbeat
         if context.rank == 0:
-            claim_checkpoints(config, context.access)
+            fence_checkpoints(config, context.access)
         launched_before = config.fence if heartbeat.launch else None
+        access, switch, shared = context.access, context.switch, self._shared()
         found = resume(
             folder,
             checkpoints,
-            context.access,
-            context.switch,
+            access,
+            switch,
             self._fetched,
             launched_before=launched_before,
+            through=shared,
         )
-        found = found or resume_after_clear(folder, config, context.access, context.switch, self._fetched)
+        found = found or resume_after_clear(folder, config, access, switch, self._fetched, through=shared)
         if found:
             heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
         else:
             heartbeat.update(starts_from="")
             # Not reported: it is another run's checkpoint.
-            start_from(folder, checkpoints, context.access, context.switch, self._fetched)
+            start_from(folder, checkpoints, access, switch, self._fetched, through=shared)
+        if shared and shared.borrowed:
+            logger.info("%s of the checkpoint came from other nodes", size_text(shared.borrowed))
         if config.nodes > 1 and checkpoints.uri:
             show_folder(folder, config.run_name, context.rank)
+
+    def _shared(self) -> SharedRestore | None:
+        """Return how this node reads a checkpoint together with the others, which only the first launch does."""
+        context, settings = self.context, self.settings
+        # A folder on a mount may be one for several nodes.
+        may_be_common = settings is not None and Path(settings.path).is_absolute()
+        if self._exchange is None or context.heartbeat.launch or may_be_common:
+            return None
+        from airflow_provider_ocidist.agent.share.shared_restore import SharedRestore
+
+        return SharedRestore(self._exchange, context.switch.event, number=len(context.config.inputs))
 
     def _shard_uploader(self, folder: Path, checkpoints: Checkpoints) -> ShardUploader:
         context = self.context
@@ -178,6 +205,7 @@ class CheckpointFolder:
             context.access,
             pattern=checkpoints.pattern,
             launch=context.heartbeat.launch,
+            on_arrived=self.on_arrived,
         )
 
     def _main_uploader(self, folder: Path, checkpoints: Checkpoints) -> CheckpointUploader:
@@ -196,6 +224,7 @@ class CheckpointFolder:
             folder,
             checkpoints,
             context.access,
+            on_arrived=self.on_arrived,
             fence=context.config.fence,
             program=ProgramState(step=lambda: meter.step, loss_at=meter.loss_at, announced=meter.announced),
             on_published=self._report_published,

@@ -14,10 +14,10 @@ from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.store_retries import with_retries
+from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries
 from airflow_provider_ocidist.agent.train.activity import Activity
 from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
-from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
+from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
@@ -84,10 +84,24 @@ class NodeContext:
             price=self.config.price,
             incarnation=int(self.environ.get(INCARNATION_VARIABLE, "0")),
         )
+        return open_heartbeat(self.config, self.access, report, self.switch)
+
+
+def open_heartbeat(
+    config: AgentConfig, access: OciAccess, report: NodeReport, switch: StopSwitch
+) -> Heartbeat:
+    """Return a node's heartbeat, not started; a service that does not answer now, or refuses, is asked again.
+
+    Raises AgentError when the run directory cannot be used.
+    """
+
+    def opened() -> Heartbeat:
         try:
-            return Heartbeat.open(self.config.run_dir, self.access, report, self.switch)
+            return Heartbeat.open(config.run_dir, access, report, switch)
         except OcidistError as error:
-            raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.CONFIG) from error
+            raise cannot_be_used("the run directory", error) from error
+
+    return with_retries(opened, config.limits.join_timeout, switch.event)
 
 
 def _home(environ: Mapping[str, str]) -> str | None:

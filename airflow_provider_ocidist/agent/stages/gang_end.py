@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -42,6 +43,8 @@ class GangEnd:
         self.context = context
         self.config = context.config
         self.heartbeat = context.heartbeat
+        self._agreeing = threading.Lock()
+        """Held by what decides whether this launch ends, or is followed by another."""
 
     def declare(self, stop: Stop) -> None:
         """End the run for a fault that this node has found; after a hang only this launch, where another is allowed."""
@@ -56,11 +59,23 @@ class GangEnd:
         self.context.switch.ask(replace(stop, message=message, restarts=asked))
 
     def admit(self, ranks: Sequence[int]) -> None:
-        """Have the training launched again with nodes that wait to take part, unless it ends anyway."""
-        has_ended = self._ended_before(self._others())
+        """Have the training launched again with nodes that wait to take part, unless it ends anyway.
+
+        A program may succeed in this moment. Its node reports that, and then looks whether this one admits; this one
+        reports that it does, and then looks whether a node has ended. So at least one of them finds the other.
+        """
+        with self._agreeing:
+            try:
+                if self.heartbeat.write(admits=True):
+                    self._admit(ranks)
+            finally:
+                self.heartbeat.update(admits=False, now=True)
+
+    def _admit(self, ranks: Sequence[int]) -> None:
+        others = self._others()
         # Looked at last: reading the others' reports may take a while.
         goes_on = self.context.switch.stop is None and self.heartbeat.report.phase is Phase.TRAINING
-        if has_ended or not goes_on:
+        if None in others or self._ended_before(others) or not goes_on:
             return
         before = self.heartbeat.report.restarts
         members = tuple(sorted({self.context.rank, *self.context.others, *ranks}))
@@ -81,11 +96,14 @@ class GangEnd:
             return ended
         if follows:
             self._await_first()
-        # The phase is written before the question: a node that fails from now on reads that this one has ended.
-        self.heartbeat.write(phase=Phase.SAVING)
-        request = self.heartbeat.read_stop_request()
-        if request and request.restarts:
-            self.heartbeat.heed(request)
+        with self._agreeing:
+            # The phase is written before the questions: a node that fails from now on reads that this one has ended.
+            is_written = self.heartbeat.write(phase=Phase.SAVING)
+            if self.config.min_nodes is not None and not self.context.is_main:
+                self._await_admission(is_written=is_written)
+            request = self.heartbeat.read_stop_request()
+            if request and request.restarts:
+                self.heartbeat.heed(request)
         stop = self.context.switch.stop
         return replace(ended, stop=stop) if stop and stop.restarts else ended
 
@@ -120,7 +138,7 @@ class GangEnd:
             hang=hang,
         )
         counts = self.heartbeat.ask_all_to_stop(request)
-        return counts.restarts_of(self.context.rank) if counts else ()
+        return counts.restarts_of(self.context.rank, self.heartbeat.launch) if counts else ()
 
     def _with_odd_ones(self, stop: Stop) -> Stop:
         """Return the reason with the ranks whose stacks differ from the others', if the training hung."""
@@ -138,9 +156,8 @@ class GangEnd:
             before = self._others()
             explanation = self._explanation()
             if explanation:
-                return outcome.consequence(
-                    failure, stop_in_words(explanation), explanation.restarts_of(self.context.rank)
-                )
+                restarts = explanation.restarts_of(self.context.rank, self.heartbeat.launch)
+                return outcome.consequence(failure, stop_in_words(explanation), restarts)
             silent = silent_nodes(before, self._others())
         result = outcome.failure(failure, silent)
         # A node that is silent will not come to another launch, unless another takes its place.
@@ -193,6 +210,24 @@ class GangEnd:
             ):
                 return f"node {report.rank} has ended already"
         return None
+
+    def _await_admission(self, *, is_written: bool) -> None:
+        """Wait while the main node admits late nodes, or until it is gone: it may ask for another launch."""
+        main, switch = self.context.main_rank, self.context.switch
+        liveness, deadline = (
+            PeerLiveness(self.heartbeat.store),
+            time.monotonic() + self.config.limits.join_timeout,
+        )
+        while switch.stop is None and not liveness.ended(main) and time.monotonic() < deadline:
+            is_written = is_written or self.heartbeat.write()
+            report = read_report(self.heartbeat.store, main)
+            if (
+                is_written
+                and report
+                and not (report.admits and len(report.restarts) == self.heartbeat.launch)
+            ):
+                return
+            switch.event.wait(0.25)
 
     def _await_first(self) -> None:
         """Wait until the first node's part of this launch has ended, or it is gone, or there is a reason to end."""

@@ -1,8 +1,9 @@
-"""Preparation: brings the program to this node, with the packages that its job adds; how inputs are shared."""
+"""Preparation: brings the program to this node, with the packages that its job adds; what nodes share."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.join.topology import await_address
@@ -27,16 +28,16 @@ def fetch_program(context: NodeContext) -> Workspace:
         lambda: code.fetch_code(config, context.environ, context.access, context.switch)
     )
     if context.rank == 0 and config.nodes > 1:
-        with code.fetch_errors("the run directory", context.folder):
-            code.announce(workspace.commit, context.heartbeat.store)
+        context.with_retries(lambda: _announce(context, workspace.commit))
     context.activity.enter()
     return _with_packages(context, workspace)
 
 
 def exchange_of(context: NodeContext) -> Exchange | None:
-    """Return this node's part in the exchange of inputs; None where there is nothing to share, or nobody."""
+    """Return this node's part in the exchange of inputs, and of the checkpoint; None: nothing to share, or nobody."""
     config, identity = context.config, context.identity
-    if not config.inputs or not config.share_inputs or config.nodes == 1:
+    reads = bool(config.inputs) or _may_restore(config)
+    if not reads or not config.share_inputs or config.nodes == 1:
         return None
     if context.heartbeat.report.incarnation:
         # The others have ended their servers before they trained: their programs may listen at the same ports by now.
@@ -52,15 +53,33 @@ def exchange_of(context: NodeContext) -> Exchange | None:
     return Exchange(context.rank, config.nodes, context.heartbeat.quick_store, address)
 
 
+def _may_restore(config: AgentConfig) -> bool:
+    """Whether there may be a checkpoint that each node reads into a folder of its own."""
+    checkpoints = config.checkpoints
+    if checkpoints is None or Path(checkpoints.path).is_absolute():
+        return False
+    is_first = config.attempt <= 1 and config.checkpoints_stem is None
+    return bool(checkpoints.start_from) or (checkpoints.uri is not None and not is_first)
+
+
 def _config(context: NodeContext) -> AgentConfig:
     """Return the settings; in the place of a lost node with the commit of the others: the branch may have moved."""
     config, source = context.config, context.config.program.source
     if not context.heartbeat.report.incarnation or source is None:
         return config
-    with code.fetch_errors("the run directory", context.folder):
-        commit = code.announced(context.heartbeat.store)
+    commit = context.with_retries(lambda: _announced(context))
     program = replace(config.program, source=at_commit(source, commit) if commit else source)
     return replace(config, program=program)
+
+
+def _announce(context: NodeContext, commit: str | None) -> None:
+    with code.fetch_errors("the run directory", context.folder):
+        code.announce(commit, context.heartbeat.store)
+
+
+def _announced(context: NodeContext) -> str | None:
+    with code.fetch_errors("the run directory", context.folder):
+        return code.announced(context.heartbeat.store)
 
 
 def _with_packages(context: NodeContext, workspace: Workspace) -> Workspace:

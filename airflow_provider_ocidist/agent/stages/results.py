@@ -43,10 +43,24 @@ class Results:
                 raise AgentError(undelivered.message, cause=undelivered.cause)
             if context.is_main:
                 self.checkpoints.require_checkpoint(workspace)
-        copied = outputs.copy_outputs(
-            self._copies(workspace), context.access, deadline=deadline, in_flight=self._in_flight
-        )
-        context.heartbeat.update(outputs=copied)
+        context.heartbeat.update(outputs=self._copied(workspace, deadline))
+
+    def _copied(self, workspace: Workspace, deadline: SaveDeadline) -> tuple[str, ...]:
+        context = self.context
+        with deadline.cancelling() as over:
+            try:
+                return outputs.copy_outputs(
+                    self._copies(workspace),
+                    context.access,
+                    over,
+                    deadline=deadline,
+                    in_flight=self._in_flight,
+                )
+            except AgentError:
+                if over.is_set():
+                    # The stop request is the reason, and no fault of this node.
+                    context.switch.check()
+                raise
 
     def save_after_failure(
         self, workspace: Workspace, uploader: Uploader | None, stop: Stop | None, *, is_last: bool

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from airflow_provider_ocidist.agent.join.heartbeat import load_stop_request
+from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.monitor.node_hours import seconds_in
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
-from airflow_provider_ocidist.model.report import NodeReport, StopRequest
-from airflow_provider_ocidist.model.work_dir import STOP_FILE, lost_report_of, report_of
+from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.work_dir import lost_report_of
 from airflow_provider_ocidist.storage.stores.base import Store
 
 
@@ -27,20 +29,17 @@ def _take_over(context: NodeContext) -> None:
             heartbeat.store.write(lost_report_of(before.rank, before.incarnation), before.to_json())
             # What the main node has found out of the others' folders holds on.
             heartbeat.update(predecessors=seconds_in([before]), apart=before.apart)
-        request = _stop_request(heartbeat.store)
-    if request is not None:
+        request = load_stop_request(heartbeat.store)
+    if request is not None and request.restarts:
+        # They may name the rank as lost: of the node before.
+        heartbeat.take_part(request.restarts)
+    elif request is not None:
         heartbeat.heed(request)
 
 
 def _report(store: Store, rank: int) -> NodeReport | None:
     try:
-        return NodeReport.from_json(store.read(report_of(rank)))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
-
-
-def _stop_request(store: Store) -> StopRequest | None:
-    try:
-        return StopRequest.from_json(store.read(STOP_FILE))
-    except FileNotFoundError:
+        return load_report(store, rank)
+    except (ValueError, TypeError):
+        # Half written as its node died.
         return None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+from airflow_provider_ocidist.launchers.exit_status import exit_status
+
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -32,5 +34,4 @@ def _reap_until_exit(agent: int) -> int:
     while True:
         pid, status = os.wait()
         if pid == agent:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+            return exit_status(os.waitstatus_to_exitcode(status))

@@ -6,15 +6,15 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from airflow_provider_ocidist.backends.fields import truth
-from airflow_provider_ocidist.backends.kubernetes.errors import kubernetes_errors
+from airflow_provider_ocidist.backends.kubernetes.errors import is_of_nobody, kubernetes_errors
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.errors import BackendError, Cause
 
@@ -29,10 +29,15 @@ URGENT_TIMEOUT = 2.0
 """Seconds for an answer to a cancel: a killed task has five in all."""
 RETRIES = 3
 """Most repetitions of a request; a cancel has none."""
-RETRIED = (429, 502, 503, 504)
-"""Statuses after which a request is sent again."""
+BUSY = 429
+"""Status of a request that the server has not begun, so that any may be sent again."""
+RETRIED = (BUSY, 502, 503, 504)
+"""Statuses after which a request that may be repeated is sent again."""
+EXPIRED = 410
+"""Status of a list that is too old to go on with its next page."""
 LONGEST_PAUSE = 8.0
 """Most seconds between two requests, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
+Found = TypeVar("Found")
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 """File with the namespace of the pod that this process runs in."""
 
@@ -70,12 +75,20 @@ class Api:
         return self._json("DELETE", path, {}, body)
 
     def list(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a list, page by page."""
-        for page in self.pages(path, **query):
-            yield from page.get("items") or ()
+        """Yield the objects of a list."""
+        for items in self.whole(path, lambda page: page.get("items") or (), **query):
+            yield from items
 
-    def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
-        """Yield the pages of a list."""
+    def whole(self, path: str, taken: Callable[[Mapping[str, Any]], Found], **query: Any) -> Sequence[Found]:
+        """Return what is taken of each page of a list; of a list that has expired meanwhile, of all in one piece."""
+        try:
+            return [taken(page) for page in self._pages(path, **query)]
+        except BackendError as error:
+            if error.status_code != EXPIRED:
+                raise
+        return [taken(page) for page in self._pages(path, **query, limit=None)]
+
+    def _pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         asked = {"limit": PAGE, **query}
         while True:
             page = self.get(path, **asked)
@@ -89,7 +102,7 @@ class Api:
         """Yield what has happened to the objects of a list since a version, as events of a watch; takes a second."""
         asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": CHANGES_WITHIN}
         content = self.text(path, **asked, allowWatchBookmarks="true", **query)
-        yield from (json.loads(line) for line in content.splitlines() if line)
+        yield from (_parsed(line, path) for line in content.splitlines() if line)
 
     def spec_fields(self, api: str, kind: str) -> frozenset[str]:
         """Return the fields that a kind's `spec` may have, as the server publishes them; `api`: as `/apis/group/v1`.
@@ -118,8 +131,7 @@ class Api:
         body: Any = None,
         content: str = "application/json",
     ) -> dict[str, Any]:
-        found = json.loads(self._send(method, path, query, body, content) or b"{}")
-        return dict(found)
+        return _parsed(self._send(method, path, query, body, content) or b"{}", path)
 
     def _send(self, method: str, path: str, query: Mapping[str, Any], body: Any, content: str) -> Any:
         with kubernetes_errors(f"{method} {path}"):
@@ -127,9 +139,9 @@ class Api:
             try:
                 return self._ask(client, method, path, query, body, content)
             except Exception as error:
-                if getattr(error, "status", None) != 401:
+                if not is_of_nobody(error):
                     raise
-            # Tokens of exec plugins and files expire; those that a kubeconfig has now may be newer.
+            # Tokens of exec plugins and files expire, and a plugin may have failed; those of now may be newer.
             with self._lock:
                 if self._client is client:
                     self._client = None
@@ -172,6 +184,17 @@ class Api:
         return _own_namespace(self._fields)
 
 
+def _parsed(content: bytes, path: str) -> dict[str, Any]:
+    """Return an object of an answer. Raises BackendError for what a proxy has sent instead, or cut off."""
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise BackendError(
+            f"GET {path}: the answer is not an API server's, or is cut off: a proxy may stand between",
+            retryable=True,
+        ) from error
+
+
 def _client_of(fields: ClusterFields, *, urgent: bool) -> Any:
     """Return a client with the credentials that a connection names, as Airflow's KubernetesHook chooses them."""
     from kubernetes import client
@@ -190,6 +213,15 @@ def _retries(total: int) -> Any:
     from urllib3 import Retry
 
     class Retries(Retry):
+        def is_retry(
+            self,
+            method: str,
+            status_code: int,
+            has_retry_after: bool = False,
+        ) -> bool:
+            refused = status_code == BUSY and bool(self.total)
+            return refused or super().is_retry(method, status_code, has_retry_after)
+
         def get_retry_after(self, response: Any) -> float | None:
             asked = super().get_retry_after(response)
             return None if asked is None else min(asked, LONGEST_PAUSE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends import run_dir_files
@@ -20,6 +21,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     NamesSecrets,
     OpensById,
     PreparesCancels,
+    ShowsWhatItCreated,
     Suspends,
 )
 from airflow_provider_ocidist.backends.fields import read_fields
@@ -28,12 +30,16 @@ from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_nodes import GangNodes, Look
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects
 from airflow_provider_ocidist.backends.kubernetes.gang_state import GangState
-from airflow_provider_ocidist.backends.kubernetes.objects import Obj
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj, asked_for
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
-from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
+from airflow_provider_ocidist.backends.kubernetes.plans import gang_request, make_plan
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
-from airflow_provider_ocidist.backends.kubernetes.pod_parts import has_company, was_restarted
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
+    container_has_begun,
+    has_company,
+    was_restarted,
+)
 from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
 from airflow_provider_ocidist.backends.kubernetes.refs import (
     config_in,
@@ -53,6 +59,7 @@ from airflow_provider_ocidist.model.run import (
     Ending,
     NodeStatus,
     Plan,
+    Request,
     RunKey,
     RunRecord,
     RunRef,
@@ -71,6 +78,7 @@ class KubernetesBackend(
     ListsGangs,
     ListsLiveGangs,
     NamesSecrets,
+    ShowsWhatItCreated,
     ChecksBeforehand,
     EndsLeftovers,
     Suspends,
@@ -226,6 +234,20 @@ class KubernetesBackend(
         written = {str(each["name"]): str(each["value"]) for each in plain if "value" in each}
         return secrets_of_nodes([written, self._objects.secret(namespace, name)])
 
+    def created(self, ref: RunRef) -> tuple[Request, ...]:
+        """Return the gang's object alone: the agent is the version's, and nobody is shown the values in the Secret."""
+        namespace, name = namespace_of(ref), name_of(ref)
+        obj = self._objects.get(namespace, name)
+        if obj is None:
+            raise RunNotFound(
+                f"{self.operator.kind} {name} is no longer in namespace {namespace}", status_code=404
+            )
+        return (Request(verb=f"Create{self.operator.kind}", body=asked_for(obj)),)
+
+    def planned(self, plan: Plan) -> tuple[Request, ...]:
+        request = gang_request(plan)
+        return (replace(request, body=asked_for(self._objects.fitted(request.body))),)
+
     # beforehand
 
     def preflight(self, job: TrainingJob) -> list[Finding]:
@@ -291,13 +313,16 @@ class KubernetesBackend(
         return self.operator.read(obj).state in (GangState.SUCCEEDED, GangState.FAILED)
 
     def end_leftovers(self, ref: RunRef) -> None:
-        """Delete a gang whose containers outlive its nodes, since its operator never counts it as ended."""
+        """Delete a gang that its operator does not count as ended: containers live on, or pods never began."""
         namespace, name = namespace_of(ref), name_of(ref)
         obj = self._objects.get(namespace, name)
         if obj is None:
             return
-        pods = self._objects.pods(namespace, name).values()
-        if self.operator.stays(obj) or any(has_company(pod, self.operator.container) for pod in pods):
+        pods, container = list(self._objects.pods(namespace, name).values()), self.operator.container
+        waits = len(pods) < ref.nodes or not all(container_has_begun(pod, container) for pod in pods)
+        # One that waits still, for an image or in a queue, would begin when nobody waits for it.
+        lives_on = any(has_company(pod, container) for pod in pods) or (waits and not self._is_over(obj))
+        if self.operator.stays(obj) or lives_on:
             log.info("%s: deleting what its nodes have left", ref.key.name)
             self._objects.delete(namespace, name)
 

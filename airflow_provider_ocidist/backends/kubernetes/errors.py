@@ -10,6 +10,8 @@ from typing import Any
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 
 ROLE = "docs/kubernetes.md has the Role"
+ANONYMOUS = "system:anonymous"
+"""Name of a user without credentials, as whom a client asks whose exec plugin has failed: it only logs that."""
 FOREIGN = ("kubernetes", "urllib3", "http", "ssl", "yaml")
 """Packages whose errors are mapped: the client, its HTTP library, the reader of a kubeconfig."""
 
@@ -75,6 +77,12 @@ def said_in(error: Any) -> tuple[str | None, str]:
         return None, _line(text) or str(error.reason)
 
 
+def is_of_nobody(error: Any) -> bool:
+    """Whether a request was refused since the server did not know whose it was: it had no credentials, or old ones."""
+    status = getattr(error, "status", None)
+    return status == 401 or (status == 403 and ANONYMOUS in said_in(error)[1])
+
+
 def _judged(status: int, reason: str | None, said: str) -> tuple[Cause, bool, str]:
     """Return cause, whether a later request may succeed, and one line for a person."""
     if status == 401:
@@ -82,6 +90,12 @@ def _judged(status: int, reason: str | None, said: str) -> tuple[Cause, bool, st
             Cause.CONFIG,
             False,
             f"the API server does not accept these credentials (expired token?): {said}",
+        )
+    if status == 403 and ANONYMOUS in said:
+        return (
+            Cause.CONFIG,
+            False,
+            f"no credentials were sent: see that the kubeconfig's exec plugin works here: {said}",
         )
     if status == 403 and "exceeded quota" in said:
         return Cause.QUOTA, True, said

@@ -11,7 +11,7 @@ PREEMPTED = "Preempted"
 """Reason of the event by which the scheduler names a preempted pod; the event outlives the pod."""
 
 
-def words_of(event: Obj) -> Obj:
+def fields_read(event: Obj) -> Obj:
     """Return what is read of an event."""
     wanted = ("type", "reason", "message", "lastTimestamp", "eventTime", "firstTimestamp")
     return {

@@ -12,15 +12,15 @@ from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.events import (
     PREEMPTED,
+    fields_read,
     sentences_by_pod,
     warnings_by_object,
-    words_of,
 )
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang
 from airflow_provider_ocidist.backends.kubernetes.kept_list import KeptList
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
-from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID
+from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID, gang_request
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import container_has_begun, essence
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
@@ -69,15 +69,18 @@ class GangObjects:
 
     def create(self, plan: Plan) -> Obj:
         """Create what a plan lists, and return the gang's object, or the one that this very attempt has already."""
-        (request,) = [each for each in plan.requests if each.verb not in (CONFIG_MAP, SECRET)]
         namespace = str(plan.compartment_id)
-        body = self._operator.fitted(request.body, self._served)
+        body = self.fitted(gang_request(plan).body)
         for each in _named(plan, CONFIG_MAP):
             self._share_agent(namespace, each.body["metadata"]["name"])
         made = self._create_own(plan.key, self._operator.collection(namespace), body)
         for each in _named(plan, SECRET):
             self._create_secret(plan.key, namespace, each.body, made)
         return made
+
+    def fitted(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a planned object in the words of the version that the cluster has. Raises BackendError."""
+        return self._operator.fitted(body, self._served)
 
     def _served(self) -> frozenset[str]:
         """Return the fields of the kind's `spec` that the API server takes; none where it does not publish them."""
@@ -219,7 +222,7 @@ class GangObjects:
             KeptList(
                 self._api, _pods_at(namespace), self._node_in, labelSelector=operator.pod_selector(gangs)
             ),
-            KeptList(self._api, _events_at(namespace), words_of, fieldSelector="type=Warning"),
+            KeptList(self._api, _events_at(namespace), fields_read, fieldSelector="type=Warning"),
         )
 
     def _gang_in(self, obj: Obj) -> tuple[str, Gang]:

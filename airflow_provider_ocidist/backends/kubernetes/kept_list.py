@@ -57,15 +57,18 @@ class KeptList(Generic[Kept]):
         return bool(self._version) and self._may_watch and self._clock() - self._listed_at < LIST_EVERY
 
     def _list(self) -> None:
-        found: dict[str, Kept] = {}
-        versions: list[str] = []
         listed_at = self._clock()
-        for page in self._api.pages(self._path, **self._selectors):
-            # That of the first page: what changes while the others are read is among the changes.
-            versions.append(str((page.get("metadata") or {}).get("resourceVersion") or ""))
-            for obj in page.get("items") or ():
-                self._note(found, obj)
-        self._found, self._version, self._listed_at = found, versions[0], listed_at
+        pages = self._api.whole(self._path, self._page, **self._selectors)
+        # The version is that of the first page: what changes while the others are read is among the changes.
+        self._found = {uid: kept for _, found in pages for uid, kept in found.items()}
+        self._version, self._listed_at = pages[0][0], listed_at
+
+    def _page(self, page: Obj) -> tuple[str, dict[str, Kept]]:
+        """Return the version of a page, and what is kept of its objects."""
+        found: dict[str, Kept] = {}
+        for obj in page.get("items") or ():
+            self._note(found, obj)
+        return str((page.get("metadata") or {}).get("resourceVersion") or ""), found
 
     def _note(self, found: dict[str, Kept], obj: Obj) -> None:
         uid, kept = str(obj["metadata"]["uid"]), self._kept(obj)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-KEYS = {
+LIST_KEYS = {
     "containers": "name",
     "initContainers": "name",
     "volumes": "name",
@@ -20,7 +20,7 @@ KEYS = {
     "resourceClaims": "name",
 }
 """Key that identifies an entry, for each list of named entries (`patchMergeKey` in Kubernetes' API types)."""
-WHOLE = {"volumes", "env", "volumeMounts", "volumeDevices", "ports", "hostAliases"}
+REPLACED_WHOLE = {"volumes", "env", "volumeMounts", "volumeDevices", "ports", "hostAliases"}
 """Lists of these whose entries replace one another: a volume has one source, a variable one value."""
 APPENDED = {"tolerations", "envFrom"}
 """Lists of alternatives, of which a node may need the entries of both sides."""
@@ -43,8 +43,8 @@ def _merged_value(name: str, old: Any, new: Any) -> Any:
     if isinstance(new, list | tuple) and isinstance(old, list | tuple):
         if name in APPENDED:
             return [*old, *(copy.deepcopy(item) for item in new if item not in old)]
-        if name in KEYS:
-            return _by_key(old, new, KEYS[name], whole=name in WHOLE)
+        if name in LIST_KEYS:
+            return _by_key(old, new, LIST_KEYS[name], whole=name in REPLACED_WHOLE)
     return [copy.deepcopy(item) for item in new] if isinstance(new, list | tuple) else copy.deepcopy(new)
 
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.model.job import Mount, TrainingJob, is_placeholder
+from airflow_provider_ocidist.model.job import PVC_SCHEME, Mount, TrainingJob, is_placeholder
 
-CLAIM = "pvc://"
-"""Beginning of a source in a PersistentVolumeClaim of the namespace: `pvc://claim/folder`."""
-NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+CLAIM_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 SOURCES = "pvc://claim/folder or 10.0.0.1:/export"
 
 
@@ -31,15 +29,15 @@ def volumes(mounts: Sequence[Mount]) -> tuple[list[dict[str, Any]], list[dict[st
 
 
 def _split(source: str) -> tuple[str, str]:
-    if source.startswith(CLAIM):
-        claim, _, folder = source.removeprefix(CLAIM).partition("/")
-        return CLAIM + claim, folder.strip("/")
+    if source.startswith(PVC_SCHEME):
+        claim, _, folder = source.removeprefix(PVC_SCHEME).partition("/")
+        return PVC_SCHEME + claim, folder.strip("/")
     return source, ""
 
 
 def _volume(source: str) -> dict[str, Any]:
-    if source.startswith(CLAIM):
-        return {"persistentVolumeClaim": {"claimName": source.removeprefix(CLAIM)}}
+    if source.startswith(PVC_SCHEME):
+        return {"persistentVolumeClaim": {"claimName": source.removeprefix(PVC_SCHEME)}}
     server, _, path = source.partition(":")
     return {"nfs": {"server": server, "path": path}}
 
@@ -54,9 +52,9 @@ def rules(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _source_problem(source: str) -> str | None:
-    if source.startswith(CLAIM):
-        claim = source.removeprefix(CLAIM).partition("/")[0]
-        return None if NAME.fullmatch(claim) else f"must name a claim, as {SOURCES}, not {source!r}"
+    if source.startswith(PVC_SCHEME):
+        claim = source.removeprefix(PVC_SCHEME).partition("/")[0]
+        return None if CLAIM_NAME.fullmatch(claim) else f"must name a claim, as {SOURCES}, not {source!r}"
     server, separator, path = source.partition(":")
     if separator and server and path.startswith("/") and not path.startswith("//"):
         return None

@@ -18,7 +18,7 @@ MANAGER = "app.kubernetes.io/managed-by"
 OURS = "ocidist"
 GANG, TASK, GENERATION, ATTEMPT = "ocidist/gang", "ocidist/task", "ocidist/generation", "ocidist/attempt"
 KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/request", "ocidist/run-dir"
-CHECKPOINTS, LEASE = "ocidist/checkpoints", "ocidist/lease"
+CHECKPOINTS_LABEL, LEASE = "ocidist/checkpoints", "ocidist/lease"
 RESERVED = "ocidist/"
 """Prefix of the labels and annotations that ocidist sets; a person's may not have it."""
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -65,7 +65,7 @@ def annotations_of(
     key: RunKey, run_dir: str, checkpoints: str | None = None, lease: float | None = None
 ) -> dict[str, str]:
     """Return what says whose gang an object is, where its nodes meet, and what they do without a renewal."""
-    optional = {CHECKPOINTS: checkpoints, LEASE: f"{lease:g}" if lease else None}
+    optional = {CHECKPOINTS_LABEL: checkpoints, LEASE: f"{lease:g}" if lease else None}
     return {
         KEY: key_text(key),
         TOKEN: key.token("gang"),

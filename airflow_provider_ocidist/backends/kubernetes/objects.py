@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_ocidist.backends.as_created import bare
+
 Obj = Mapping[str, Any]
+OF_OTHERS = ("suspend", "managedBy")
+"""Fields that a queue, a person or the server's defaults set in the object of a gang that exists."""
 
 
 def true_conditions(obj: Obj) -> dict[str, Obj]:
@@ -21,6 +25,16 @@ def sentence(condition: Obj) -> str:
 
 def reason_and_message(found: Obj) -> str:
     return ": ".join(filter(None, [str(found.get("reason") or ""), str(found.get("message") or "")]))
+
+
+def asked_for(obj: Obj) -> dict[str, Any]:
+    """Return what of an object, planned or made, its creator has asked for."""
+    metadata = picked(obj["metadata"], ("name", "namespace", "labels", "annotations"))
+    return {
+        **picked(obj, ("apiVersion", "kind")),
+        "metadata": metadata,
+        "spec": bare(obj.get("spec") or {}, OF_OTHERS),
+    }
 
 
 def picked(values: Obj, wanted: Sequence[str]) -> dict[str, Any]:

@@ -87,6 +87,12 @@ def make_plan(
     )
 
 
+def gang_request(plan: Plan) -> Request:
+    """Return the request for a gang's object, beside which the plan has what its pods mount and read."""
+    (request,) = [each for each in plan.requests if each.verb not in (CONFIG_MAP, SECRET)]
+    return request
+
+
 def _asked_for(options: PodOptions, namespace: str) -> dict[str, str]:
     asked: dict[str, Any] = {
         "namespace": namespace,
@@ -114,7 +120,7 @@ def _why(options: PodOptions, config: AgentConfig) -> str:
     oldest = "{}.{}".format(*OLDEST_PYTHON)
     start = (
         f"a ConfigMap brings the agent into any image with Python {oldest}; no pod is started again, a retry makes "
-        "the gang anew"
+        "the gang again"
         if config.reports
         else "the image's own start"
     )

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.log_lines import last_time, lines_of, since_time
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.model.amounts import size_text
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.work_dir.parallel import PARALLEL, in_parallel
 
@@ -33,7 +34,7 @@ READS_PER_S, MOST_AT_ONCE = 10.0, 100.0
 """Logs that are read of more pods than that: per second, and at most per look."""
 READS_AT_A_TIME = 8
 """Logs that are read side by side where many gangs wait in one process."""
-UNREADABLE = (400, 404)
+UNREADABLE_STATUSES = (400, 404)
 """Statuses for the log of a container that has not started, and of a pod that is deleted."""
 
 
@@ -96,7 +97,10 @@ def in_turn(
     turns: Turns,
     most: int,
 ) -> list[LogPart]:
-    """Return the lines of gangs since these Unix times by rank, of the nodes whose turn it is. Raises BackendError.
+    """Return the lines of gangs since these Unix times by rank, of the nodes whose turn it is.
+
+    A machine that is lost takes only the logs of its own pods along: those are for a later look. Raises BackendError
+    where no log can be read.
 
     `read_node`: reads the log of a node since a Unix time, about so many bytes of it. `most`: about how many lines of
     all are wanted.
@@ -105,8 +109,21 @@ def in_turn(
     turn = turns.of([(ref.job_id, rank) for ref, rank, _ in nodes], gangs=len(gangs))
     limit = _bytes_of(most, len(turn))
     due = [node for node in nodes if (node[0].job_id, node[1]) in turn]
-    read_now = in_parallel(lambda node: read_node(*node, limit), due, _at_a_time(len(gangs)))
-    found = {(ref.job_id, rank): lines for (ref, rank, _), lines in zip(due, read_now, strict=True)}
+
+    def read_one(node: tuple[RunRef, int, float]) -> PodLines | BackendError:
+        try:
+            return read_node(*node, limit)
+        except BackendError as error:
+            return error
+
+    read_now = in_parallel(read_one, due, _at_a_time(len(gangs)))
+    failed = [each for each in read_now if isinstance(each, BackendError)]
+    if failed and len(failed) == len(due):
+        raise failed[0]
+    found = {
+        (ref.job_id, rank): PodLines.later(since) if isinstance(lines, BackendError) else lines
+        for (ref, rank, since), lines in zip(due, read_now, strict=True)
+    }
     return [
         _part_of(
             (rank, found.get((ref.job_id, rank), PodLines.later(since[rank]))) for rank in range(ref.nodes)
@@ -141,7 +158,7 @@ def read(api: Api, wanted: PodLog, limit: int) -> PodLines:
         # The next part would begin at the same second, and so be the same.
         if limit >= MOST_BYTES:
             log.warning(
-                "%s has written more than %d MB in a second: the rest is left out", wanted.pod, limit >> 20
+                "%s has written more than %s in a second: the rest is left out", wanted.pod, size_text(limit)
             )
             return PodLines(lines, int(wanted.since) + 1.0)
         limit = min(WIDER * limit, MOST_BYTES)
@@ -167,7 +184,7 @@ def _content(api: Api, wanted: PodLog, limit: int) -> bytes:
             previous="true" if wanted.previous else None,
         )
     except BackendError as error:
-        if error.status_code in UNREADABLE:
+        if error.status_code in UNREADABLE_STATUSES:
             return b""
         raise
 

@@ -27,7 +27,7 @@ def ref_of(kind: str, operator: Operator, key: RunKey, obj: Obj, now: float) -> 
         run_ids=tuple(operator.node_name(metadata["name"], rank, topology) for rank in range(nodes)),
         run_dir=said[names.RUN_DIR],
         submitted_at=unix_time(metadata.get("creationTimestamp")) or now,
-        checkpoints_uri=said.get(names.CHECKPOINTS),
+        checkpoints_uri=said.get(names.CHECKPOINTS_LABEL),
         compartment_id=metadata["namespace"],
         has_own_log=True,
         topology=topology,

@@ -89,7 +89,7 @@ QUANTITY = re.compile(r"\+?(\d+(\.\d*)?|\.\d+)([numk]|Ki|[MGTPE]i?|[eE][-+]?\d+)
 """Pattern of a quantity (Kubernetes' documentation, Quantity); none is below 0."""
 LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LISTS = ("containers", "imagePullSecrets", "initContainers", "tolerations", "volumes")
 LISTS_IN_CONTAINER = ("args", "command", "env", "envFrom", "ports", "volumeMounts")
 OURS_IN_CONTAINER = {
@@ -157,7 +157,7 @@ def is_label_value(value: str) -> bool:
 
 def _secrets(job: TrainingJob) -> Iterator[Problem]:
     for name in _options(job).secrets:
-        if not VARIABLE.fullmatch(name) and not is_placeholder(name):
+        if not VARIABLE_NAME.fullmatch(name) and not is_placeholder(name):
             yield Problem(f"backend.secrets.{name}", "is not a valid name for an environment variable")
         if name in {**job.env, **job.main_env, **job.worker_env}:
             yield Problem(

@@ -51,7 +51,11 @@ POD_REASONS = {
 """Reasons of a failed pod, beside those that begin with OutOf."""
 WAITS_FOR_MASTER = "init-pytorch"
 """Container by which the training operator holds a Worker back; it gives up after 200 s (100 looks, 2 s apart)."""
+REFUSED = re.compile(r"is forbidden: .*(violates PodSecurity|usage per (Pod|Container) is)")
+"""Text of what a namespace refuses each time: pods beyond its level of PodSecurity, or beyond its LimitRange."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
+FORBIDDEN = ("is forbidden: ", "denied the request")
+"""Texts of events of what a cluster does not allow now."""
 ENDED_AFTER_SUCCESS = "the operator has ended it, since the gang had succeeded"
 ENDED_AFTER_FAILURE = "the operator has ended the gang"
 
@@ -134,7 +138,10 @@ def _without_pod(
     if gang.state in (GangState.NEW, GangState.SUSPENDED, GangState.ACTIVE) and not done:
         if report is not None:
             return _Found(NodeState.FAILED, *(lost or ("its pod was deleted", Cause.NODE)))
-        cause = _cause_of_events(events) or gang.awaits
+        refusal = next((text for text in events if REFUSED.search(text)), None)
+        if refusal is not None:
+            return _Found(NodeState.FAILED, f"its pod cannot be created: {refusal}", Cause.CONFIG)
+        cause = _why_it_waits(gang, events)
         return _Found(NodeState.PENDING, "; ".join([*filter(None, [gang.details]), *events]) or None, cause)
     if done and report is not None:
         state = NodeState.SUCCEEDED if report.exit_code == 0 and report.cause is None else NodeState.FAILED
@@ -310,8 +317,14 @@ def _is_final(fault: Obj, said: Sequence[str], started: float | None, now: float
     return refused or (started is not None and now - started > IMAGE_PATIENCE)
 
 
-def _cause_of_events(events: Sequence[str]) -> Cause | None:
-    return Cause.QUOTA if any("exceeded quota" in text for text in events) else None
+def _why_it_waits(gang: Gang, events: Sequence[str]) -> Cause | None:
+    if any("exceeded quota" in text for text in events):
+        return Cause.QUOTA
+    if gang.awaits is not None:
+        # No pod is asked for while it is suspended: what was forbidden before is no reason now.
+        return gang.awaits
+    # A service account, a right or a policy's approval may still come.
+    return Cause.CONFIG if any(sign in text for text in events for sign in FORBIDDEN) else None
 
 
 def has_vanished(node: NodeStatus, pod: Obj | None) -> bool:

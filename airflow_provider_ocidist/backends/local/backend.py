@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogPart
-from airflow_provider_ocidist.backends.bundle import agent_bundle
+from airflow_provider_ocidist.backends.bundle import agent_bundle, code_errors
 from airflow_provider_ocidist.backends.capabilities import NamesSecrets, ReplacesNodes
 from airflow_provider_ocidist.backends.local import log_lines, node, processes
 from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
 from airflow_provider_ocidist.backends.local.processes import NodeProcess
 from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -104,6 +104,10 @@ class Local(ReplacesNodes, NamesSecrets, WorkDirBackend[Mapping[str, list[NodeSt
                 now = _with_one(now, failure)
             node.write(Path(ref.run_dir, LOCAL, GANG), now.to_json())
         return now
+
+    def end_nodes(self, ref: RunRef, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            _process(ref, rank).cancel(KILL_AFTER)
 
     # look
 
@@ -190,10 +194,8 @@ def _states(ref: RunRef) -> list[NodeStatus]:
 
 
 def _bundle(plan: Plan) -> bytes:
-    try:
+    with code_errors(plan.code):
         return agent_bundle(plan.code)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise BackendError(f"the code cannot be read: {error}", cause=Cause.CONFIG) from error
 
 
 def _archive(bundle: bytes) -> zipfile.ZipFile:

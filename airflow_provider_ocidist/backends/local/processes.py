@@ -21,7 +21,7 @@ from airflow_provider_ocidist.backends.local import node
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import NodeState
 
-CANCELED = "canceled"
+CANCELED_FILE = "canceled"
 """File that marks a cancel; its time is that of the first."""
 START_TIMEOUT = 60.0
 """Seconds within which a process must have started."""
@@ -95,7 +95,7 @@ class NodeProcess:
             ended = read(self.folder / node.ENDED)
         if ended is not None:
             return at | self._ended(ended)
-        canceled = (self.folder / CANCELED).exists()
+        canceled = (self.folder / CANCELED_FILE).exists()
         if elsewhere:
             return at | {"state": NodeState.UNKNOWN, "details": self._out_of_sight(started["machine"])}
         if lives:
@@ -104,7 +104,7 @@ class NodeProcess:
         return at | gone | {"details": "its process is gone"}
 
     def _ended(self, ended: Mapping[str, Any]) -> dict[str, Any]:
-        code, canceled = ended["exit_code"], (self.folder / CANCELED).exists()
+        code, canceled = ended["exit_code"], (self.folder / CANCELED_FILE).exists()
         state = NodeState.SUCCEEDED if code == 0 else NodeState.CANCELED if canceled else NodeState.FAILED
         found = {"state": state, "details": f"exit code {code}", "finished_at": ended["at"]}
         if "error" not in ended:
@@ -142,7 +142,7 @@ class NodeProcess:
         """Ask it to end; kill all of its processes when it was first asked to more than `grace` seconds ago."""
         if self.started is None:
             return
-        mark = self.folder / CANCELED
+        mark = self.folder / CANCELED_FILE
         mark.touch(exist_ok=True)
         late = time.time() - mark.stat().st_mtime > grace
         self._signal(signal.SIGKILL if late else signal.SIGTERM)

@@ -26,7 +26,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     SpansRegions,
 )
 from airflow_provider_ocidist.backends.fields import read_fields
-from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
 from airflow_provider_ocidist.backends.oci_data_science.gang_logs import log_parts
@@ -34,7 +34,7 @@ from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LINES, LogSearches
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, make_plan
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_TASK, make_plan
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
     key_of_job,
     record_of_job,
@@ -209,13 +209,18 @@ class OciDataScience(
     def open(self, resource_id: str) -> RunRecord:
         job = self._job(self._job_id_of(resource_id))
         ref = ref_of(job, key_of_job(job))
-        return record_of_job(job, with_listed(ref, self._runs(ref.job_id, ref.compartment_id)))
+        return record_of_job(job, with_listed(ref, self._runs_of_job(ref)))
 
     def current(self, ref: RunRef) -> RunRef:
-        return with_listed(ref, self._runs(ref.job_id, ref.compartment_id), ref)
+        return with_listed(ref, self._runs_of_job(ref), ref)
 
     def replace_nodes(self, ref: RunRef, failures: Sequence[Restart]) -> RunRef:
         return Replacements(lambda: self._client).make(ref, failures)
+
+    def end_nodes(self, ref: RunRef, ranks: Sequence[int]) -> None:
+        refused = self._cancels.cancel_runs(ref.run_ids[rank] for rank in ranks)
+        if refused:
+            raise next(iter(refused.values()))
 
     def secrets_of(self, ref: RunRef) -> set[str]:
         job = self._job(ref.job_id)
@@ -249,12 +254,8 @@ class OciDataScience(
         with oci_errors("reading the job"):
             return self._client.get_job(job_id).data
 
-    def _runs(self, job_id: str, compartment_id: str | None) -> list[Any]:
-        with oci_errors("listing the job runs"):
-            runs = list(pages(self._client.list_job_runs, compartment_id, job_id=job_id))
-        return [
-            run for run in runs if TAG_RUN in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"
-        ]
+    def _runs_of_job(self, ref: RunRef) -> list[Any]:
+        return list_runs(lambda: self._client, ref.compartment_id, job_id=ref.job_id)
 
     # status
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN
+from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 PAGE = 100
 """Most resources on one page of a list."""
@@ -18,3 +21,10 @@ def pages(call: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         page = answer.headers.get("opc-next-page")
         if not page:
             return
+
+
+def list_runs(client: Callable[[], Any], compartment_id: str | None, **filters: str) -> list[Any]:
+    """Return the job runs of gangs that the service has not deleted. Raises BackendError."""
+    with oci_errors("listing the job runs"):
+        runs = list(pages(client().list_job_runs, compartment_id, **filters))
+    return [run for run in runs if TAG_RUN in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"]

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 
 log = logging.getLogger(__name__)
 
-CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
+CANCEL_REQUEST = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Cancels:
 
         Returns False where that could not be written.
         """
-        request = StopRequest(cause=ending.cause, message=ending.message) if ending else CANCELED
+        request = StopRequest(cause=ending.cause, message=ending.message) if ending else CANCEL_REQUEST
         return self._directories.request_stop(key, run_dir, request)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, pages
 from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_in_tags
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
@@ -24,7 +24,7 @@ from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs, by_a
 from airflow_provider_ocidist.errors import BackendError, RunNotFound
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
-from airflow_provider_ocidist.model.work_dir import ATTEMPTS
+from airflow_provider_ocidist.model.work_dir import ATTEMPTS_FOLDER
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
@@ -67,7 +67,9 @@ class Gangs(RecordedGangs):
 
     def live(self, keys: Sequence[RunKey], compartment_id: str) -> list[RunRef]:
         """Return the gangs of these tasks that have a node which lives, recorded or not; by lists of what lives."""
-        lists = in_parallel(lambda state: self._list_runs(compartment_id, lifecycle_state=state), LIVE)
+        lists = in_parallel(
+            lambda state: list_runs(self._client, compartment_id, lifecycle_state=state), LIVE
+        )
         of = {key.task_digest: key for key in keys}
         jobs = {
             str(run.job_id): of[digest]
@@ -125,7 +127,7 @@ class Gangs(RecordedGangs):
     ) -> RunRef | None:
         """Return the gang of a job unless it is gone; `known`: what was recorded of it, since lists may lag."""
         job, runs = both(
-            lambda: self._job_or_none(job_id), lambda: self._list_runs(compartment_id, job_id=job_id)
+            lambda: self._job_or_none(job_id), lambda: list_runs(self._client, compartment_id, job_id=job_id)
         )
         of = key_in_tags(job, key) if job is not None else None
         if of is None:
@@ -145,13 +147,6 @@ class Gangs(RecordedGangs):
                 return self._client().get_job_run(run_id).data
         except RunNotFound:
             return None
-
-    def _list_runs(self, compartment_id: str, **filters: str) -> list[Any]:
-        with oci_errors("listing the job runs"):
-            runs = list(pages(self._client().list_job_runs, compartment_id, **filters))
-        return [
-            run for run in runs if TAG_RUN in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"
-        ]
 
     # create
 
@@ -263,7 +258,8 @@ class Gangs(RecordedGangs):
         """End what exists of a gang that cannot be completed; return the runs that live on, with their states."""
         self.leave_stop_request(ref.run_dir, ref.key)
         cleanup = Cleanup(
-            self._client(), lambda: _by_number(self._list_runs(str(ref.compartment_id), job_id=ref.job_id))
+            self._client(),
+            lambda: _by_number(list_runs(self._client, str(ref.compartment_id), job_id=ref.job_id)),
         )
         # A killed task has five seconds.
         stopped = stop is not None and stop.is_set()
@@ -320,7 +316,7 @@ def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
         f"an earlier attempt of this task may still be running, {what} in compartment {place.compartment_id}"
         f"{f' of {place.region}' if place.region else ''}, and cannot be seen with this connection: {error}; "
         "see that it has ended (ocidist cancel with a connection that may see it, or the console), then remove "
-        f"the records of attempt {attempt.key.attempt} below {work_dir_of(place.run_dir)}/{ATTEMPTS}/"
+        f"the records of attempt {attempt.key.attempt} below {work_dir_of(place.run_dir)}/{ATTEMPTS_FOLDER}/"
         f"{attempt.key.task_digest}/",
         status_code=error.status_code,
         retryable=True,

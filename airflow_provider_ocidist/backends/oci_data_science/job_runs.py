@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.run import NodeStatus, RunRef
 
 
-class JobRuns(Topology):
+class JobRunsTopology(Topology):
     """One job, a run for each node; rank 0 is the main run."""
 
     kind = "job_runs"
@@ -91,4 +91,4 @@ def _node(rank: int, run_id: str, run: Any | None, report: NodeReport | None) ->
     )
 
 
-JOB_RUNS = JobRuns()
+JOB_RUNS = JobRunsTopology()

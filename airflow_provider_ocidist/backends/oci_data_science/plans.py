@@ -33,15 +33,17 @@ from airflow_provider_ocidist.storage.locations import join
 
 MAX_ENVIRONMENT = 20_000
 """Most characters of all environment variables together (Oracle's documentation, jobs-env-vars)."""
-TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN, TAG_INCARNATION = (
+TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN, TAG_INCARNATION, TAG_GROWTH = (
     "ocidist-task",
     "ocidist-generation",
     "ocidist-attempt",
     "ocidist-rank",
     "ocidist-incarnation",
+    "ocidist-growth",
 )
-"""Tags of a gang's resources. The last but one numbers its job runs: by the rank of the only node, or of the first. The
-last one is there where a run takes the place of others of its number: how many of them were lost."""
+"""Tags of a gang's resources. `TAG_RUN` numbers its job runs: by the rank of the only node, or of the first. The last
+two are there where a run takes the place of others of its number: how many were lost, and that the gang had gone on
+with fewer nodes by then, which no budget is charged for."""
 JOB_ID = "<id of CreateJob>"
 """Placeholder in a plan for the one value that only the service can give."""
 NO_SUBNET = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.node_config import expectations, key_in
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_INCARNATION, TAG_RUN
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_GROWTH, TAG_INCARNATION, TAG_RUN
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
 from airflow_provider_ocidist.errors import Cause, RunNotFound
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -81,10 +81,17 @@ def with_listed(ref: RunRef, runs: Sequence[Any], known: RunRef | None = None) -
         if incarnation >= found.get(number, (0, ""))[0]:
             found[number] = incarnation, str(run.id)
     replaced = known.replaced if known else ()
+    grown = {
+        (int(run.freeform_tags[TAG_RUN]), _incarnation(run))
+        for run in runs
+        if TAG_GROWTH in run.freeform_tags
+    }
     missing = [
-        Restart(cause=Cause.NODE, message=UNRECORDED, rank=number)
+        Restart(
+            cause=Cause.CAPACITY if (number, each) in grown else Cause.NODE, message=UNRECORDED, rank=number
+        )
         for number, (incarnation, _) in sorted(found.items())
-        for _ in range(incarnation - sum(each.rank == number for each in replaced))
+        for each in range(sum(one.rank == number for one in replaced) + 1, incarnation + 1)
     ]
     superseded = [run for run in runs if _incarnation(run) < found[int(run.freeform_tags[TAG_RUN])][0]]
     seconds = sum(map(seconds_of, superseded)) if missing or known is None else known.lost_seconds

@@ -8,8 +8,9 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.created import run_request
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_INCARNATION
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_GROWTH, TAG_INCARNATION
 from airflow_provider_ocidist.backends.oci_data_science.refs import seconds_of
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
@@ -34,7 +35,7 @@ class Replacements:
         incarnation = ref.incarnation(rank) + 1
         with oci_errors(f"reading the job run of node {rank}, which is lost"):
             lost = client.get_job_run(ref.run_ids[rank]).data
-        body = _body(client.base_client.sanitize_for_serialization(lost), ref, rank, incarnation)
+        body = _body(client.base_client.sanitize_for_serialization(lost), ref, rank, failure.cause)
         token = ref.key.token("run", ref.job_id, rank, incarnation)
         with oci_errors(f"creating the job run in the place of {body['displayName']}"):
             made = client.create_job_run(body, opc_retry_token=token).data
@@ -47,16 +48,20 @@ class Replacements:
         )
 
 
-def _body(lost: Any, ref: RunRef, rank: int, incarnation: int) -> dict[str, Any]:
+def _body(lost: Any, ref: RunRef, rank: int, cause: Cause) -> dict[str, Any]:
     """Return the request for a run in the place of another, from the service's answer about that."""
+    incarnation = ref.incarnation(rank) + 1
+    # Of the cause only what every process sees alike: a token stands for one request.
+    growth = {TAG_GROWTH: "true"} if cause is Cause.CAPACITY else {}
     asked = run_request(lost).body
     body = dict(with_main_run(asked, ref.run_ids[0])) if rank else dict(asked)
     details = body["jobConfigurationOverrideDetails"]
     variables = {**details["environmentVariables"], INCARNATION_VARIABLE: str(incarnation)}
+    tags = {name: value for name, value in body["freeformTags"].items() if name != TAG_GROWTH}
     return {
         **body,
         "jobId": ref.job_id,
         "displayName": f"{ref.key.name}-{rank}.{incarnation}",
-        "freeformTags": {**body["freeformTags"], TAG_INCARNATION: str(incarnation)},
+        "freeformTags": {**tags, TAG_INCARNATION: str(incarnation), **growth},
         "jobConfigurationOverrideDetails": {**details, "environmentVariables": variables},
     }

@@ -14,8 +14,9 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 MIN_BLOCK_STORAGE_GB = 50
-MAX_TAGS = 10 - 4
-"""Most free-form tags of one resource (Oracle's documentation, tagging overview), less our own."""
+MAX_TAGS, REPLACED_TAGS = 10 - 4, 2
+"""Most free-form tags of one resource (Oracle's documentation, tagging overview), less our own; and our further
+ones of a run in the place of a lost one."""
 MAX_TAG_KEY, MAX_TAG_VALUE = 100, 256
 """Most characters of a tag's key, and of its value."""
 MAX_DEFINED_TAGS = 64
@@ -169,8 +170,9 @@ def _artifact(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _tags(job: TrainingJob) -> Iterator[Problem]:
-    if len(job.tags) > MAX_TAGS:
-        yield Problem("tags", f"there are {len(job.tags)}; {MAX_TAGS} are allowed besides those of ocidist")
+    most = MAX_TAGS - (REPLACED_TAGS if job.restarts.node else 0)
+    if len(job.tags) > most:
+        yield Problem("tags", f"there are {len(job.tags)}; {most} are allowed besides those of ocidist")
     for key, value in job.tags.items():
         if not 0 < len(key) <= MAX_TAG_KEY or "." in key or " " in key:
             yield Problem(f"tags.{key}", f"a key has 1 to {MAX_TAG_KEY} characters, no blanks and no dots")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import tarfile
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle
+from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle, code_errors
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import wants_main_run, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
@@ -38,7 +35,6 @@ SPENT_LIMIT = 5
 """Most tokens that are tried for one job, each after the one before was spent."""
 GOING = ("DELETING", "DELETED")
 """Lifecycle states of a job that is being deleted, or is deleted and still listed."""
-UNREADABLE = (OSError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 
 class Submission:
@@ -69,6 +65,7 @@ class Submission:
         if not problem.retryable:
             with oci_errors("removing the job again"):
                 self._client.delete_job(created.id)
+        problem.amid_submission = True
         raise problem
 
     def _create_job(self) -> Any:
@@ -155,12 +152,8 @@ class Submission:
         return {**code, **({AGENT_ARCHIVE: agent_bundle(None)} if self._plan.expects.reports else {})}
 
     def _read_code(self, bundle: Callable[[str], bytes]) -> bytes:
-        try:
+        with code_errors(self._plan.code):
             return bundle(str(self._plan.code))
-        except UNREADABLE as error:
-            raise BackendError(
-                f"program.source cannot be read: {self._plan.code}: {error}", cause=Cause.CONFIG
-            ) from error
 
     def _work_dir_problem(self, archives: Mapping[str, bytes]) -> BackendError | None:
         try:

@@ -23,8 +23,8 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.job import TrainingJob
 
-INDEX = "training.kubeflow.org/replica-index"
-"""Label with a pod's number within its role."""
+ROLE, INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
+"""Labels with a pod's role, and its number within that, from operator 1.4 on."""
 RESTARTS = 3
 """Most restarts of all pods together where a job has pods restarted and names no `backoff_limit`."""
 WAITER = "ocidist-wait"
@@ -83,6 +83,9 @@ class PyTorchJobs(Operator):
         gang, name = labels.get(names.GANG), str((pod.get("metadata") or {}).get("name"))
         # By the name, which every version of the operator makes alike.
         role, _, index = name.removeprefix(f"{gang}-").partition("-")
+        if not index.isdecimal() or role not in ("master", "worker"):
+            # A webhook may have named it anew.
+            role, index = str(labels.get(ROLE)).lower(), str(labels.get(INDEX))
         if gang is None or not index.isdecimal() or role not in ("master", "worker"):
             return None
         alone = _is_elastic(pod)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
@@ -17,6 +18,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     ListsGangs,
     NamesSecrets,
     OpensById,
+    ShowsWhatItCreated,
     Suspends,
 )
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import Turns
@@ -25,7 +27,7 @@ from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.runai import command_lines, names, pod_logs, preflight
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
-from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, make_plan
+from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, asked_for, make_plan
 from airflow_provider_ocidist.backends.runai.projects import chosen, projects_of, with_ids
 from airflow_provider_ocidist.backends.runai.workloads import Answer, Workloads
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
@@ -45,6 +47,7 @@ from airflow_provider_ocidist.model.run import (
     NodeState,
     NodeStatus,
     Plan,
+    Request,
     RunKey,
     RunRecord,
     RunRef,
@@ -65,6 +68,7 @@ class Runai(
     ListsGangs,
     HasCommandLine,
     NamesSecrets,
+    ShowsWhatItCreated,
     ChecksBeforehand,
     Suspends,
     WorkDirBackend[Mapping[str, Workload]],
@@ -137,6 +141,7 @@ class Runai(
         yield Finding.passed("project", f"the account may use project {project['name']}")
         given = str(body["clusterId"])
         yield preflight.cluster_of(clusters, str(project["clusterId"]) if given == CLUSTER_ID else given)
+        yield from preflight.node_pools_of(project, body["spec"])
         yield preflight.quota_of(project, body["spec"], nodes)
 
     # submit
@@ -151,6 +156,9 @@ class Runai(
             found = self._opened(workload)
             if found is not None and (found.key, found.run_dir) == (plan.key, plan.run_dir):
                 return found
+            if Workload.of(workload).is_going:
+                # Another's, whose name is free in a moment.
+                continue
             if found is None or found.key == plan.key:
                 place = f"the nodes meet in {found.run_dir}" if found else "ocidist has not made it"
                 raise BackendError(
@@ -171,7 +179,11 @@ class Runai(
             except BackendError as error:
                 taken = error.status_code == 409 or (error.status_code == 400 and "exist" in str(error))
                 # Also a request that was not answered may have been taken.
-                if not (taken or error.retryable) or attempt == LOOKS - 1:
+                if not (taken or error.retryable):
+                    raise
+                if attempt == LOOKS - 1:
+                    if taken:
+                        raise _still_taken(error) from error
                     raise
             time.sleep(BETWEEN_LOOKS if attempt else 0.1)
             if (found := self._existing(plan)) is not None:
@@ -221,6 +233,15 @@ class Runai(
             workload = self._workloads.get(ref.job_id, doing)
             return secrets_of_nodes([self._workloads.environment_of(workload)])
         return set()
+
+    def created(self, ref: RunRef) -> tuple[Request, ...]:
+        found = self._workloads.as_submitted(ref)
+        (verb,) = [verb for verb, path in PATHS.items() if path == ref.topology]
+        return (Request(verb=verb, body=asked_for(found)),)
+
+    def planned(self, plan: Plan) -> tuple[Request, ...]:
+        (request,) = plan.requests
+        return (replace(request, body=asked_for(with_ids(request.body, self._client))),)
 
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
         found: list[RunRef] = []
@@ -325,6 +346,14 @@ class Runai(
 def _ref_of(plan: Plan, workload_id: str) -> RunRef:
     (request,) = plan.requests
     return RunRef.of(plan, workload_id, names.pod_names(request.body["name"], plan.nodes), has_own_log=True)
+
+
+def _still_taken(error: BackendError) -> BackendError:
+    return BackendError(
+        f"{error}; the one before of this name is just being deleted, or is not shown",
+        status_code=error.status_code,
+        retryable=True,
+    )
 
 
 def _is_over(workload: Workload | None) -> bool:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -22,12 +22,14 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
 """Seconds for a connection, and for each piece of an answer."""
-ATTEMPTS = 6
+MAX_ATTEMPTS = 6
 """Most times that a request is sent, with exponential back-off and jitter: 20 s in all, as for OCI."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 8.0
 """Most seconds before the first repetition of a request, and before any later one."""
 MARGIN = 60.0
 """Seconds before its end in which a token is renewed; of a short-lived one, a tenth of its life."""
+RENEWED_AGAIN = 10.0
+"""Seconds after which a renewal that has failed is tried again, while the token is good."""
 PAGE = 500
 """Most items that a list returns at a time."""
 BUSY = (429, 500, 502, 503, 504)
@@ -48,6 +50,7 @@ class Token:
 
     text: str
     renew_at: float
+    ends_at: float
 
 
 class Client:
@@ -87,7 +90,9 @@ class Client:
             # A list that does not go on names no offset, or none beyond this one.
             offset = following if isinstance(following, int) and following > offset else None
 
-    def call(self, method: str, path: str, doing: str, *, attempts: int = ATTEMPTS, **options: Any) -> Any:
+    def call(
+        self, method: str, path: str, doing: str, *, attempts: int = MAX_ATTEMPTS, **options: Any
+    ) -> Any:
         """Return what a request is answered, after retries where the service is busy. Raises BackendError.
 
         `attempts`: 1 for what must not be repeated unseen.
@@ -122,14 +127,27 @@ class Client:
 
     def _current_token(self) -> Token:
         with self._lock:
-            if self._token is None or self._clock() >= self._token.renew_at:
+            if self._token is None:
                 self._token = self._new_token()
+            elif self._clock() >= self._token.renew_at:
+                self._token = self._renewed(self._token)
             return self._token
+
+    def _renewed(self, token: Token) -> Token:
+        """Return a new token; while there is none to be had, the old one, as long as it is good."""
+        try:
+            return self._new_token()
+        except BackendError as error:
+            if not error.retryable or self._clock() >= token.ends_at:
+                raise
+            log.info("%s; the token before is still good", error)
+            return replace(token, renew_at=min(self._clock() + RENEWED_AGAIN, token.ends_at))
 
     def _drop(self, token: Token) -> None:
         """Forget a token that was refused, unless another thread has renewed it already."""
         with self._lock:
-            if self._token is token:
+            # By its text: one that could not be renewed just now is another object.
+            if self._token is not None and self._token.text == token.text:
                 self._token = None
 
     def _new_token(self) -> Token:
@@ -155,7 +173,7 @@ class Client:
         if not text:
             raise BackendError(f"{doing}: the answer contains no token", retryable=True)
         lives = _lifetime(str(text), content.get("expires_in") or content.get("expiresIn"))
-        return Token(str(text), asked_at + lives - min(MARGIN, lives / 10))
+        return Token(str(text), asked_at + lives - min(MARGIN, lives / 10), asked_at + lives)
 
 
 def _lifetime(token: str, said: Any) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_ocidist.model.run import Plan
 
-OURS = "OCIDIST_"
+OUR_VARIABLES = "OCIDIST_"
 """Prefix of the variables whose values are left to the shell: `-e NAME=$NAME`."""
 FLAGS = {
     "compute.cpuCoreRequest": ("--cpu", "--cpu-core-request"),
@@ -117,7 +117,7 @@ def _repeated(spec: Mapping[str, Any], generation: int) -> Iterator[tuple[str, s
     for item in spec["environmentVariables"]:
         if "value" in item:
             name = item["name"]
-            yield "-e", f"{name}=${name}" if name.startswith(OURS) else f"{name}={item['value']}"
+            yield "-e", f"{name}=${name}" if name.startswith(OUR_VARIABLES) else f"{name}={item['value']}"
 
 
 def _left_out(spec: Mapping[str, Any], generation: int) -> Iterator[str]:
@@ -136,6 +136,6 @@ def _at(spec: Mapping[str, Any], field: str) -> Any:
 
 def _line(words: Sequence[str], left_out: Iterator[str]) -> str:
     # The shell fills in its variables.
-    quoted = [word if "=$" + OURS in word else shlex.quote(word) for word in words]
+    quoted = [word if "=$" + OUR_VARIABLES in word else shlex.quote(word) for word in words]
     note = ", ".join(left_out)
     return " ".join(quoted) + (f"  # without {note}" if note else "")

@@ -18,7 +18,7 @@ Priority = Literal["very-low", "low", "medium-low", "medium", "medium-high", "hi
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class VolumeClaim:
     """A persistent volume claim that every node mounts."""
 
     __pydantic_config__ = STRICT
@@ -86,7 +86,7 @@ class RunaiOptions(BackendOptions):
     preemptible: bool | None = None
     """Whether other workloads may take its GPUs; one that is not preemptible stays within the project's quota. None:
     the platform's default."""
-    volumes: tuple[Claim, ...] = ()
+    volumes: tuple[VolumeClaim, ...] = ()
     """Claims that every node mounts."""
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
     """Environment variables whose values are in secrets: `{HF_TOKEN: {name: hugging-face, key: token}}`. The

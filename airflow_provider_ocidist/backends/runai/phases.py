@@ -49,6 +49,7 @@ CAUSES_IN_REASONS = (
 SUSPENDED = "suspended by somebody in Run:ai; resume or clear it there, or set backend.when_suspended: wait"
 PAUSED = "suspended by somebody in Run:ai: waiting until it is resumed"
 STOPPED = ("Stopping", "Stopped")
+GOING = ("Deleting", "Terminating")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +78,8 @@ class Workload:
         return cls(
             id=str(answer["id"]),
             name=str(answer["name"]),
-            phase=str(answer.get("phase") or "Unknown"),
+            # Its case has changed between versions of the description.
+            phase=str(answer.get("phase") or "Unknown").capitalize(),
             message=str(answer.get("phaseMessage") or ""),
             reason=answer.get("phaseReason"),
             created_at=unix_time(answer.get("createdAt")) or 0.0,
@@ -87,6 +89,11 @@ class Workload:
             waits=environment.get(SUSPENSION_VARIABLE) == "wait",
             has_agent=START_VARIABLE in environment if KEY_VARIABLE in environment else None,
         )
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it is just being deleted."""
+        return self.phase in GOING
 
     @property
     def is_paused(self) -> bool:
@@ -114,7 +121,8 @@ class Workload:
         if self.phase in STOPPED:
             return Cause.CANCELED
         text = f"{self.reason or ''} {self.message}"
-        return next((cause for sign, cause in CAUSES_IN_REASONS if sign in text), None)
+        waits = Cause.CAPACITY if self.phase == "Pending" and text.strip() else None
+        return next((cause for sign, cause in CAUSES_IN_REASONS if sign in text), waits)
 
 
 def node_states(

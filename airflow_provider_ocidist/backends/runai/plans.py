@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from airflow_provider_ocidist.backends.as_created import bare
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
 from airflow_provider_ocidist.backends.fields import MISSING
-from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM
 from airflow_provider_ocidist.backends.kubernetes.pods import labels_and_others, literal
 from airflow_provider_ocidist.backends.node_config import (
     KEY_VARIABLE,
@@ -27,11 +27,17 @@ from airflow_provider_ocidist.backends.runai.names import (
     SUSPENSION_VARIABLE,
     workload_name,
 )
-from airflow_provider_ocidist.backends.runai.options import KIND, Claim, Fields, RunaiOptions, Toleration
+from airflow_provider_ocidist.backends.runai.options import (
+    KIND,
+    Fields,
+    RunaiOptions,
+    Toleration,
+    VolumeClaim,
+)
 from airflow_provider_ocidist.backends.runai.rules import EXPORT
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.job import PVC_SCHEME, TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 
@@ -74,6 +80,14 @@ def _asked_for(options: RunaiOptions) -> dict[str, str]:
     names = ("project", "node_type", "node_pools", "priority", "preemptible", "extended_resources")
     asked = {name: getattr(options, name) for name in names} | _compute(options)
     return {name: json.dumps(value, sort_keys=True) for name, value in asked.items() if value}
+
+
+def asked_for(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a workload, planned or made, its creator has asked for."""
+    found: dict[str, Any] = bare(
+        {name: workload.get(name) for name in ("name", "projectId", "clusterId", "spec")}
+    )
+    return found
 
 
 CLUSTER_ID = "<id of the project's cluster>"
@@ -213,9 +227,9 @@ def _storage(job: TrainingJob, options: RunaiOptions) -> dict[str, Any]:
     claims = [
         *options.volumes,
         *(
-            Claim(claim=mount.source.removeprefix(CLAIM).strip("/"), path=mount.path)
+            VolumeClaim(claim=mount.source.removeprefix(PVC_SCHEME).strip("/"), path=mount.path)
             for mount in job.mounts
-            if mount.source.startswith(CLAIM)
+            if mount.source.startswith(PVC_SCHEME)
         ),
     ]
     storage = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.backends.capabilities import Finding
@@ -55,6 +55,21 @@ def quota_of(project: Obj, spec: Obj, nodes: int) -> Finding:
         )
     fix = "expect it to wait for GPUs that others leave, and to be preempted; or ask for fewer"
     return Finding.warned("quota", over, fix)
+
+
+def node_pools_of(project: Obj, spec: Obj) -> Iterator[Finding]:
+    """Yield whether the project has the pools of nodes that a workload names, where it says which it has."""
+    wanted = spec.get("nodePools") or ()
+    known = {str((each.get("nodePool") or {}).get("name")) for each in project.get("resources") or ()}
+    if not wanted or not known:
+        return
+    absent = [name for name in wanted if name not in known]
+    if not absent:
+        yield Finding.passed("node pools", f"project {project.get('name')} may use {', '.join(wanted)}")
+        return
+    message = f"project {project.get('name')} has no pool {', '.join(absent)}; it may use {', '.join(sorted(known))}"
+    fix = "correct backend.node_pools, or have the project given a quota there"
+    yield Finding.failed("node pools", message, fix)
 
 
 def _pools(project: Obj, wanted: Sequence[str]) -> list[Obj]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM, NAME
+from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM_NAME
 from airflow_provider_ocidist.backends.kubernetes.rules import covers, marks
 from airflow_provider_ocidist.backends.runai.options import KIND
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
+from airflow_provider_ocidist.model.job import PVC_SCHEME, TrainingJob, is_placeholder
 
 EXPORT = re.compile(r"(?P<server>[^/\s:]+):(?P<path>/(?!/)\S*)")
 QUANTITY = re.compile(r"[+]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
@@ -56,14 +56,16 @@ def _paths(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _mount_problem(source: str) -> str | None:
-    if source.startswith(CLAIM):
-        claim, _, folder = source.removeprefix(CLAIM).partition("/")
+    if source.startswith(PVC_SCHEME):
+        claim, _, folder = source.removeprefix(PVC_SCHEME).partition("/")
         if folder.strip("/"):
-            return f"names a folder: Run:ai mounts a claim whole, as {CLAIM}{claim}"
-        return None if NAME.fullmatch(claim) else f"must name a claim, as {CLAIM}data, not {source!r}"
+            return f"names a folder: Run:ai mounts a claim whole, as {PVC_SCHEME}{claim}"
+        return (
+            None if CLAIM_NAME.fullmatch(claim) else f"must name a claim, as {PVC_SCHEME}data, not {source!r}"
+        )
     if EXPORT.fullmatch(source):
         return None
-    return f"cannot be mounted at backend {KIND!r}: write {CLAIM}claim or 10.0.0.1:/export"
+    return f"cannot be mounted at backend {KIND!r}: write {PVC_SCHEME}claim or 10.0.0.1:/export"
 
 
 def _variables(job: TrainingJob) -> Iterator[Problem]:

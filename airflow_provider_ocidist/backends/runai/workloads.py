@@ -74,6 +74,10 @@ class Workloads:
                 return self.get(f"{kind}/{workload_id}", "reading how a workload was submitted")
         return {}
 
+    def as_submitted(self, ref: RunRef) -> Answer:
+        """Return what a gang's workload was submitted with. Raises RunNotFound and other BackendErrors."""
+        return self.get(f"{ref.topology}/{ref.job_id}", f"reading how {ref.key.name} was submitted")
+
     def _pages(self, doing: str, **query: str) -> Iterator[Answer]:
         return self._client().pages(WORKLOADS, "workloads", doing, **query)
 

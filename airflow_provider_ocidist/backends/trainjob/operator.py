@@ -146,7 +146,7 @@ class TrainJobs(Operator):
 
     def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         trainer = obj["spec"].get("trainer") or {}
-        changed = {name: value for name, value in obj["spec"].items() if name in releases.WORDS}
+        changed = {name: value for name, value in obj["spec"].items() if name in releases.FIELD_NAMES}
         return [{"containers": [{"name": CONTAINER, "env": trainer.get("env") or ()}]}, changed]
 
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 
 PATCHES, TEMPLATES, SPECS = "runtimePatches", "podTemplateOverrides", "podSpecOverrides"
 """Fields that change the pods of a runtime: since 2.2, in 2.1, in 2.0."""
-WORDS = (PATCHES, TEMPLATES, SPECS)
+FIELD_NAMES = (PATCHES, TEMPLATES, SPECS)
 MANAGER = "ocidist/airflow"
 """Owner of the patch, a path that begins with a domain."""
 

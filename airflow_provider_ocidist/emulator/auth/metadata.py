@@ -107,4 +107,6 @@ def _check_caller(call: Call) -> None:
     if any(name in call.headers for name in FORWARDED):
         raise ApiError(403, "Forbidden", "The metadata service answers no forwarded requests.")
     if not is_own_user(call.request.scope):
-        raise ApiError(403, "Forbidden", "Only programs of the user who runs the emulator may ask this.")
+        raise ApiError(
+            403, "Forbidden", "Only programs of the user who runs the emulator may send this request."
+        )

@@ -40,7 +40,7 @@ class Credential:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Signature:
+class AuthorizationHeader:
     """The Authorization header, taken apart."""
 
     key_id: str
@@ -88,7 +88,7 @@ def _credential_of(claims: Mapping[str, Any]) -> Credential:
     return Credential(key=tokens.public_key_of(claims), principal=principal, expires_at=claims["exp"])
 
 
-def parse(authorization: str) -> Signature:
+def parse(authorization: str) -> AuthorizationHeader:
     """Take an Authorization header apart. Raises 401 when it is not an OCI signature."""
     scheme, _, rest = authorization.partition(" ")
     fields = dict(FIELD.findall(rest))
@@ -98,12 +98,12 @@ def parse(authorization: str) -> Signature:
         value = base64.b64decode(fields["signature"], validate=True)
         # Each once: the signed text has each header's value as often as it is named.
         names = tuple(dict.fromkeys(fields["headers"].lower().split()))
-        return Signature(key_id=fields["keyId"], headers=names, value=value)
+        return AuthorizationHeader(key_id=fields["keyId"], headers=names, value=value)
     except (KeyError, ValueError) as error:
         raise not_authenticated("the Authorization header is incomplete") from error
 
 
-def check_headers(signature: Signature, required: frozenset[str]) -> None:
+def check_headers(signature: AuthorizationHeader, required: frozenset[str]) -> None:
     """Raise 401 unless a date and all that is required are signed."""
     signed = set(signature.headers)
     absent = required - signed
@@ -113,7 +113,7 @@ def check_headers(signature: Signature, required: frozenset[str]) -> None:
         raise not_authenticated(f"not signed: {', '.join(sorted(absent))}")
 
 
-def check_date(signature: Signature, headers: Mapping[str, str]) -> None:
+def check_date(signature: AuthorizationHeader, headers: Mapping[str, str]) -> None:
     name = "x-date" if "x-date" in signature.headers else "date"
     text = headers.get(name, "")
     try:
@@ -128,7 +128,7 @@ def check_date(signature: Signature, headers: Mapping[str, str]) -> None:
 
 
 def check_signature(
-    signature: Signature, key: RSAPublicKey, request_target: str, headers: Mapping[str, str]
+    signature: AuthorizationHeader, key: RSAPublicKey, request_target: str, headers: Mapping[str, str]
 ) -> None:
     text = signing_string(signature.headers, request_target, headers)
     try:

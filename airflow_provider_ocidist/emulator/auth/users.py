@@ -45,7 +45,7 @@ FIELDS = {"description": "description", "email": "email", "freeformTags": "freef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class User:
+class TenancyUser:
     """A user of the tenancy."""
 
     id: str
@@ -67,13 +67,13 @@ class ApiKey:
     time_created: str = field(default_factory=now)
 
 
-class Users:
+class TenancyUsers:
     """Answers /users, and finds the key of every keyId."""
 
     def __init__(self, context: Context) -> None:
         self._installation = context.installation
         self._tenancy_id = context.ids.tenancy_id
-        self._users: Table[User] = Table(context.store, "user", User)
+        self._users: Table[TenancyUser] = Table(context.store, "user", TenancyUser)
         self._keys: Table[ApiKey] = Table(context.store, "api_key", ApiKey)
         self._credentials: dict[str, Credential] = {}
         self._seed()
@@ -81,7 +81,7 @@ class Users:
     def _seed(self) -> None:
         if not self._users.values():
             user_id, key = self._installation.ids.user_id, self._installation.api_key.public_key()
-            user = User(id=user_id, name="ocidist", description="Who the config file speaks for")
+            user = TenancyUser(id=user_id, name="ocidist", description="Who the config file speaks for")
             self._users.put(user.id, user)
             self._add_key(user_id, key)
 
@@ -127,13 +127,13 @@ class Users:
             key=_public_key(key.key_value), principal=Principal(id=user_id, tenancy_id=tenancy_id)
         )
 
-    def _find(self, call: Call) -> User:
+    def _find(self, call: Call) -> TenancyUser:
         user = self._users.get(call.params["id"])
         if user is None:
             raise not_found()
         return user
 
-    def _check_name(self, name: str, *, own: User | None = None) -> None:
+    def _check_name(self, name: str, *, own: TenancyUser | None = None) -> None:
         if any(user.name == name and user != own for user in self._users.values()):
             raise ApiError(409, "UserAlreadyExists", f"There is a user {name!r} already.")
 
@@ -143,7 +143,7 @@ class Users:
         if details["compartmentId"] != self._tenancy_id:
             raise invalid("compartmentId must be the tenancy: users belong to it.")
         self._check_name(details["name"])
-        user = User(id=new_ocid("user"), name=details["name"], **changes(details, FIELDS))
+        user = TenancyUser(id=new_ocid("user"), name=details["name"], **changes(details, FIELDS))
         self._users.put(user.id, user)
         return answer(self._body(user), etag=user.etag)
 
@@ -175,7 +175,7 @@ class Users:
         self._users.delete(user.id)
         return answer()
 
-    def _keys_of(self, user: User) -> list[ApiKey]:
+    def _keys_of(self, user: TenancyUser) -> list[ApiKey]:
         return [key for key in self._keys.values() if key.user_id == user.id]
 
     async def upload_key(self, call: Call) -> Response:
@@ -185,7 +185,7 @@ class Users:
         if self._keys.get(f"{user.id}/{fingerprint_of(public)}"):
             raise conflict(f"The user has the key {fingerprint_of(public)} already.")
         if len(self._keys_of(user)) >= MAX_KEYS:
-            raise limit_exceeded(f"A user may have {MAX_KEYS} API keys; delete one first.")
+            raise limit_exceeded(f"A user may have at most {MAX_KEYS} API keys; delete one first.")
         return answer(self._key_body(self._add_key(user.id, public)))
 
     def _add_key(self, user_id: str, public: RSAPublicKey) -> ApiKey:
@@ -208,7 +208,7 @@ class Users:
         self._keys.delete(f"{key.user_id}/{key.fingerprint}")
         self._credentials.clear()
 
-    def _body(self, user: User) -> dict[str, Any]:
+    def _body(self, user: TenancyUser) -> dict[str, Any]:
         return {
             "id": user.id,
             "compartmentId": self._tenancy_id,
@@ -242,5 +242,5 @@ def _public_key(text: str) -> RSAPublicKey:
     except ValueError as error:
         raise invalid("key must be an RSA public key in PEM format.") from error
     if not isinstance(key, RSAPublicKey) or key.key_size < MIN_KEY_BITS:
-        raise invalid(f"key must be an RSA key of {MIN_KEY_BITS} bits at least.")
+        raise invalid(f"key must be an RSA key of at least {MIN_KEY_BITS} bits.")
     return key

@@ -62,7 +62,7 @@ class Artifacts:
         if not known:
             check_absent(job)
         if int(call.headers.get("content-length") or 0) > MAX_ARTIFACT_BYTES:
-            raise ApiError(413, "RequestEntityTooLarge", "A job artifact may have 4 GB.")
+            raise ApiError(413, "RequestEntityTooLarge", "A job artifact may have at most 4 GB.")
         received = await receive_file(call.chunks(), self._folder, limit=MAX_ARTIFACT_BYTES)
         if known:
             received.path.unlink()

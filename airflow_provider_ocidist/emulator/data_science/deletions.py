@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.data_science import lifecycle
 from airflow_provider_ocidist.emulator.data_science.artifacts import Artifacts
-from airflow_provider_ocidist.emulator.data_science.job_runs import JobRun, JobRuns
+from airflow_provider_ocidist.emulator.data_science.job_runs import JobRun, JobRunLives
 from airflow_provider_ocidist.emulator.data_science.jobs import Jobs
 from airflow_provider_ocidist.emulator.data_science.lifecycle import State
 from airflow_provider_ocidist.emulator.data_science.projects import Projects
 from airflow_provider_ocidist.emulator.data_science.resources import BASE
-from airflow_provider_ocidist.emulator.data_science.work_requests import WorkRequests
+from airflow_provider_ocidist.emulator.data_science.work_requests import DataScienceWorkRequests
 from airflow_provider_ocidist.emulator.errors import incorrect_state
 from airflow_provider_ocidist.emulator.wire import Call, Route
 from airflow_provider_ocidist.emulator.work_requests import Work
@@ -19,11 +19,16 @@ from airflow_provider_ocidist.emulator.work_requests import Work
 JOB_DELETE, PROJECT_DELETE = "JOB_DELETE", "PROJECT_DELETE"
 
 
-class Deletions:
+class CascadingDeletions:
     """Deletes what other resources belong to. What is deleted can still be read, as at the service."""
 
     def __init__(
-        self, projects: Projects, jobs: Jobs, artifacts: Artifacts, runs: JobRuns, requests: WorkRequests
+        self,
+        projects: Projects,
+        jobs: Jobs,
+        artifacts: Artifacts,
+        runs: JobRunLives,
+        requests: DataScienceWorkRequests,
     ) -> None:
         self._projects = projects.all
         self._jobs = jobs.all

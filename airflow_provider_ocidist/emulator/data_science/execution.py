@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.data_science import lifecycle
 from airflow_provider_ocidist.emulator.data_science.layout import Layout, NodeGroup
-from airflow_provider_ocidist.emulator.data_science.lifecycle import Ending, GroupState
+from airflow_provider_ocidist.emulator.data_science.lifecycle import GroupState, RunEnd
 from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
-from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, NodeLife, NodePlan
+from airflow_provider_ocidist.emulator.nodes.life import LifeEnd, NodeLife, NodePlan
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.nodes.nodes_file import NodesFile
 
@@ -30,7 +30,7 @@ class Record(Protocol):
     def node_accepted(self, rank: int, group: str) -> None: ...
     def node_has_address(self, rank: int, address: str) -> None: ...
     def node_started(self, rank: int) -> None: ...
-    def node_ended(self, end: NodeEnd) -> None: ...
+    def node_ended(self, end: LifeEnd) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,13 +63,13 @@ class Execution:
         self._options = options
         self._record = record
         self._nodes_file = NodesFile(orders.nodes_file)
-        self._ending: Ending | None = None
+        self._ending: RunEnd | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._nodes: list[asyncio.Task[NodeEnd]] = []
+        self._nodes: list[asyncio.Task[LifeEnd]] = []
         self._lives: dict[int, NodeLife] = {}
         self._ready: set[int] = set()
-        self._over: dict[int, NodeEnd] = {}
+        self._over: dict[int, LifeEnd] = {}
         self._started: set[int] = set()
         self._limit: asyncio.TimerHandle | None = None
         self._gates = {group.name: asyncio.Event() for group in orders.layout.groups}
@@ -87,12 +87,12 @@ class Execution:
     def abandoned(self) -> bool:
         return self._hurry.is_set()
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: RunEnd) -> None:
         """End the run. Of several reasons the first counts."""
         self._ending = self._ending or ending
         self._stop.set()
 
-    async def run(self) -> Ending:
+    async def run(self) -> RunEnd:
         nodes = [plan.kind for plan in self._orders.plans.values()]
         try:
             if not await self._capacity.admit(nodes, self._stop):
@@ -104,7 +104,7 @@ class Execution:
         finally:
             self._capacity.release(nodes)
 
-    async def _run_groups(self) -> Ending:
+    async def _run_groups(self) -> RunEnd:
         self._orders.folder.mkdir()
         groups = self._orders.layout.groups
         before = [None, *groups] if self._orders.layout.in_order else [None] * len(groups)
@@ -140,7 +140,7 @@ class Execution:
             return
         tasks = [asyncio.create_task(self._live(rank)) for rank in group.ranks]
         self._nodes += tasks
-        ends: list[NodeEnd] = []
+        ends: list[LifeEnd] = []
         decided: bool | None = None
         for task in asyncio.as_completed(tasks):
             end = await task
@@ -161,14 +161,14 @@ class Execution:
                 wait.cancel()
         return self._stop.is_set()
 
-    async def _live(self, rank: int) -> NodeEnd:
+    async def _live(self, rank: int) -> LifeEnd:
         self._record.node_accepted(rank, self._group_of(rank).name)
         life = self._lives[rank] = NodeLife(self._orders.plans[rank], self._capacity, self._stop, self)
         end = await life.live()
         self._record.node_ended(end)
         return end
 
-    def _decide(self, group: NodeGroup, ends: Sequence[NodeEnd]) -> bool | None:
+    def _decide(self, group: NodeGroup, ends: Sequence[LifeEnd]) -> bool | None:
         """Look at a group after one of its nodes has ended: that may decide the whole run."""
         decided = lifecycle.verdict(ends, replicas=group.replicas, minimum_success=group.minimum_success)
         if decided is False:
@@ -189,7 +189,7 @@ class Execution:
             for group in self._orders.layout.groups
         )
 
-    def _record_end(self, group: NodeGroup, ends: Sequence[NodeEnd], decided: bool | None) -> None:
+    def _record_end(self, group: NodeGroup, ends: Sequence[LifeEnd], decided: bool | None) -> None:
         if decided is not False:
             succeeded = sum(end.succeeded for end in ends)
             message = f"Node group ended: {succeeded} of {group.replicas} nodes succeeded."
@@ -257,5 +257,5 @@ class Execution:
         return next(group for group in self._orders.layout.groups if rank in group.ranks)
 
 
-def _first_failure(ends: Sequence[NodeEnd]) -> NodeEnd:
+def _first_failure(ends: Sequence[LifeEnd]) -> LifeEnd:
     return next(end for end in ends if not end.succeeded)

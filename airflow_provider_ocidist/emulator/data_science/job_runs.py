@@ -17,15 +17,15 @@ from airflow_provider_ocidist.emulator.data_science.artifacts import Artifacts
 from airflow_provider_ocidist.emulator.data_science.execution import Execution
 from airflow_provider_ocidist.emulator.data_science.jobs import Job, Jobs
 from airflow_provider_ocidist.emulator.data_science.layout import Layout, effective, layout_of, mounts_of
-from airflow_provider_ocidist.emulator.data_science.lifecycle import Ending, GroupState, State
+from airflow_provider_ocidist.emulator.data_science.lifecycle import GroupState, RunEnd, State
 from airflow_provider_ocidist.emulator.data_science.node_history import NodeHistory
 from airflow_provider_ocidist.emulator.data_science.node_plans import RunFacts, mount_notes, orders_of
 from airflow_provider_ocidist.emulator.data_science.resources import (
     BASE,
     Body,
     Collection,
-    Kind,
-    Resource,
+    ResourceKind,
+    StoredResource,
     named,
     shared_body,
 )
@@ -36,7 +36,7 @@ from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
 from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
-from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, OutputSink
+from airflow_provider_ocidist.emulator.nodes.life import LifeEnd, OutputSink
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.nodes.processes import can_mount
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobRun(Resource):
+class JobRun(StoredResource):
     """A job run, as stored. Its creation is what the service calls its acceptance."""
 
     job_id: str
@@ -75,7 +75,7 @@ class Discard:
         """There is nothing to close."""
 
 
-class JobRuns:
+class JobRunLives:
     """Keeps runs, and keeps each live one moving in a task of its own."""
 
     def __init__(
@@ -165,7 +165,7 @@ class JobRuns:
         """Execute a run in a task. It begins when its caller next waits, and by then the record is stored."""
         folder = self._folder / run.id.rpartition(".")[2]
         orders = orders_of(self._facts(run, job), layout, self._context, folder)
-        execution = Execution(orders, self._capacity, self._context.options, RunRecord(self, run.id))
+        execution = Execution(orders, self._capacity, self._context.options, RunNotes(self, run.id))
         self._live[run.id] = execution
         self._tasks[run.id] = asyncio.create_task(self._run_to_end(run, execution))
 
@@ -223,7 +223,7 @@ class JobRuns:
         lifecycle.check_move(State(run.state), state)
         self.all.change(run, state=state, lifecycle_details=details, **fields)
 
-    def _end(self, run_id: str, ending: Ending) -> None:
+    def _end(self, run_id: str, ending: RunEnd) -> None:
         """Record how a run ended, and with it those of its groups that have not ended before."""
         group_state = GroupState.FAILED if ending.state is State.FAILED else GroupState.DELETED
         for group in self.all.get(run_id).node_groups or ():
@@ -282,10 +282,10 @@ class JobRuns:
         self.all.clear()
 
 
-class RunRecord:
+class RunNotes:
     """What an execution may write down of its own run."""
 
-    def __init__(self, runs: JobRuns, run_id: str) -> None:
+    def __init__(self, runs: JobRunLives, run_id: str) -> None:
         self._runs = runs
         self._run_id = run_id
 
@@ -312,7 +312,7 @@ class RunRecord:
     def node_started(self, rank: int) -> None:
         self._runs.nodes.started(self._run_id, rank)
 
-    def node_ended(self, end: NodeEnd) -> None:
+    def node_ended(self, end: LifeEnd) -> None:
         self._runs.nodes.ended(self._run_id, end)
 
     @property
@@ -343,7 +343,7 @@ def _body(run: JobRun) -> Body:
     }
 
 
-JOB_RUN = Kind(
+JOB_RUN = ResourceKind(
     name="job_run",
     decode=JobRun,
     path="jobRuns",

@@ -13,8 +13,8 @@ from airflow_provider_ocidist.emulator.data_science.projects import Projects
 from airflow_provider_ocidist.emulator.data_science.resources import (
     Body,
     Collection,
-    Kind,
-    Resource,
+    ResourceKind,
+    StoredResource,
     named,
     shared_body,
 )
@@ -27,7 +27,7 @@ from airflow_provider_ocidist.emulator.wire import Call, Route
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job(Resource):
+class Job(StoredResource):
     """A job, as stored."""
 
     artifact_name: str | None = None
@@ -89,7 +89,7 @@ def _body(job: Job) -> Body:
     return {**job.details, **_summary(job), "lifecycleDetails": None}
 
 
-JOB = Kind(
+JOB = ResourceKind(
     name="job",
     decode=Job,
     path="jobs",

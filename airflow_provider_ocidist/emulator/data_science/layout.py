@@ -68,7 +68,7 @@ def layout_of(job: Details, run: Details) -> Layout:
     check_mounts(mounts_of(job, run))
     layout = _single(job, run) if not nodes else _multi_node(nodes, run)
     if layout.size > MAX_NODES:
-        raise limit_exceeded(f"A job run may have {MAX_NODES} nodes, not {layout.size}.")
+        raise limit_exceeded(f"A job run may have at most {MAX_NODES} nodes, not {layout.size}.")
     for group in layout.groups:
         check_environment(group.configuration["environmentVariables"])
     return layout

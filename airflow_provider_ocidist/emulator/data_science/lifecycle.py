@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
-from airflow_provider_ocidist.emulator.nodes.life import NodeEnd
+from airflow_provider_ocidist.emulator.nodes.life import LifeEnd
 
 
 class _Name(str, Enum):
@@ -55,7 +55,7 @@ ATTENTION_TEXT = "Job run needs attention."
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnd:
     """The last state of a job run, and its lifecycle details."""
 
     state: State
@@ -82,24 +82,24 @@ def _refusal(verb: str, state: State) -> ApiError:
     return incorrect_state(f"The job run is {state} and cannot be {verb}.")
 
 
-def after_exit(exit_code: int) -> Ending:
+def after_exit(exit_code: int) -> RunEnd:
     if exit_code == 0:
-        return Ending(State.SUCCEEDED, "Job run artifact execution succeeded.")
-    return Ending(State.FAILED, f"Job run artifact execution failed with exit code {exit_code}.")
+        return RunEnd(State.SUCCEEDED, "Job run artifact execution succeeded.")
+    return RunEnd(State.FAILED, f"Job run artifact execution failed with exit code {exit_code}.")
 
 
-def after_node(end: NodeEnd, group: str) -> Ending:
+def after_node(end: LifeEnd, group: str) -> RunEnd:
     """Return the end of a run whose node ended like this; `group` is empty for a single-node run."""
     if end.failure is not None:
-        return Ending(State.FAILED, end.failure)
+        return RunEnd(State.FAILED, end.failure)
     ending = after_exit(end.exit_code or 0)
     if not group or end.succeeded:
         return ending
     where = f"on node {end.rank} of node group {group}"
-    return Ending(State.FAILED, f"{ending.details.removesuffix('.')} {where}.")
+    return RunEnd(State.FAILED, f"{ending.details.removesuffix('.')} {where}.")
 
 
-def verdict(ends: Sequence[NodeEnd], *, replicas: int, minimum_success: int) -> bool | None:
+def verdict(ends: Sequence[LifeEnd], *, replicas: int, minimum_success: int) -> bool | None:
     """Return whether a node group has succeeded by the nodes that have ended so far; None while it is open."""
     succeeded = sum(end.succeeded for end in ends)
     if succeeded >= minimum_success:
@@ -107,20 +107,20 @@ def verdict(ends: Sequence[NodeEnd], *, replicas: int, minimum_success: int) -> 
     return False if len(ends) - succeeded > replicas - minimum_success else None
 
 
-def after_timeout(minutes: int) -> Ending:
-    return Ending(State.FAILED, f"Job run exceeded its maximum runtime of {minutes} minutes and was stopped.")
+def after_timeout(minutes: int) -> RunEnd:
+    return RunEnd(State.FAILED, f"Job run exceeded its maximum runtime of {minutes} minutes and was stopped.")
 
 
-def after_cancel() -> Ending:
-    return Ending(State.CANCELED, "Job run was canceled.")
+def after_cancel() -> RunEnd:
+    return RunEnd(State.CANCELED, "Job run was canceled.")
 
 
-def not_started(reason: str) -> Ending:
-    return Ending(State.FAILED, reason)
+def not_started(reason: str) -> RunEnd:
+    return RunEnd(State.FAILED, reason)
 
 
-def after_restart(state: State) -> Ending:
+def after_restart(state: State) -> RunEnd:
     """The end of a run that an earlier emulator process left alive in its records."""
     if state is State.CANCELING:
         return after_cancel()
-    return Ending(State.FAILED, "Job run was lost: the emulator stopped while the run was active.")
+    return RunEnd(State.FAILED, "Job run was lost: the emulator stopped while the run was active.")

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from airflow_provider_ocidist.emulator.object_storage.headers import MAX_NAME_BYTES
 
-FRESH = ".ocidist-mounting-"
+TEMPORARY_PREFIX = ".ocidist-mounting-"
 """Prefix of the names of files that are being written."""
 MAX_COMPONENT_BYTES = 255
 BUFFER_BYTES = 1 << 20
@@ -54,7 +54,7 @@ class MountFolder:
                 # A program may remove the file meanwhile.
                 with suppress(FileNotFoundError):
                     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode) and not name.startswith(FRESH):
+                    if stat.S_ISREG(status.st_mode) and not name.startswith(TEMPORARY_PREFIX):
                         found[(parent / name).as_posix()] = FileState(status.st_size, status.st_mtime_ns)
         return found
 
@@ -71,7 +71,7 @@ class MountFolder:
     def write(self, name: str, segments: Sequence[Path]) -> FileState:
         """Replace a file by the content of others, one after the other; it appears when it is whole."""
         with self._parent(name, create=True) as (fd, leaf):
-            fresh = f"{FRESH}{uuid.uuid4().hex}"
+            fresh = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
             try:
                 state = _fill(fresh, fd, segments)
                 os.replace(fresh, leaf, src_dir_fd=fd, dst_dir_fd=fd)
@@ -139,6 +139,6 @@ def _reason(name: str, folders: set[str]) -> str | None:
         return "a part of its name is empty, '.' or '..'"
     if any(len(part.encode()) > MAX_COMPONENT_BYTES for part in parts):
         return f"a part of its name is longer than {MAX_COMPONENT_BYTES} bytes"
-    if parts[-1].startswith(FRESH):
-        return f"its name begins with {FRESH}"
+    if parts[-1].startswith(TEMPORARY_PREFIX):
+        return f"its name begins with {TEMPORARY_PREFIX}"
     return "other objects lie below its name" if name in folders else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_ocidist.emulator.data_science.lifecycle import State
-from airflow_provider_ocidist.emulator.nodes.life import NodeEnd
+from airflow_provider_ocidist.emulator.nodes.life import LifeEnd
 from airflow_provider_ocidist.emulator.wire import now
 
 MAX_RUNS = 1000
@@ -47,7 +47,7 @@ class NodeHistory:
     def has_address(self, run_id: str, rank: int, address: str) -> None:
         self._change(run_id, rank, address=address)
 
-    def ended(self, run_id: str, end: NodeEnd) -> None:
+    def ended(self, run_id: str, end: LifeEnd) -> None:
         state = State.SUCCEEDED if end.succeeded else State.FAILED
         if end.exit_code is None and end.failure is None:
             state = State.CANCELED

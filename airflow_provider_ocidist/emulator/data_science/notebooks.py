@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.resources import BASE, MAX_PAGE, filtered, sorted_page
 from airflow_provider_ocidist.emulator.errors import not_found
 from airflow_provider_ocidist.emulator.identity import Identity
-from airflow_provider_ocidist.emulator.resource_search import Resource
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
 FILTERS = ("id", "projectId", "displayName", "lifecycleState", "createdBy")
@@ -43,9 +43,9 @@ class Notebooks:
             raise not_found()
         return answer(self._body())
 
-    def resources(self) -> Iterator[Resource]:
+    def resources(self) -> Iterator[FoundResource]:
         body = self._body()
-        yield Resource(
+        yield FoundResource(
             kind="DataScienceNotebookSession",
             id=body["id"],
             compartment_id=body["compartmentId"],

@@ -9,8 +9,8 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.resources import (
     Body,
     Collection,
-    Kind,
-    Resource,
+    ResourceKind,
+    StoredResource,
     named,
     shared_body,
 )
@@ -37,7 +37,9 @@ class Projects:
     def _seed(self) -> None:
         if self.all.find(self._ids.project_id) is None:
             details = {"compartmentId": self._ids.compartment_id, "displayName": "ocidist"}
-            self.all.put(Resource(id=self._ids.project_id, details=details, created_by=self._ids.user_id))
+            self.all.put(
+                StoredResource(id=self._ids.project_id, details=details, created_by=self._ids.user_id)
+            )
 
     def routes(self) -> list[Route]:
         return self.all.routes()
@@ -55,23 +57,23 @@ class Projects:
         self.all.clear()
         self._seed()
 
-    def _new(self, call: Call, details: Mapping[str, Any]) -> Resource:
+    def _new(self, call: Call, details: Mapping[str, Any]) -> StoredResource:
         require(details, "compartmentId")
         check_common(details)
         self._identity.check_compartment(details["compartmentId"])
-        return Resource(
+        return StoredResource(
             id=new_ocid("datascienceproject"), details=named(details, "project"), created_by=call.actor
         )
 
 
-def _body(project: Resource) -> Body:
+def _body(project: StoredResource) -> Body:
     description = project.details.get("description")
     return {**shared_body(project), "timeCreated": project.time_created, "description": description}
 
 
-PROJECT = Kind(
+PROJECT = ResourceKind(
     name="project",
-    decode=Resource,
+    decode=StoredResource,
     path="projects",
     states=frozenset({"ACTIVE", "DELETING", "DELETED"}),
     summary=_body,

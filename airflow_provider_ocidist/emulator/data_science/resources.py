@@ -13,9 +13,9 @@ from airflow_provider_ocidist.emulator.data_science.rules import check_common
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, invalid, not_found
 from airflow_provider_ocidist.emulator.fields import required_text
 from airflow_provider_ocidist.emulator.identity import Identity
-from airflow_provider_ocidist.emulator.resource_search import Resource as Found
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
-from airflow_provider_ocidist.emulator.store import Store, Table
+from airflow_provider_ocidist.emulator.store import RecordStore, Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now, page
 
 MAX_PAGE = 100
@@ -24,7 +24,7 @@ ATTRIBUTES = {"id": "id", "lifecycleState": "state", "createdBy": "created_by", 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resource:
+class StoredResource:
     """What every resource of the service has, as stored."""
 
     id: str
@@ -36,13 +36,13 @@ class Resource:
     etag: str = field(default_factory=new_etag)
 
 
-Item = TypeVar("Item", bound=Resource)
+Item = TypeVar("Item", bound=StoredResource)
 Listed = TypeVar("Listed")
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind(Generic[Item]):
+class ResourceKind(Generic[Item]):
     """How the resources of one kind are stored, shown and changed."""
 
     name: str
@@ -66,8 +66,8 @@ class Collection(Generic[Item]):
 
     def __init__(
         self,
-        store: Store,
-        kind: Kind[Item],
+        store: RecordStore,
+        kind: ResourceKind[Item],
         identity: Identity,
         retries: RetryTokens,
         *,
@@ -179,7 +179,7 @@ class Collection(Generic[Item]):
         return self._answer(self.change(item, details=details))
 
 
-def shared_body(item: Resource) -> Body:
+def shared_body(item: StoredResource) -> Body:
     """Return the fields that every summary and every resource shows."""
     details = item.details
     return {
@@ -193,10 +193,10 @@ def shared_body(item: Resource) -> Body:
     }
 
 
-def found(item: Resource, kind: str) -> Found:
+def found(item: StoredResource, kind: str) -> FoundResource:
     """Return the Resource Search result for a resource."""
     body = shared_body(item)
-    return Found(
+    return FoundResource(
         kind=kind,
         id=item.id,
         compartment_id=body["compartmentId"],
@@ -208,7 +208,7 @@ def found(item: Resource, kind: str) -> Found:
     )
 
 
-def value_of(item: Resource, name: str) -> Any:
+def value_of(item: StoredResource, name: str) -> Any:
     """Return the field that a filter or an order names, without making a body of the resource."""
     attribute = ATTRIBUTES.get(name)
     return item.details.get(name) if attribute is None else getattr(item, attribute)

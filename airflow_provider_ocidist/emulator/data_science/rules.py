@@ -197,7 +197,7 @@ def check_container(environment: object) -> None:
     require(fields, "image")
     words = [*(fields.get("entrypoint") or ()), *(fields.get("cmd") or ())]
     if sum(len(str(word).encode()) for word in words) > MAX_CONTAINER_COMMAND_BYTES:
-        raise invalid(f"entrypoint and cmd may have {MAX_CONTAINER_COMMAND_BYTES} bytes together.")
+        raise invalid(f"entrypoint and cmd may have at most {MAX_CONTAINER_COMMAND_BYTES} bytes together.")
 
 
 def check_logging(logging: object) -> None:
@@ -246,7 +246,7 @@ def _typed(value: object, name: str, kinds: tuple[str, ...]) -> Details:
 def _check_number(fields: Details, name: str, low: int) -> None:
     value = fields.get(name)
     if value is not None and (not _is_number(value) or value < low):
-        raise invalid(f"{name} must be a whole number from {low} on.")
+        raise invalid(f"{name} must be a whole number, {low} or more.")
 
 
 def _is_number(value: object) -> bool:

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.artifacts import Artifacts
-from airflow_provider_ocidist.emulator.data_science.deletions import Deletions
-from airflow_provider_ocidist.emulator.data_science.job_runs import JobRuns
+from airflow_provider_ocidist.emulator.data_science.deletions import CascadingDeletions
+from airflow_provider_ocidist.emulator.data_science.job_runs import JobRunLives
 from airflow_provider_ocidist.emulator.data_science.jobs import Jobs
 from airflow_provider_ocidist.emulator.data_science.notebooks import Notebooks
 from airflow_provider_ocidist.emulator.data_science.projects import Projects
 from airflow_provider_ocidist.emulator.data_science.resources import found
 from airflow_provider_ocidist.emulator.data_science.shapes import Shapes
 from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
-from airflow_provider_ocidist.emulator.data_science.work_requests import WorkRequests
+from airflow_provider_ocidist.emulator.data_science.work_requests import DataScienceWorkRequests
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.nodes.capacity import Capacity
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRules
-from airflow_provider_ocidist.emulator.resource_search import Resource as Found
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.wire import Route
 
@@ -42,11 +42,13 @@ class DataScience:
         self.jobs = Jobs(context, identity, logs, self.projects, retries)
         self._artifacts = Artifacts(context, self.jobs, retries)
         capacity = Capacity(rules, pool)
-        self.job_runs = JobRuns(
+        self.job_runs = JobRunLives(
             context, identity, self.jobs, self._artifacts, logs, retries, capacity, mounts
         )
-        self._requests = WorkRequests(context, identity)
-        self._deletions = Deletions(self.projects, self.jobs, self._artifacts, self.job_runs, self._requests)
+        self._requests = DataScienceWorkRequests(context, identity)
+        self._deletions = CascadingDeletions(
+            self.projects, self.jobs, self._artifacts, self.job_runs, self._requests
+        )
         self._shapes = Shapes(identity)
         self._notebooks = Notebooks(context, identity)
 
@@ -63,7 +65,7 @@ class DataScience:
         )
         return [route for part in parts for route in part.routes()]
 
-    def resources(self) -> Iterator[Found]:
+    def resources(self) -> Iterator[FoundResource]:
         """Yield what Resource Search finds of this service."""
         projects, jobs, runs = self.projects.all, self.jobs.all, self.job_runs.all
         yield from (found(each, "DataScienceProject") for each in projects.values())

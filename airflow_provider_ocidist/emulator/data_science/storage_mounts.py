@@ -20,7 +20,7 @@ from airflow_provider_ocidist.emulator.data_science.rules import mount_place
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.object_storage import checksums
-from airflow_provider_ocidist.emulator.object_storage.catalog import Bucket, Catalog, StoredObject
+from airflow_provider_ocidist.emulator.object_storage.catalog import Bucket, BucketCatalog, StoredObject
 from airflow_provider_ocidist.emulator.object_storage.headers import checked_name
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ WHOLE = "."
 class StorageMounts:
     """All that nodes have mounted. Folders of file systems last as long as the emulator's state."""
 
-    def __init__(self, context: Context, catalog: Catalog) -> None:
+    def __init__(self, context: Context, catalog: BucketCatalog) -> None:
         self._namespace = context.ids.namespace
         self._catalog = catalog
         self._folder = context.folder / "mounts"
@@ -137,7 +137,7 @@ def _prefix(mount: Details) -> str:
 class Mirror:
     """A folder and a bucket, synchronized both ways; where both have changed, the folder wins."""
 
-    def __init__(self, catalog: Catalog, bucket: Bucket, prefix: str, folder: Path) -> None:
+    def __init__(self, catalog: BucketCatalog, bucket: Bucket, prefix: str, folder: Path) -> None:
         self._catalog = catalog
         self._bucket = bucket
         self._prefix = prefix

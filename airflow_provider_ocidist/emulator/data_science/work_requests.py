@@ -41,7 +41,7 @@ ATTRIBUTES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkRequest(Accepted):
+class DataScienceWorkRequest(Accepted):
     """A work request, as stored."""
 
     entity_type: str
@@ -51,14 +51,14 @@ class WorkRequest(Accepted):
     etag: str = field(default_factory=new_etag)
 
 
-class WorkRequests(DeferredWork[WorkRequest]):
+class DataScienceWorkRequests(DeferredWork[DataScienceWorkRequest]):
     """The work requests of Data Science: only one that has not started can be canceled (the service's reference)."""
 
     cancelable = ("ACCEPTED",)
 
     def __init__(self, context: Context, identity: Identity) -> None:
         place = (PATH, context.store, "work_request")
-        super().__init__(*place, WorkRequest, begins_after_s=context.options.deletion_s)
+        super().__init__(*place, DataScienceWorkRequest, begins_after_s=context.options.deletion_s)
         self._identity = identity
 
     def accept(
@@ -71,7 +71,7 @@ class WorkRequests(DeferredWork[WorkRequest]):
         at_once: bool = False,
     ) -> Response:
         """Return the answer of an operation that is done a little later, or now."""
-        request = WorkRequest(
+        request = DataScienceWorkRequest(
             id=new_ocid("datascienceworkrequest"),
             operation=operation,
             entity_type=entity_type,
@@ -82,15 +82,17 @@ class WorkRequests(DeferredWork[WorkRequest]):
         self.run(request, at_once=at_once)
         return answer(headers={"opc-work-request-id": request.id}) if at_once else accepted(request)
 
-    def subject_of(self, request: WorkRequest) -> str:
+    def subject_of(self, request: DataScienceWorkRequest) -> str:
         return request.resource_id
 
-    def noted(self, request: WorkRequest, status: str, error: ApiError | None) -> Mapping[str, Any]:
+    def noted(
+        self, request: DataScienceWorkRequest, status: str, error: ApiError | None
+    ) -> Mapping[str, Any]:
         logs = (*request.logs, entry(error.message if error else SAID[status]))
         errors = ({"code": error.code, **entry(error.message)},) if error else request.errors
         return {"logs": logs, "errors": errors, "etag": new_etag()}
 
-    def body_of(self, request: WorkRequest) -> dict[str, Any]:
+    def body_of(self, request: DataScienceWorkRequest) -> dict[str, Any]:
         done = request.status == "SUCCEEDED"
         resource = {
             "actionType": "DELETED" if done else "IN_PROGRESS",
@@ -132,5 +134,5 @@ def _entries(call: Call, entries: tuple[dict[str, str], ...]) -> Response:
     return answer(chosen, headers=headers)
 
 
-def _value_of(request: WorkRequest, name: str) -> Any:
+def _value_of(request: DataScienceWorkRequest, name: str) -> Any:
     return getattr(request, ATTRIBUTES[name])

@@ -21,7 +21,7 @@ QUIET_AFTER_END_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogQuery:
+class LogReading:
     """What a client wants of a log."""
 
     container: str
@@ -33,7 +33,7 @@ class LogQuery:
     limit_bytes: int | None
 
     @classmethod
-    def of(cls, query: Mapping[str, str], pod: Obj) -> LogQuery:
+    def of(cls, query: Mapping[str, str], pod: Obj) -> LogReading:
         """Return what a query asks for. Raises 400."""
         return cls(
             container=_container(query.get("container", ""), pod),
@@ -122,7 +122,7 @@ def _to_microseconds(text: str) -> str:
 
 
 async def follow(
-    path: Path, query: LogQuery, lives: Callable[[], bool], cut: asyncio.Event
+    path: Path, query: LogReading, lives: Callable[[], bool], cut: asyncio.Event
 ) -> AsyncIterator[bytes]:
     """Yield the lines that are wanted; if the log is to be followed, also those that come while the container lives."""
     left = query.limit_bytes
@@ -139,7 +139,7 @@ async def follow(
 
 
 async def _pieces(
-    file: BinaryIO, found: list[bytes], query: LogQuery, lives: Callable[[], bool], cut: asyncio.Event
+    file: BinaryIO, found: list[bytes], query: LogReading, lives: Callable[[], bool], cut: asyncio.Event
 ) -> AsyncIterator[bytes]:
     yield _shown(found, query)
     while query.follow and not cut.is_set():
@@ -154,5 +154,5 @@ async def _pieces(
             await asyncio.sleep(LOOK_S)
 
 
-def _shown(lines: list[bytes], query: LogQuery) -> bytes:
+def _shown(lines: list[bytes], query: LogReading) -> bytes:
     return b"".join(lines if query.timestamps else [line.partition(b" ")[2] for line in lines])

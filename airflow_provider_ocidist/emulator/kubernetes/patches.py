@@ -152,7 +152,7 @@ def json_patch(target: Obj, operations: Sequence[Mapping[str, Any]]) -> Any:
         text = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
         raise KubernetesError(413, "RequestEntityTooLarge", text)
     result: Any = target
-    budget = patterns.Budget(PATCH_S)
+    budget = patterns.MatchingTime(PATCH_S)
     for operation in operations:
         try:
             budget.check()

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.kubernetes import core_kinds, users
-from airflow_provider_ocidist.emulator.kubernetes.api.server import Api
+from airflow_provider_ocidist.emulator.kubernetes.api.server import ApiServer
 from airflow_provider_ocidist.emulator.kubernetes.controllers.garbage import GarbageCollector, Namespaces
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Controller, Manager
 from airflow_provider_ocidist.emulator.kubernetes.controllers.scheduler import Scheduler
@@ -74,7 +74,7 @@ class Kubernetes:
         self._admin = self.users.issue(users.admin())
         self.logs = PodLogs(self._folder / "logs")
         self.faults = Faults(context.options.seed)
-        self.api = Api(self.cluster, self.users, self.logs, self.faults, self.settings)
+        self.api = ApiServer(self.cluster, self.users, self.logs, self.faults, self.settings)
         self.pod_faults = PodFaults(self.cluster, self.settings)
         self.url = ""
         self._server: uvicorn.Server | None = None
@@ -138,7 +138,7 @@ class Kubernetes:
         await asyncio.to_thread(self._hosts.stop)
 
     async def reset(self) -> None:
-        """End all pods, and begin anew; tokens stay."""
+        """End all pods, and begin again; tokens stay."""
         self.faults.clear()
         self.api.come_back()
         await self._end()

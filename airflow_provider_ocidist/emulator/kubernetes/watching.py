@@ -17,7 +17,7 @@ INITIAL_END = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Watch:
+class WatchRequest:
     """What a client wants to hear of, and for how long."""
 
     kind: str
@@ -34,7 +34,7 @@ class Watch:
     """Function that returns an object as the client wants it: as it is, or as a table."""
 
 
-async def lines(cluster: Cluster, watch: Watch, cut: asyncio.Event) -> AsyncIterator[bytes]:
+async def lines(cluster: Cluster, watch: WatchRequest, cut: asyncio.Event) -> AsyncIterator[bytes]:
     """Yield the changes until the time is over, or the watch is cut."""
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event]()
 
@@ -60,12 +60,12 @@ async def lines(cluster: Cluster, watch: Watch, cut: asyncio.Event) -> AsyncIter
         end()
 
 
-def _initial(cluster: Cluster, watch: Watch) -> list[Obj]:
+def _initial(cluster: Cluster, watch: WatchRequest) -> list[Obj]:
     return [obj for obj in cluster.stored(watch.kind, watch.namespace) if watch.fits(obj)]
 
 
 def _subscribe(
-    cluster: Cluster, watch: Watch, begins: int, put: Callable[[Event], object], initial: list[Obj]
+    cluster: Cluster, watch: WatchRequest, begins: int, put: Callable[[Event], object], initial: list[Obj]
 ) -> Callable[[], None]:
     """Subscribe from the state on that the client knows. What came between a list and this is in the history."""
     seen = {obj["metadata"]["uid"]: int(obj["metadata"]["resourceVersion"]) for obj in initial}
@@ -78,7 +78,7 @@ def _subscribe(
 
 
 async def _follow(
-    cluster: Cluster, watch: Watch, queue: asyncio.Queue[Event], cut: asyncio.Event, version: int
+    cluster: Cluster, watch: WatchRequest, queue: asyncio.Queue[Event], cut: asyncio.Event, version: int
 ) -> AsyncIterator[bytes]:
     ends, marks = time.monotonic() + watch.timeout_s, time.monotonic() + watch.bookmark_s
     cutting: asyncio.Future[Any] = asyncio.ensure_future(cut.wait())
@@ -111,7 +111,7 @@ async def _next(queue: asyncio.Queue[Event], cutting: asyncio.Future[Any], secon
         getting.cancel()
 
 
-def _seen_by_client(watch: Watch, event: Event) -> bytes | None:
+def _seen_by_client(watch: WatchRequest, event: Event) -> bytes | None:
     """Return an event as the client sees it: an object that no longer fits is one that was deleted."""
     if watch.namespace and event.object["metadata"].get("namespace") != watch.namespace:
         return None
@@ -124,7 +124,7 @@ def _seen_by_client(watch: Watch, event: Event) -> bytes | None:
     return _line("DELETED", watch.shown(event.object)) if fitted else None
 
 
-def _bookmark(cluster: Cluster, watch: Watch, version: int, annotations: dict[str, str]) -> bytes:
+def _bookmark(cluster: Cluster, watch: WatchRequest, version: int, annotations: dict[str, str]) -> bytes:
     metadata: Obj = {"resourceVersion": str(version), "creationTimestamp": None}
     if annotations:
         metadata["annotations"] = annotations

@@ -48,7 +48,7 @@ class Log:
     etag: str = field(default_factory=new_etag)
 
 
-class Catalog:
+class LogCatalog:
     """All log groups and logs."""
 
     def __init__(self, context: Context) -> None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_ocidist.emulator.logs.files import LogFile
+from airflow_provider_ocidist.emulator.logs.files import StoredLog
 from airflow_provider_ocidist.emulator.logs.query import UNKNOWN
 from airflow_provider_ocidist.emulator.logs.streams import Stream
 from airflow_provider_ocidist.emulator.times import rfc3339
@@ -25,7 +25,7 @@ class Entries:
     Answers of a thousand entries are common: their JSON is put together from text, not from dicts.
     """
 
-    def __init__(self, stream: Stream, file: LogFile, place: Mapping[str, str]) -> None:
+    def __init__(self, stream: Stream, file: StoredLog, place: Mapping[str, str]) -> None:
         self.file = file
         self._stream = stream
         self._place = place

@@ -29,7 +29,7 @@ class Line:
     text: bytes
 
 
-class LogFile:
+class StoredLog:
     """Append-only lines, numbered as they came. About 50 bytes of memory for each, so a million are no burden."""
 
     def __init__(self, path: Path) -> None:

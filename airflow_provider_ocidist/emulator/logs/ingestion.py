@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.errors import invalid, not_found
 from airflow_provider_ocidist.emulator.fields import required_text
-from airflow_provider_ocidist.emulator.logs.catalog import Catalog
+from airflow_provider_ocidist.emulator.logs.catalog import LogCatalog
 from airflow_provider_ocidist.emulator.logs.entries import SPEC_VERSION
 from airflow_provider_ocidist.emulator.logs.files import MAX_MESSAGE_CHARS, Line
 from airflow_provider_ocidist.emulator.logs.streams import Streams
@@ -24,7 +24,7 @@ MAX_ENTRY_BYTES = 1_000_000
 class Ingestion:
     """Answers pushes of entries."""
 
-    def __init__(self, catalog: Catalog, streams: Streams) -> None:
+    def __init__(self, catalog: LogCatalog, streams: Streams) -> None:
         self._catalog = catalog
         self._streams = streams
 
@@ -79,7 +79,7 @@ def _data(text: str) -> dict[str, Any]:
 def _list(details: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     value = details.get(name)
     if not value or not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise invalid(f"{name} must be a list with an object at least.")
+        raise invalid(f"{name} must be a list with at least one object.")
     return value
 
 

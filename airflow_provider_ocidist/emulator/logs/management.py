@@ -12,8 +12,8 @@ from airflow_provider_ocidist.emulator.errors import conflict, invalid, missing
 from airflow_provider_ocidist.emulator.fields import changes, required_text
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.logs.catalog import RETENTION_DAYS, Catalog, Log, LogGroup
-from airflow_provider_ocidist.emulator.logs.work_requests import WorkRequests
+from airflow_provider_ocidist.emulator.logs.catalog import RETENTION_DAYS, Log, LogCatalog, LogGroup
+from airflow_provider_ocidist.emulator.logs.work_requests import LoggingWorkRequests
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.wire import (
     Call,
@@ -43,13 +43,13 @@ LOG_FIELDS = {
 }
 
 
-class Management:
+class LogManagement:
     """Answers /logGroups. Every change is a work request that does not name what it made."""
 
     def __init__(
         self,
-        catalog: Catalog,
-        requests: WorkRequests,
+        catalog: LogCatalog,
+        requests: LoggingWorkRequests,
         identity: Identity,
         retries: RetryTokens,
         forget_lines: Callable[[str], None],

@@ -68,10 +68,10 @@ def parse(text: str) -> LogQuery:
 class _Tokens:
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARS:
-            raise invalid(f"A search query may have {MAX_CHARS} characters, not {len(text)}.")
+            raise invalid(f"A search query may have at most {MAX_CHARS} characters, not {len(text)}.")
         self._tokens = list(islice(_tokenize(text), MAX_TOKENS + 1))
         if len(self._tokens) > MAX_TOKENS:
-            raise invalid(f"A search query may have {MAX_TOKENS} words and signs.")
+            raise invalid(f"A search query may have at most {MAX_TOKENS} words and signs.")
         self._next = 0
         self._depth = 0
 
@@ -79,7 +79,7 @@ class _Tokens:
         """Enter or leave a bracket or a NOT. Raises 400 where there are too many in one another."""
         self._depth += steps
         if self._depth > MAX_NESTING:
-            raise invalid(f"A search query may nest {MAX_NESTING} brackets and NOTs.")
+            raise invalid(f"A search query may nest at most {MAX_NESTING} brackets and NOTs.")
 
     def at_end(self) -> bool:
         return self._next >= len(self._tokens)

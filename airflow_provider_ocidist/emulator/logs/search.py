@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.fields import required_text
-from airflow_provider_ocidist.emulator.logs.catalog import Catalog, Log
+from airflow_provider_ocidist.emulator.logs.catalog import Log, LogCatalog
 from airflow_provider_ocidist.emulator.logs.entries import Entries, field_of_all
 from airflow_provider_ocidist.emulator.logs.query import LogQuery, Scope, parse
 from airflow_provider_ocidist.emulator.logs.streams import Streams
@@ -35,7 +35,7 @@ class Hit(NamedTuple):
     entries: Entries
 
 
-class Place(NamedTuple):
+class SearchPosition(NamedTuple):
     """How far the pages of a search have come: to a millisecond, of which so many entries were sent."""
 
     time_ms: int | None
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 class Search:
     """Answers /search."""
 
-    def __init__(self, catalog: Catalog, streams: Streams, tenancy_id: str) -> None:
+    def __init__(self, catalog: LogCatalog, streams: Streams, tenancy_id: str) -> None:
         self._catalog = catalog
         self._streams = streams
         self._tenancy_id = tenancy_id
@@ -137,32 +137,34 @@ def _answer(hits: Sequence[Hit], headers: Mapping[str, str]) -> Response:
 
 def _check_range(start: int, end: int) -> None:
     if end <= start:
-        raise invalid("timeEnd must be later than timeStart, by 1 ms at least.")
+        raise invalid("timeEnd must be at least 1 ms later than timeStart.")
     if end - start > MAX_RANGE_MS:
         raise invalid("The time range of a search may not exceed 14 days.")
 
 
-def _place(token: str | None) -> Place:
+def _place(token: str | None) -> SearchPosition:
     if token is None:
-        return Place(None, 0)
+        return SearchPosition(None, 0)
     found = read_page_token(token)
     whole = isinstance(found, list) and [type(each) for each in found] == [int, int]
     if not whole or not all(0 <= each <= LAST_MS for each in found):
         raise invalid("page is not a token of this service.")
-    return Place(*found)
+    return SearchPosition(*found)
 
 
-def _rest(start: int, end: int, place: Place, query: LogQuery) -> tuple[int, int]:
+def _rest(start: int, end: int, place: SearchPosition, query: LogQuery) -> tuple[int, int]:
     """Return the part of the time range that is still to be looked at."""
     if place.time_ms is None:
         return start, end
     return (start, place.time_ms + 1) if query.descending else (place.time_ms, end)
 
 
-def _next_page(hits: Sequence[Hit], limit: int, place: Place) -> dict[str, str]:
+def _next_page(hits: Sequence[Hit], limit: int, place: SearchPosition) -> dict[str, str]:
     """Return the header that leads to the next page, if there is one."""
     if len(hits) <= limit:
         return {}
     last = hits[limit - 1].time_ms
     sent = sum(hit.time_ms == last for hit in hits[:limit])
-    return {"opc-next-page": page_token(Place(last, sent + (place.sent if last == place.time_ms else 0)))}
+    return {
+        "opc-next-page": page_token(SearchPosition(last, sent + (place.sent if last == place.time_ms else 0)))
+    }

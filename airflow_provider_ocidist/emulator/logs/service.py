@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.identity import Identity
-from airflow_provider_ocidist.emulator.logs.catalog import Catalog, Log, LogGroup
+from airflow_provider_ocidist.emulator.logs.catalog import Log, LogCatalog, LogGroup
 from airflow_provider_ocidist.emulator.logs.ingestion import Ingestion
-from airflow_provider_ocidist.emulator.logs.management import Management
+from airflow_provider_ocidist.emulator.logs.management import LogManagement
 from airflow_provider_ocidist.emulator.logs.search import Search
 from airflow_provider_ocidist.emulator.logs.streams import RunOutput, Streams
-from airflow_provider_ocidist.emulator.logs.work_requests import WorkRequests
-from airflow_provider_ocidist.emulator.resource_search import Resource
+from airflow_provider_ocidist.emulator.logs.work_requests import LoggingWorkRequests
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.wire import Route
 
@@ -21,10 +21,12 @@ class Logs:
     """Log groups, logs, and what was written to them."""
 
     def __init__(self, context: Context, identity: Identity, retries: RetryTokens) -> None:
-        self._catalog = Catalog(context)
+        self._catalog = LogCatalog(context)
         self._streams = Streams(context)
-        self._requests = WorkRequests(context.store)
-        self._management = Management(self._catalog, self._requests, identity, retries, self._streams.forget)
+        self._requests = LoggingWorkRequests(context.store)
+        self._management = LogManagement(
+            self._catalog, self._requests, identity, retries, self._streams.forget
+        )
         self._search = Search(self._catalog, self._streams, context.ids.tenancy_id)
         self._ingestion = Ingestion(self._catalog, self._streams)
 
@@ -46,7 +48,7 @@ class Logs:
         """Open a run's part of a log for writing; once for each of its nodes."""
         return self._streams.output(run_id, log_id, rank)
 
-    def resources(self) -> Iterator[Resource]:
+    def resources(self) -> Iterator[FoundResource]:
         """Yield what Resource Search finds of this service."""
         for group in self._catalog.groups.values():
             yield _found("LogGroup", group, group.compartment_id)
@@ -62,8 +64,8 @@ class Logs:
         self._streams.close()
 
 
-def _found(kind: str, item: LogGroup | Log, compartment_id: str) -> Resource:
-    return Resource(
+def _found(kind: str, item: LogGroup | Log, compartment_id: str) -> FoundResource:
+    return FoundResource(
         kind=kind,
         id=item.id,
         compartment_id=compartment_id,

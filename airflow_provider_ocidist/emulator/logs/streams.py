@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.logs.files import Line, LineSplitter, LogFile
+from airflow_provider_ocidist.emulator.logs.files import Line, LineSplitter, StoredLog
 from airflow_provider_ocidist.emulator.nodes.processes import STDERR, STDOUT
 from airflow_provider_ocidist.emulator.store import Table
 
@@ -40,7 +40,7 @@ class Stream:
 class RunOutput:
     """Writes the output of one node, as it comes, to the log of its run."""
 
-    def __init__(self, file: LogFile, on_close: Callable[[], None]) -> None:
+    def __init__(self, file: StoredLog, on_close: Callable[[], None]) -> None:
         self._file = file
         self._on_close = on_close
         self._failed = False
@@ -90,7 +90,7 @@ class Streams:
             self._by_log.setdefault(stream.log_id, {})[stream.id] = stream
         self._writers: dict[str, int] = {}
         """Number of nodes that write to each file: it stays open as long as any does."""
-        self._files: dict[str, LogFile] = {}
+        self._files: dict[str, StoredLog] = {}
 
     def of_log(self, log_id: str) -> list[Stream]:
         return list(self._by_log.get(log_id, {}).values())
@@ -119,12 +119,12 @@ class Streams:
         self._add(Stream(id=log_id, log_id=log_id, pushed=True))
         self.file(log_id).append(lines, time.time_ns() // 1_000_000)
 
-    def file(self, stream_id: str) -> LogFile:
+    def file(self, stream_id: str) -> StoredLog:
         """Return a stream's file. Of those without a writer, the least recently used are closed."""
         file = self._files.pop(stream_id, None)
         if file is None:
             self._close_some()
-            file = LogFile(self._path(stream_id))
+            file = StoredLog(self._path(stream_id))
         self._files[stream_id] = file
         return file
 
@@ -138,7 +138,7 @@ class Streams:
     def _path(self, stream_id: str) -> Path:
         return self._folder / f"{stream_id.rpartition('.')[2]}.log"
 
-    def visible(self, file: LogFile, numbers: Iterable[int]) -> Iterator[int]:
+    def visible(self, file: StoredLog, numbers: Iterable[int]) -> Iterator[int]:
         """Yield the lines that searches find by now."""
         if not self._lag_ms and not self._jitter_ms:
             yield from numbers

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.store import Store
+from airflow_provider_ocidist.emulator.store import RecordStore
 from airflow_provider_ocidist.emulator.wire import Call, answer, now, page
 from airflow_provider_ocidist.emulator.work_requests import Accepted, AcceptedWork, accepted
 
@@ -17,22 +17,22 @@ ACTIONS = {"CREATE": "CREATED", "UPDATE": "UPDATED", "MOVE": "UPDATED", "DELETE"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkRequest(Accepted):
+class LoggingWorkRequest(Accepted):
     """A change, which is done before a client can ask about it."""
 
     resource_id: str
 
 
-class WorkRequests(AcceptedWork[WorkRequest]):
+class LoggingWorkRequests(AcceptedWork[LoggingWorkRequest]):
     """Records changes and answers requests for them."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(BASE, store, "log_work_request", WorkRequest)
+    def __init__(self, store: RecordStore) -> None:
+        super().__init__(BASE, store, "log_work_request", LoggingWorkRequest)
 
     def accepted(self, operation: str, compartment_id: str, resource_id: str) -> Response:
         """Record a change and return its answer, which does not name what was made: clients must look for it."""
         at = now()
-        made = WorkRequest(
+        made = LoggingWorkRequest(
             id=new_ocid("logworkrequest"),
             operation=operation,
             compartment_id=compartment_id,
@@ -45,7 +45,7 @@ class WorkRequests(AcceptedWork[WorkRequest]):
         self._requests.put(made.id, made)
         return accepted(made)
 
-    def body_of(self, request: WorkRequest) -> dict[str, Any]:
+    def body_of(self, request: LoggingWorkRequest) -> dict[str, Any]:
         action, _, entity = request.operation.partition("_")
         resource = {
             "actionType": ACTIONS[action],

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.monitoring.query import Point
-from airflow_provider_ocidist.emulator.store import Store, Table
+from airflow_provider_ocidist.emulator.store import RecordStore, Table
 from airflow_provider_ocidist.emulator.times import read_time
 
 NAMESPACE = re.compile(r"[A-Za-z]\w{0,255}", re.ASCII)
@@ -55,7 +55,7 @@ class Posted:
 class Metrics:
     """All streams and their points."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RecordStore) -> None:
         self._streams: Table[MetricStream] = Table(store, "metric_stream", MetricStream)
         self._posted: Table[Posted] = Table(store, "metric_points", Posted)
         self._points: dict[str, list[Point]] = {}
@@ -113,7 +113,7 @@ def read_metric(details: Any) -> tuple[MetricStream, list[Point]]:
     )
     points = details.get("datapoints")
     if not isinstance(points, list) or not points:
-        raise invalid("datapoints must be a list with a point at least.")
+        raise invalid("datapoints must be a list with at least one point.")
     return stream, [_point(each) for each in points]
 
 

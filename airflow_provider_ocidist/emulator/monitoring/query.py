@@ -81,7 +81,7 @@ def parse(text: str) -> MetricQuery:
     if not 0 < interval_ms <= MAX_INTERVAL_MS:
         raise invalid("The interval of a query must be 1m to 1d.")
     if match["statistic"] not in STATISTICS:
-        raise invalid(f"The statistic {match['statistic']!r} is none of {', '.join(STATISTICS)}.")
+        raise invalid(f"The statistic {match['statistic']!r} is not one of {', '.join(STATISTICS)}.")
     keys = None
     if match["grouping"]:
         keys = [key.strip() for key in (match["keys"] or "").split(",") if key.strip()]

@@ -49,7 +49,7 @@ class Monitoring:
         if not isinstance(posted, list) or not posted:
             raise missing("metricData")
         if len(posted) > MAX_STREAMS:
-            raise invalid(f"A call may post {MAX_STREAMS} metric streams at most.")
+            raise invalid(f"A call may post at most {MAX_STREAMS} metric streams.")
         atomic = details.get("batchAtomicity") == "ATOMIC"
         right, failed = [], []
         for each in posted:

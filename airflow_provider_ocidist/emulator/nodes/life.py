@@ -13,7 +13,7 @@ from airflow_provider_ocidist.emulator import trees
 from airflow_provider_ocidist.emulator.nodes import machine, processes
 from airflow_provider_ocidist.emulator.nodes.capacity import Capacity, happens
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError, NodeSpec
-from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
+from airflow_provider_ocidist.emulator.nodes.processes import Node, NodeCommand
 from airflow_provider_ocidist.emulator.nodes.rules import NO_RULE, NodeKind
 
 PROBE_PERIOD_S, PROBE_ATTEMPTS = 10, 3
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeEnd:
+class LifeEnd:
     """How a node ended: by itself with an exit code, else by a failure with its text, else by a stop."""
 
     rank: int
@@ -83,29 +83,29 @@ class NodeLife:
         self._spec: NodeSpec | None = None
         self.process: Node | None = None
 
-    async def live(self) -> NodeEnd:
+    async def live(self) -> LifeEnd:
         rank = self._plan.kind.rank
         try:
             return await self._live()
         except NodeError as error:
-            return NodeEnd(rank=rank, failure=str(error))
+            return LifeEnd(rank=rank, failure=str(error))
         except Exception as error:
             logger.exception("%s: the emulator failed to run node %d", self._plan.kind.display_name, rank)
-            return NodeEnd(rank=rank, failure=f"Internal error: {error}")
+            return LifeEnd(rank=rank, failure=f"Internal error: {error}")
 
-    async def _live(self) -> NodeEnd:
+    async def _live(self) -> LifeEnd:
         kind = self._plan.kind
         self._rule = self._capacity.rules.take(kind)
         delay = self._plan.delay_s if self._rule.delay_s is None else self._rule.delay_s
         if await happens(self._stop, None if self._rule.never_starts else delay):
-            return NodeEnd(rank=kind.rank)
+            return LifeEnd(rank=kind.rank)
         if self._rule.failure:
             raise NodeError(self._rule.failure)
         if self._rule.idle:
             self._watcher.is_started(kind.rank)
             self._watcher.is_ready(kind.rank)
             await self._stop.wait()
-            return NodeEnd(rank=kind.rank)
+            return LifeEnd(rank=kind.rank)
         address = self._capacity.take_address()
         self._spec = self._plan.spec(address)
         try:
@@ -115,13 +115,13 @@ class NodeLife:
             if not self._plan.keep_files:
                 await asyncio.to_thread(trees.remove, self._spec.folder)
 
-    async def _provisioned(self, spec: NodeSpec, address: str) -> NodeEnd:
+    async def _provisioned(self, spec: NodeSpec, address: str) -> LifeEnd:
         command = await asyncio.to_thread(machine.prepare, spec)
         if self._rule.exit_code is not None:
             script = f"sleep {self._rule.after_s}; exit {self._rule.exit_code}"
             command = replace(command, arguments=["sh", "-c", script])
         if self._stop.is_set():
-            return NodeEnd(rank=self._plan.kind.rank)
+            return LifeEnd(rank=self._plan.kind.rank)
         self._watcher.has_address(self._plan.kind.rank, address)
         output = self._plan.output()
         for note in self._plan.notes():
@@ -135,7 +135,7 @@ class NodeLife:
                 await self.process.exited
             output.close()
 
-    async def _started(self, process: Node, command: Command) -> NodeEnd:
+    async def _started(self, process: Node, command: NodeCommand) -> LifeEnd:
         rank = self._plan.kind.rank
         loop = asyncio.get_running_loop()
         timers = [loop.call_later(self._rule.after_s, effect) for effect in self._effects()]
@@ -146,7 +146,7 @@ class NodeLife:
             if self._stop.is_set():
                 process.kill()
             code = await process.exited
-            return NodeEnd(rank=rank, exit_code=code, failure=self._failure)
+            return LifeEnd(rank=rank, exit_code=code, failure=self._failure)
         finally:
             for timer in timers:
                 timer.cancel()
@@ -173,7 +173,7 @@ class NodeLife:
             self._failure = reason
             self.process.kill()
 
-    async def _become_ready(self, command: Command) -> None:
+    async def _become_ready(self, command: NodeCommand) -> None:
         """Report the node as ready: once its probe has succeeded, or at once when it has none."""
         if self._plan.probe is not None and not await _probe(self._plan.probe, command):
             self._fail(PROBE_FAILED)
@@ -188,7 +188,7 @@ class NodeLife:
                 machine.write_token(self._spec.folder, token)
 
 
-async def _probe(probe: Mapping[str, Any], command: Command) -> bool:
+async def _probe(probe: Mapping[str, Any], command: NodeCommand) -> bool:
     """Run a startup probe on a node until it succeeds; return whether it did within its attempts."""
     period = probe.get("periodInSeconds") or PROBE_PERIOD_S
     await asyncio.sleep(probe.get("initialDelayInSeconds") or 0)
@@ -200,7 +200,7 @@ async def _probe(probe: Mapping[str, Any], command: Command) -> bool:
     return False
 
 
-async def _succeeds(command: Command, limit_s: float) -> bool:
+async def _succeeds(command: NodeCommand, limit_s: float) -> bool:
     process = await processes.start(command, lambda *_: None)
     try:
         return await asyncio.wait_for(asyncio.shield(process.exited), limit_s) == 0

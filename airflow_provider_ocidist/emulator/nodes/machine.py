@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from airflow_provider_ocidist.emulator.nodes.processes import Command
+from airflow_provider_ocidist.emulator.nodes.processes import NodeCommand
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
@@ -74,14 +74,14 @@ class NodeSpec:
         return folders[0] / "bin" / "python" if folders else Path(sys.executable)
 
 
-def prepare(spec: NodeSpec) -> Command:
+def prepare(spec: NodeSpec) -> NodeCommand:
     """Lay out the node's folder and return its command. Raises NodeError."""
     spec.home.mkdir(parents=True)
     write_token(spec.folder, spec.token)
     folder, arguments = _program(spec)
     if not spec.private_mounts:
         _link_mounts(spec)
-    return Command(
+    return NodeCommand(
         arguments=arguments,
         folder=folder,
         environment=environment(spec),

@@ -196,8 +196,12 @@ def _reap(program: int) -> int | None:
         if pid == 0:
             return code
         if pid == program:
-            exit_code = os.waitstatus_to_exitcode(status)
-            code = exit_code if exit_code >= 0 else 128 - exit_code
+            code = exit_status(os.waitstatus_to_exitcode(status))
+
+
+def exit_status(code: int) -> int:
+    """Return an exit code as a shell, and a container, gives it: 128 + N for death by signal N."""
+    return code if code >= 0 else 128 - code
 
 
 def _end_everything(program: int) -> None:

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_ocidist.emulator.nodes.node_init import exit_status
+
 INIT = Path(__file__).with_name("node_init.py")
 STDOUT, STDERR = 1, 2
 PIPE_GRACE_S = 2.0
@@ -27,7 +29,7 @@ ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
+class NodeCommand:
     """What a node runs, where, and in which environment (all of it)."""
 
     arguments: Sequence[str]
@@ -81,10 +83,10 @@ class Node(asyncio.SubprocessProtocol):
         """Set the exit code: asyncio calls this when the process has exited and both pipes are at their end."""
         code = self._transport.get_returncode() if self._transport else None
         if not self.exited.done():
-            self.exited.set_result(1 if code is None else _exit_code(code))
+            self.exited.set_result(1 if code is None else exit_status(code))
 
 
-async def start(command: Command, on_output: OnOutput) -> Node:
+async def start(command: NodeCommand, on_output: OnOutput) -> Node:
     """Start a node. To be awaited on the server's loop: nodes end when the thread that started them does."""
     loop = asyncio.get_running_loop()
     _, node = await loop.subprocess_exec(
@@ -105,17 +107,14 @@ def can_mount() -> bool:
     if sys.platform != "linux":
         return False
     with tempfile.TemporaryDirectory() as folder:
-        view = _view(Command(arguments=(), folder=Path(), environment={}, mounts={"/mnt/x": Path(folder)}))
+        view = _view(
+            NodeCommand(arguments=(), folder=Path(), environment={}, mounts={"/mnt/x": Path(folder)})
+        )
         command = [sys.executable, "-I", "-S", str(INIT), str(os.getpid()), view, "true"]
         return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def _view(command: Command) -> str:
+def _view(command: NodeCommand) -> str:
     # Nested places after those that they lie in.
     mounts = [[str(source), place] for place, source in sorted(command.mounts.items())]
     return json.dumps({"mounts": mounts, "hostname": command.hostname, "folder": command.begins_in})
-
-
-def _exit_code(code: int) -> int:
-    """A shell's convention, and a container's: 128 + N for death by signal N."""
-    return code if code >= 0 else 128 - code

@@ -54,7 +54,7 @@ class NodeRule:
         for name in ("delay_s", "after_s", "attention_s", "rank", "exit_code", "at_most", "times"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | float) or value < 0):
-                raise TypeError(f"{name} must be a number from 0 on")
+                raise TypeError(f"{name} must be a number, 0 or more")
         if self.when_full not in ("wait", "fail"):
             raise TypeError("when_full must be wait or fail")
 

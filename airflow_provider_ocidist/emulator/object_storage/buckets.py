@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.object_storage.catalog import (
     BUCKETS,
     NAMESPACE,
     Bucket,
-    Catalog,
+    BucketCatalog,
 )
 from airflow_provider_ocidist.emulator.object_storage.headers import check_etag
 from airflow_provider_ocidist.emulator.store import Table
@@ -37,7 +37,7 @@ InUse = Callable[[Bucket], str | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Defaults:
+class BucketDefaults:
     """The compartments of buckets made through the S3 and Swift interfaces."""
 
     s3: str
@@ -48,13 +48,13 @@ class Buckets:
     """The routes of namespaces and buckets."""
 
     def __init__(
-        self, context: Context, identity: Identity, catalog: Catalog, in_use: Sequence[InUse]
+        self, context: Context, identity: Identity, catalog: BucketCatalog, in_use: Sequence[InUse]
     ) -> None:
         self._ids = context.ids
         self._identity = identity
         self._catalog = catalog
         self._in_use = in_use
-        self._defaults: Table[Defaults] = Table(context.store, "namespace", Defaults)
+        self._defaults: Table[BucketDefaults] = Table(context.store, "namespace", BucketDefaults)
 
     def routes(self) -> list[Route]:
         return [
@@ -80,15 +80,15 @@ class Buckets:
     async def get_namespace(self, _: Call) -> Response:
         return answer(self._ids.namespace)
 
-    def _metadata(self) -> Defaults:
+    def _metadata(self) -> BucketDefaults:
         tenancy_id = self._ids.tenancy_id
-        return self._defaults.get(self._ids.namespace) or Defaults(s3=tenancy_id, swift=tenancy_id)
+        return self._defaults.get(self._ids.namespace) or BucketDefaults(s3=tenancy_id, swift=tenancy_id)
 
     async def get_metadata(self, call: Call) -> Response:
         self._catalog.check_namespace(call.params["namespace"])
         return answer(self._metadata_body(self._metadata()))
 
-    def _metadata_body(self, defaults: Defaults) -> dict[str, str]:
+    def _metadata_body(self, defaults: BucketDefaults) -> dict[str, str]:
         named = {f"default{name}CompartmentId": asdict(defaults)[name.lower()] for name in ("S3", "Swift")}
         return {"namespace": self._ids.namespace, **named}
 

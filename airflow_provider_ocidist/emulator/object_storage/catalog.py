@@ -83,7 +83,7 @@ class StoredObject:
         return replace(self, **{**fresh, **changes})
 
 
-class Catalog:
+class BucketCatalog:
     """All buckets and objects. Changes become visible at once and whole, also after a crash."""
 
     def __init__(self, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Work that is done later: copies between buckets, and encryption anew."""
+"""Work that is done later: copies between buckets, and re-encryption."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.object_storage import headers
-from airflow_provider_ocidist.emulator.object_storage.catalog import BUCKET, Catalog
+from airflow_provider_ocidist.emulator.object_storage.catalog import BUCKET, BucketCatalog
 from airflow_provider_ocidist.emulator.object_storage.headers import required
 from airflow_provider_ocidist.emulator.object_storage.objects import check_readable
-from airflow_provider_ocidist.emulator.object_storage.work_requests import Resource, WorkRequests
+from airflow_provider_ocidist.emulator.object_storage.work_requests import (
+    StorageWorkRequests,
+    TouchedResource,
+)
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer
 from airflow_provider_ocidist.emulator.work_requests import Work
 
@@ -22,7 +25,7 @@ REENCRYPT = "REENCRYPT"
 class Copies:
     """The routes that are answered with a work request. One emulator is every region, so regions do not matter."""
 
-    def __init__(self, namespace: str, catalog: Catalog, requests: WorkRequests) -> None:
+    def __init__(self, namespace: str, catalog: BucketCatalog, requests: StorageWorkRequests) -> None:
         self._namespace = namespace
         self._catalog = catalog
         self._requests = requests
@@ -50,8 +53,8 @@ class Copies:
         name = headers.checked_name(required(details, "destinationObjectName"))
         headers.checked_tier(details.get("destinationObjectStorageTier"), target.storage_tier)
         headers.metadata(details.get("destinationObjectMetadata") or {})
-        read = Resource(action="READ", entity_type="object", uri=self._uri(bucket.name, source.name))
-        written = Resource(action="WRITTEN", entity_type="object", uri=self._uri(target.name, name))
+        read = TouchedResource(action="READ", entity_type="object", uri=self._uri(bucket.name, source.name))
+        written = TouchedResource(action="WRITTEN", entity_type="object", uri=self._uri(target.name, name))
         return self._requests.accept(
             COPY, bucket.compartment_id, [read, written], {**details, "sourceBucket": bucket.name}
         )
@@ -88,7 +91,7 @@ class Copies:
 
     async def reencrypt_bucket(self, call: Call) -> Response:
         bucket = self._catalog.bucket(call)
-        written = Resource(
+        written = TouchedResource(
             action="WRITTEN", entity_type="bucket", uri=f"/n/{self._namespace}/b/{bucket.name}"
         )
         return self._requests.accept(REENCRYPT, bucket.compartment_id, [written], {})

@@ -10,7 +10,7 @@ LAST = chr(0x10FFFF)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listing:
+class ListParameters:
     """The parameters of a list request."""
 
     prefix: str = ""
@@ -50,7 +50,7 @@ class NameIndex:
     def remove(self, name: str) -> None:
         del self._names[bisect_left(self._names, name)]
 
-    def list(self, wanted: Listing) -> Page:
+    def list(self, wanted: ListParameters) -> Page:
         """Return a page of names; those that share a prefix up to the delimiter count as one."""
         place, end = self._first(wanted), self._past_last(wanted)
         if wanted.delimiter is None:
@@ -70,13 +70,13 @@ class NameIndex:
                 place = min(self._past(prefixes[-1]), end)
         return Page(names, prefixes, self._at(place, end))
 
-    def _first(self, wanted: Listing) -> int:
+    def _first(self, wanted: ListParameters) -> int:
         place = bisect_left(self._names, max(wanted.prefix, wanted.start))
         if wanted.start_after is not None:
             place = max(place, bisect_left(self._names, wanted.start_after + "\0"))
         return place
 
-    def _past_last(self, wanted: Listing) -> int:
+    def _past_last(self, wanted: ListParameters) -> int:
         place = self._past(wanted.prefix)
         return place if wanted.end is None else min(place, bisect_left(self._names, wanted.end))
 

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.errors import invalid
-from airflow_provider_ocidist.emulator.object_storage.catalog import BUCKET, Catalog, StoredObject
-from airflow_provider_ocidist.emulator.object_storage.index import Listing
+from airflow_provider_ocidist.emulator.object_storage.catalog import BUCKET, BucketCatalog, StoredObject
+from airflow_provider_ocidist.emulator.object_storage.index import ListParameters
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, page_token, read_page_token
 
 Field = Callable[[StoredObject], Any]
@@ -25,10 +25,10 @@ FIELDS: dict[str, Field] = {
 }
 
 
-class Lists:
+class ListRoutes:
     """The routes that list."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: BucketCatalog) -> None:
         self._catalog = catalog
 
     def routes(self) -> list[Route]:
@@ -40,7 +40,7 @@ class Lists:
     async def list(self, call: Call) -> Response:
         return self.answer(call, read_listing(call))
 
-    def answer(self, call: Call, wanted: Listing) -> Response:
+    def answer(self, call: Call, wanted: ListParameters) -> Response:
         bucket = self._catalog.bucket(call, open_to_all=("ObjectRead",))
         fields = read_fields(call.query.get("fields"))
         found = self._catalog.index(bucket).list(wanted)
@@ -82,13 +82,13 @@ def read_fields(text: str | None) -> Sequence[tuple[str, Field]]:
     return [(name, read) for name, read in FIELDS.items() if name.lower() in asked]
 
 
-def read_listing(call: Call, **known: str) -> Listing:
+def read_listing(call: Call, **known: str) -> ListParameters:
     """Return what the query asks for, but for what is known already."""
     query = call.query
     if query.get("delimiter") not in (None, "", "/"):
         raise invalid("Only '/' is supported as delimiter.")
     asked = {"prefix": query.get("prefix", ""), "start": query.get("start", ""), **known}
-    return Listing(
+    return ListParameters(
         **asked,
         end=query.get("end"),
         start_after=query.get("startAfter"),

@@ -13,11 +13,11 @@ from airflow_provider_ocidist.emulator.object_storage import checksums, headers
 from airflow_provider_ocidist.emulator.object_storage.catalog import (
     BUCKET,
     Bucket,
-    Catalog,
+    BucketCatalog,
     StoredObject,
     new_id,
 )
-from airflow_provider_ocidist.emulator.store import Store, Table
+from airflow_provider_ocidist.emulator.store import RecordStore, Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page, whole_number
 
 UPLOADS = f"{BUCKET}/u"
@@ -33,7 +33,7 @@ HEADER_FIELDS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Upload:
+class MultipartUpload:
     """An upload that has begun."""
 
     id: str = field(default_factory=new_id)
@@ -62,11 +62,11 @@ class Part:
 class Multipart:
     """The routes of multipart uploads."""
 
-    def __init__(self, store: Store, namespace: str, catalog: Catalog) -> None:
+    def __init__(self, store: RecordStore, namespace: str, catalog: BucketCatalog) -> None:
         self._namespace = namespace
         self._store = store
         self._catalog = catalog
-        self._uploads: Table[Upload] = Table(store, "upload", Upload)
+        self._uploads: Table[MultipartUpload] = Table(store, "upload", MultipartUpload)
         self._stored_parts: Table[Part] = Table(store, "part", Part)
         self._parts: dict[str, dict[int, Part]] = {upload.id: {} for upload in self._uploads.values()}
         for part in self._stored_parts.values():
@@ -100,10 +100,10 @@ class Multipart:
         upload = self.begin(call, bucket, headers.required(details, "object"), details)
         return answer(self.body(bucket, upload))
 
-    def begin(self, call: Call, bucket: Bucket, name: str, details: Mapping[str, Any]) -> Upload:
+    def begin(self, call: Call, bucket: Bucket, name: str, details: Mapping[str, Any]) -> MultipartUpload:
         """Start an upload as the body of a request describes the later object."""
         headers.check_write(call.headers, self._catalog.find(bucket, headers.checked_name(name)))
-        upload = Upload(
+        upload = MultipartUpload(
             bucket_id=bucket.id,
             name=name,
             headers=described_headers(details),
@@ -120,7 +120,7 @@ class Multipart:
         chosen, more = page(call, found, lambda upload: (upload.name, upload.id), default="ASC")
         return answer([self.body(bucket, upload) for upload in chosen], headers=more)
 
-    def body(self, bucket: Bucket, upload: Upload) -> dict[str, Any]:
+    def body(self, bucket: Bucket, upload: MultipartUpload) -> dict[str, Any]:
         return {
             "namespace": self._namespace,
             "bucket": bucket.name,
@@ -130,7 +130,7 @@ class Multipart:
             "storageTier": upload.storage_tier,
         }
 
-    def find(self, call: Call, upload_id: str) -> Upload:
+    def find(self, call: Call, upload_id: str) -> MultipartUpload:
         """Return the upload of the object that a path names. Raises 404."""
         bucket = self._catalog.bucket(call)
         upload = self._uploads.get(upload_id)
@@ -142,7 +142,7 @@ class Multipart:
         upload = self.find(call, call.required_query("uploadId"))
         return await self.receive(call, upload, part_number(call.query.get("uploadPartNum")))
 
-    async def receive(self, call: Call, upload: Upload, number: int) -> Response:
+    async def receive(self, call: Call, upload: MultipartUpload, number: int) -> Response:
         """Store a part. One that is sent again replaces the earlier one."""
         said = dict(call.headers)
         check_part(said, self._parts[upload.id].get(number))
@@ -184,10 +184,10 @@ class Multipart:
         )
         return self.finish(call, upload, chosen)
 
-    def all_parts(self, upload: Upload) -> list[Part]:
+    def all_parts(self, upload: MultipartUpload) -> list[Part]:
         return [part for _, part in sorted(self._parts[upload.id].items())]
 
-    def finish(self, call: Call, upload: Upload, parts: Sequence[Part]) -> Response:
+    def finish(self, call: Call, upload: MultipartUpload, parts: Sequence[Part]) -> Response:
         """Make the parts an object. The upload and the object are never there at the same time."""
         headers.check_write(call.headers, self._catalog.find(self._catalog.bucket(call), upload.name))
         sizes = [part.size for part in parts]
@@ -214,13 +214,13 @@ class Multipart:
         self.give_up(upload)
         return answer()
 
-    def give_up(self, upload: Upload) -> None:
+    def give_up(self, upload: MultipartUpload) -> None:
         files = [part.file for part in self._parts[upload.id].values()]
         with self._store.transaction():
             self._forget(upload)
         self._catalog.files.remove(files)
 
-    def _forget(self, upload: Upload) -> None:
+    def _forget(self, upload: MultipartUpload) -> None:
         for number in self._parts.pop(upload.id):
             self._stored_parts.delete(f"{upload.id}/{number}")
         self._uploads.delete(upload.id)

@@ -11,7 +11,12 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator.bodies import FileAnswer, read_range
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid
 from airflow_provider_ocidist.emulator.object_storage import checksums, headers
-from airflow_provider_ocidist.emulator.object_storage.catalog import BUCKET, Catalog, StoredObject, new_id
+from airflow_provider_ocidist.emulator.object_storage.catalog import (
+    BUCKET,
+    BucketCatalog,
+    StoredObject,
+    new_id,
+)
 from airflow_provider_ocidist.emulator.object_storage.headers import required
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
@@ -22,10 +27,10 @@ RESTORED_HOURS = 24
 MAX_RESTORED_HOURS = 240
 
 
-class Objects:
+class ObjectRoutes:
     """The routes of objects."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: BucketCatalog) -> None:
         self._catalog = catalog
 
     def routes(self) -> list[Route]:

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid, not_found
 from airflow_provider_ocidist.emulator.object_storage import headers
-from airflow_provider_ocidist.emulator.object_storage.catalog import BUCKET, Bucket, Catalog
-from airflow_provider_ocidist.emulator.object_storage.listing import Lists, read_listing
-from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart, Upload, part_number
-from airflow_provider_ocidist.emulator.object_storage.objects import OBJECT, Objects
+from airflow_provider_ocidist.emulator.object_storage.catalog import BUCKET, Bucket, BucketCatalog
+from airflow_provider_ocidist.emulator.object_storage.listing import ListRoutes, read_listing
+from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart, MultipartUpload, part_number
+from airflow_provider_ocidist.emulator.object_storage.objects import OBJECT, ObjectRoutes
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.times import read_time, rfc3339
 from airflow_provider_ocidist.emulator.wire import Call, Principal, Route, answer, now, page
@@ -63,7 +63,12 @@ class Preauthenticated:
     """The routes of pre-authenticated requests, and those that they open."""
 
     def __init__(
-        self, context: Context, catalog: Catalog, objects: Objects, lists: Lists, multipart: Multipart
+        self,
+        context: Context,
+        catalog: BucketCatalog,
+        objects: ObjectRoutes,
+        lists: ListRoutes,
+        multipart: Multipart,
     ) -> None:
         self._context = context
         self._catalog = catalog
@@ -185,7 +190,7 @@ class Preauthenticated:
         body = self._multipart.body(bucket, upload)
         return answer({**body, "accessUri": f"/p/{grant.token}{place}"})
 
-    def _upload(self, call: Call) -> Upload:
+    def _upload(self, call: Call) -> MultipartUpload:
         self._enter_to_write(call)
         return self._multipart.find(call, call.params["upload"])
 

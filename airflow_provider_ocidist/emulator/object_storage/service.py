@@ -1,4 +1,4 @@
-"""ObjectStorage: the parts of the service, put together."""
+"""ObjectStorageService: the parts of the service, put together."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Iterator
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.object_storage.buckets import Buckets
-from airflow_provider_ocidist.emulator.object_storage.catalog import Catalog
+from airflow_provider_ocidist.emulator.object_storage.catalog import BucketCatalog
 from airflow_provider_ocidist.emulator.object_storage.copies import Copies
-from airflow_provider_ocidist.emulator.object_storage.listing import Lists
+from airflow_provider_ocidist.emulator.object_storage.listing import ListRoutes
 from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart
-from airflow_provider_ocidist.emulator.object_storage.objects import Objects
+from airflow_provider_ocidist.emulator.object_storage.objects import ObjectRoutes
 from airflow_provider_ocidist.emulator.object_storage.preauthenticated import Preauthenticated
-from airflow_provider_ocidist.emulator.object_storage.work_requests import WorkRequests
-from airflow_provider_ocidist.emulator.resource_search import Resource
+from airflow_provider_ocidist.emulator.object_storage.work_requests import StorageWorkRequests
+from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.wire import Route
 
 
-class ObjectStorage:
+class ObjectStorageService:
     """Buckets, objects, and all that is done with them."""
 
     def __init__(self, context: Context, identity: Identity) -> None:
         namespace = context.ids.namespace
-        self.catalog = Catalog(context)
+        self.catalog = BucketCatalog(context)
         self._multipart = Multipart(context.store, namespace, self.catalog)
         # First, because interrupted work continues as soon as there are copies.
         self.catalog.keep_only_files(self._multipart.files_in_use())
-        self._lists = Lists(self.catalog)
-        self._objects = Objects(self.catalog)
-        self._requests = WorkRequests(context)
+        self._lists = ListRoutes(self.catalog)
+        self._objects = ObjectRoutes(self.catalog)
+        self._requests = StorageWorkRequests(context)
         self._copies = Copies(namespace, self.catalog, self._requests)
         self._preauthenticated = Preauthenticated(
             context, self.catalog, self._objects, self._lists, self._multipart
@@ -50,10 +50,10 @@ class ObjectStorage:
         )
         return [route for part in parts for route in part.routes()]
 
-    def resources(self) -> Iterator[Resource]:
+    def resources(self) -> Iterator[FoundResource]:
         """Yield what Resource Search finds of this service."""
         for bucket in self.catalog.buckets():
-            yield Resource(
+            yield FoundResource(
                 kind="Bucket",
                 id=bucket.id,
                 compartment_id=bucket.compartment_id,

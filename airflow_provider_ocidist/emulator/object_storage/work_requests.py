@@ -18,7 +18,7 @@ PERCENT = {"ACCEPTED": 0.0, "IN_PROGRESS": 50.0, "COMPLETED": 100.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resource:
+class TouchedResource:
     """Something that a work request touches."""
 
     action: str
@@ -35,7 +35,7 @@ class Resource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkRequest(Accepted):
+class StorageWorkRequest(Accepted):
     """Accepted work, with all that is needed to do it after a restart."""
 
     id: str = field(default_factory=new_id)
@@ -45,7 +45,7 @@ class WorkRequest(Accepted):
     log: list[Mapping[str, str]] = field(default_factory=list)
 
 
-class WorkRequests(DeferredWork[WorkRequest]):
+class StorageWorkRequests(DeferredWork[StorageWorkRequest]):
     """The work requests of Object Storage: each is ACCEPTED for half of its time, and then IN_PROGRESS."""
 
     done = "COMPLETED"
@@ -53,13 +53,17 @@ class WorkRequests(DeferredWork[WorkRequest]):
     def __init__(self, context: Context) -> None:
         half = context.options.copy_s / 2
         place = ("/workRequests", context.store, "object_work_request")
-        super().__init__(*place, WorkRequest, begins_after_s=half, takes_s=half)
+        super().__init__(*place, StorageWorkRequest, begins_after_s=half, takes_s=half)
 
     def accept(
-        self, operation: str, compartment_id: str, resources: list[Resource], details: Mapping[str, Any]
+        self,
+        operation: str,
+        compartment_id: str,
+        resources: list[TouchedResource],
+        details: Mapping[str, Any],
     ) -> Response:
         """Answer that the work will be done."""
-        request = WorkRequest(
+        request = StorageWorkRequest(
             operation=operation,
             compartment_id=compartment_id,
             resources=[resource.body() for resource in resources],
@@ -69,14 +73,14 @@ class WorkRequests(DeferredWork[WorkRequest]):
         self.run(request)
         return accepted(request)
 
-    def subject_of(self, request: WorkRequest) -> Mapping[str, Any]:
+    def subject_of(self, request: StorageWorkRequest) -> Mapping[str, Any]:
         return request.details
 
-    def noted(self, request: WorkRequest, status: str, error: ApiError | None) -> Mapping[str, Any]:
+    def noted(self, request: StorageWorkRequest, status: str, error: ApiError | None) -> Mapping[str, Any]:
         failure = error and {"code": error.code, **entry(str(error))}
         return {"log": [*request.log, entry(status)], "error": failure}
 
-    def body_of(self, request: WorkRequest) -> dict[str, Any]:
+    def body_of(self, request: StorageWorkRequest) -> dict[str, Any]:
         return request.body(request.resources, PERCENT.get(request.status, 0.0))
 
     async def list(self, call: Call) -> Response:

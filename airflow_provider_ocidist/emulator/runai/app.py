@@ -12,13 +12,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from airflow_provider_ocidist.emulator.errors import ApiError
-from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
+from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, FaultRule
 from airflow_provider_ocidist.emulator.faulty_app import FaultyApp, retry_after
 from airflow_provider_ocidist.emulator.pacing import Dropped
 from airflow_provider_ocidist.emulator.recorded_calls import recorded
 from airflow_provider_ocidist.emulator.runai import filters, views
 from airflow_provider_ocidist.emulator.runai.control import RunaiControl
-from airflow_provider_ocidist.emulator.runai.refusals import Refusal, bad_request, forbidden, not_found
+from airflow_provider_ocidist.emulator.runai.refusals import ApiRefusal, bad_request, forbidden, not_found
 from airflow_provider_ocidist.emulator.runai.submissions import Kind, submission_of
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
 from airflow_provider_ocidist.emulator.runai.workloads import Project, Workload, Workloads
@@ -144,7 +144,7 @@ class ControlPlane:
 
     def _require_version(self, version: str) -> None:
         if version not in self._options.token_versions:
-            raise Refusal(404, "page not found")
+            raise ApiRefusal(404, "page not found")
 
     def _authenticated(self, handler: AuthenticatedHandler) -> Handler:
         async def handle(call: Call) -> Response:
@@ -160,7 +160,7 @@ class ControlPlane:
 
     async def projects(self, call: Call, account: Account) -> Response:
         opened = [
-            views.project_view(project, self._cluster_id)
+            views.project_view(project, self._cluster_id, self._workloads.pools)
             for project in self._workloads.projects.values()
             if _may(account, project)
         ]
@@ -176,9 +176,9 @@ class ControlPlane:
             raise forbidden()
         try:
             workload = self._workloads.create(submission, account.client_id)
-        except Refusal as refusal:
+        except ApiRefusal as refusal:
             if refusal.status == 409:
-                raise Refusal(self._options.exists_status, refusal.body["message"]) from refusal
+                raise ApiRefusal(self._options.exists_status, refusal.body["message"]) from refusal
             raise
         return answer(views.own_view(workload, workload.phase, self._cluster_id), status=202)
 
@@ -225,7 +225,7 @@ class ControlPlane:
         return workload
 
 
-class App(FaultyApp[Call]):
+class ControlPlaneApp(FaultyApp[Call]):
     """Answers requests to the control plane, and to `/_emulator`."""
 
     def __init__(self, control: RunaiControl, plane: ControlPlane) -> None:
@@ -243,7 +243,7 @@ class App(FaultyApp[Call]):
         if not browser.is_ours(call.raw_path):
             self._control.calls.append(recorded(call.method, call.target, status, started))
 
-    def refusal(self, call: Call, fault: Fault) -> Response:
+    def refusal(self, call: Call, fault: FaultRule) -> Response:
         del call
         body = {"code": fault.status, "message": fault.message}
         return answer(body, status=fault.status or 500, headers=retry_after(fault))
@@ -252,7 +252,7 @@ class App(FaultyApp[Call]):
         del effect
         try:
             return await self._serve(call)
-        except Refusal as refusal:
+        except ApiRefusal as refusal:
             return answer(refusal.body, status=refusal.status)
         except ApiError as error:
             return answer({"code": error.status, "message": error.message}, status=error.status)

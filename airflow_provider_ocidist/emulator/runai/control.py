@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.control import BASE
 from airflow_provider_ocidist.emulator.control_rules import rule_of
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.recorded_calls import new_record
-from airflow_provider_ocidist.emulator.runai.quotas import Quota
+from airflow_provider_ocidist.emulator.runai.quotas import Pool, Quota
 from airflow_provider_ocidist.emulator.runai.refusals import not_found
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
 from airflow_provider_ocidist.emulator.runai.workloads import Workloads
@@ -36,6 +36,7 @@ class RunaiControl:
             *self._api.routes(),
             Route("DELETE", f"{BASE}/tokens", self.revoke, signed=False),
             Route("PUT", f"{BASE}/projects/{{id}}", self.set_quota, signed=False),
+            Route("PUT", f"{BASE}/node-pools/{{name}}", self.set_pool, signed=False),
             Route("POST", f"{BASE}/reset", self.reset, signed=False),
         ]
 
@@ -54,11 +55,21 @@ class RunaiControl:
         self._workloads.tick()
         return answer(asdict(project.quota))
 
+    async def set_pool(self, call: Call) -> Response:
+        """Bound the GPUs of a pool of nodes; null: it has room for everything."""
+        name = call.params["name"]
+        if name not in self._workloads.pools:
+            raise not_found()
+        pool = self._workloads.pools[name] = rule_of(Pool, await call.json())
+        self._workloads.tick()
+        return answer(asdict(pool))
+
     async def reset(self, _: Call) -> Response:
         """Return to the state of a fresh start."""
         self._api.clear_faults()
         self._workloads.reset()
         for project_id, quota in self._quotas.items():
             self._workloads.projects[project_id].quota = quota
+        self._workloads.pools = dict.fromkeys(self._workloads.pools, Pool())
         self.calls.clear()
         return answer()

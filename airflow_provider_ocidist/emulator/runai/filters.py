@@ -53,7 +53,7 @@ def page(
 def _tests(text: str, fields: Sequence[str]) -> list[Test]:
     parts = [part for part in text.split(",") if part]
     if len(parts) > MAX_FILTERS:
-        raise bad_request(f"filterBy may have {MAX_FILTERS} filters")
+        raise bad_request(f"filterBy may have at most {MAX_FILTERS} filters")
     return [_test(part, fields) for part in parts]
 
 

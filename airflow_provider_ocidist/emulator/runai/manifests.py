@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airflow_provider_ocidist.emulator.runai.submissions import Submission, gpus_of
+from airflow_provider_ocidist.emulator.runai.submissions import WorkloadSubmission, gpus_of
 
 CONTAINER = "pytorch"
 """Name of the container that the operator of Kubeflow asks for."""
@@ -16,7 +16,9 @@ LABEL = "workloadName"
 SHM = "dshm"
 
 
-def manifest_of(submission: Submission, namespace: str, workload_id: str, project: str) -> dict[str, Any]:
+def manifest_of(
+    submission: WorkloadSubmission, namespace: str, workload_id: str, project: str
+) -> dict[str, Any]:
     """Return the object that runs a workload."""
     labels = {LABEL: submission.name, "project": project, "runai/workload-id": workload_id}
     metadata = {"name": submission.name, "namespace": namespace, "labels": labels}
@@ -38,7 +40,7 @@ def manifest_of(submission: Submission, namespace: str, workload_id: str, projec
     }
 
 
-def _pytorchjob(submission: Submission, labels: Mapping[str, str]) -> dict[str, Any]:
+def _pytorchjob(submission: WorkloadSubmission, labels: Mapping[str, str]) -> dict[str, Any]:
     spec = submission.spec
     restart = spec.get("restartPolicy") or "OnFailure"
     replicas = {
@@ -62,7 +64,7 @@ def _pytorchjob(submission: Submission, labels: Mapping[str, str]) -> dict[str, 
 
 
 def _template(
-    submission: Submission, spec: Mapping[str, Any], labels: Mapping[str, str], *, job: bool = False
+    submission: WorkloadSubmission, spec: Mapping[str, Any], labels: Mapping[str, str], *, job: bool = False
 ) -> dict[str, Any]:
     volumes, mounts = _volumes(spec)
     own = {item["name"]: item.get("value") or "" for item in spec.get("labels") or ()}
@@ -83,7 +85,7 @@ def _template(
 
 
 def _container(
-    submission: Submission, spec: Mapping[str, Any], mounts: list[dict[str, Any]]
+    submission: WorkloadSubmission, spec: Mapping[str, Any], mounts: list[dict[str, Any]]
 ) -> dict[str, Any]:
     command = shlex.split(spec.get("command") or "")
     arguments = shlex.split(spec.get("args") or "")

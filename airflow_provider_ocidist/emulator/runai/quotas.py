@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -29,8 +29,15 @@ class Demand:
 class Held:
     """Why a workload waits."""
 
-    reason: str
+    reason: str | None
     message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """A pool of nodes; None: it has room for everything."""
+
+    gpus: float | None = None
 
 
 def held(project: str, quota: Quota, demand: Demand, running: Iterable[Demand]) -> Held | None:
@@ -52,6 +59,23 @@ def held(project: str, quota: Quota, demand: Demand, running: Iterable[Demand]) 
             "pods. Use a preemptible workload to go over quota",
         )
     return None
+
+
+def pool_of(
+    wanted: Sequence[str], pools: Mapping[str, Pool], gpus: Fraction, used: Mapping[str, Fraction]
+) -> str | Held:
+    """Return the first pool in the order of preference that has room, or why a workload has to wait for one.
+
+    The sentence of a full pool is the scheduler's; that of one which is not there is a guess.
+    """
+    known = [name for name in wanted if name in pools]
+    for name in known:
+        capacity = pools[name].gpus
+        if capacity is None or used.get(name, 0) + gpus <= capacity:
+            return name
+    if known:
+        return Held(None, "Not enough resources in the requested nodepool")
+    return Held(None, f"There is no nodepool {', '.join(wanted)}")
 
 
 def _text(number: float | Fraction) -> str:

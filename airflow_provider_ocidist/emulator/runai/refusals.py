@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Refusal(Exception):
+class ApiRefusal(Exception):
     """An answer `{code, message}`, or that of OAuth 2 at the endpoints for tokens."""
 
     def __init__(self, status: int, message: str, **more: Any) -> None:
@@ -14,22 +14,22 @@ class Refusal(Exception):
         self.body = {"code": status, "message": message, **more}
 
 
-def bad_request(message: str) -> Refusal:
-    return Refusal(400, message)
+def bad_request(message: str) -> ApiRefusal:
+    return ApiRefusal(400, message)
 
 
-def unfamiliar() -> Refusal:
+def unfamiliar() -> ApiRefusal:
     """A token that is missing, expired or not ours; the wording is the description's example."""
-    return Refusal(401, "Issuer is not familiar.")
+    return ApiRefusal(401, "Issuer is not familiar.")
 
 
-def forbidden() -> Refusal:
-    return Refusal(403, "You do not have sufficient permissions.")
+def forbidden() -> ApiRefusal:
+    return ApiRefusal(403, "You do not have sufficient permissions.")
 
 
-def not_found() -> Refusal:
-    return Refusal(404, "Resource id not found.")
+def not_found() -> ApiRefusal:
+    return ApiRefusal(404, "Resource id not found.")
 
 
-def exists(name: str) -> Refusal:
-    return Refusal(409, f"A workload named {name} already exists in the project.")
+def exists(name: str) -> ApiRefusal:
+    return ApiRefusal(409, f"A workload named {name} already exists in the project.")

@@ -17,10 +17,10 @@ from airflow_provider_ocidist.emulator.connections import config_of
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, listen, url_of
 from airflow_provider_ocidist.emulator.loop_thread import LoopThread, until_started
-from airflow_provider_ocidist.emulator.runai.app import App, ControlPlane
+from airflow_provider_ocidist.emulator.runai.app import ControlPlane, ControlPlaneApp
 from airflow_provider_ocidist.emulator.runai.control import RunaiControl
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
-from airflow_provider_ocidist.emulator.runai.workloads import Objects, Project, Workloads
+from airflow_provider_ocidist.emulator.runai.workloads import ClusterObjects, Project, Workloads
 from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiOptions
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RunaiAccess:
 class RunaiServer:
     """`with RunaiServer(cluster) as access: ...`; workloads run in the cluster beneath."""
 
-    def __init__(self, cluster: Objects, options: RunaiOptions | None = None) -> None:
+    def __init__(self, cluster: ClusterObjects, options: RunaiOptions | None = None) -> None:
         account = Account(client_id="ocidist", client_secret=secrets.token_urlsafe(24))
         given = options or RunaiOptions()
         self._options = replace(given, accounts=(account, *given.accounts))
@@ -81,12 +81,13 @@ class RunaiServer:
     async def _serve(self, is_ready: Callable[[], None], ended: asyncio.Event) -> None:
         with listen(LOOPBACK, 0) as listener:
             url, cluster_id = url_of(listener), str(uuid.uuid4())
-            workloads = Workloads([Project("1", PROJECT), Project("2", "others")], cluster_id, self._cluster)
+            projects = [Project("1", PROJECT), Project("2", "others")]
+            workloads = Workloads(projects, cluster_id, self._cluster, pools=self._options.node_pools)
             tokens = Tokens(self._options.accounts, self._options.token_lifetime_s)
             control = RunaiControl(workloads, tokens, Faults(None))
             plane = ControlPlane(workloads, tokens, self._options, cluster_id=cluster_id, url=url)
             self.access = self._access(url, workloads.projects["1"], cluster_id)
-            server = uvicorn.Server(config_of(App(control, plane), refusal=_unreadable))
+            server = uvicorn.Server(config_of(ControlPlaneApp(control, plane), refusal=_unreadable))
             serving = asyncio.create_task(server.serve([listener]))
             try:
                 await until_started(server, serving)

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS
-from airflow_provider_ocidist.emulator.runai.refusals import Refusal, bad_request
+from airflow_provider_ocidist.emulator.runai.refusals import ApiRefusal, bad_request
 
 Kind = Literal["distributed", "trainings"]
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -153,7 +153,7 @@ LEGACY_PRIORITIES = ("train", "build", "interactive-preemptible", "inference")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Submission:
+class WorkloadSubmission:
     """A workload as asked for."""
 
     kind: Kind
@@ -194,7 +194,7 @@ def gpus_of(spec: Mapping[str, Any]) -> Fraction:
     return devices * (Fraction(str(portion)) if portion is not None else Fraction(1))
 
 
-def submission_of(kind: Kind, body: Any, taken: Mapping[str, object]) -> Submission:
+def submission_of(kind: Kind, body: Any, taken: Mapping[str, object]) -> WorkloadSubmission:
     """Return what a request asks for. Raises the refusal 400. `taken`: names that a generated one must not be."""
     distributed = kind == "distributed"
     _check(body, DISTRIBUTED_META if distributed else META, "")
@@ -216,7 +216,7 @@ def submission_of(kind: Kind, body: Any, taken: Mapping[str, object]) -> Submiss
         raise bad_request(
             f"name {name!r} must be lower-case letters, digits and '-', at most 63, beginning with a letter"
         )
-    return Submission(
+    return WorkloadSubmission(
         kind=kind,
         name=name,
         requested_name=str(body["name"]),
@@ -269,11 +269,11 @@ def _check_compute(compute: Mapping[str, Any], path: str) -> None:
         raise bad_request(f"{path}.gpuPortionRequest must be between 0 and 1")
 
 
-def _noncompliant(field: str, details: str) -> Refusal:
+def _noncompliant(field: str, details: str) -> ApiRefusal:
     """Refuse as a policy does."""
     message = "The workload request does not comply with the policy set by the administrator"
     issue = {"field": field, "details": details, "rule": "options"}
-    return Refusal(400, message, complianceIssues=[issue])
+    return ApiRefusal(400, message, complianceIssues=[issue])
 
 
 def _check(value: Any, known: Mapping[Any, Any], path: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,9 +23,21 @@ def instant(seconds: float | None) -> str | None:
 
 def workload_view(workload: Workload, phase: Phase, cluster_id: str, updated_at: float) -> dict[str, Any]:
     """Return a workload as the lists of all kinds have it."""
-    submission, spec = workload.submission, workload.submission.spec
-    running = [pod for pod in workload.pods if _k8s_phase(pod) == "Running"]
     answer = {
+        **_owner(workload, cluster_id),
+        **_moments(workload, updated_at),
+        **_phase(workload, phase),
+        **_placement(workload),
+        **_program(workload),
+        "actionsSupport": {"delete": True, "suspend": True},
+    }
+    return {name: value for name, value in answer.items() if value is not None}
+
+
+def _owner(workload: Workload, cluster_id: str) -> dict[str, Any]:
+    """Return what it is, who has submitted it, and where."""
+    submission, spec = workload.submission, workload.submission.spec
+    return {
         "tenantId": TENANT_ID,
         "id": workload.id,
         "name": submission.name,
@@ -41,42 +53,66 @@ def workload_view(workload: Workload, phase: Phase, cluster_id: str, updated_at:
         **DEPARTMENT,
         "namespace": workload.project.namespace,
         "category": spec.get("category") or "Train",
+    }
+
+
+def _moments(workload: Workload, updated_at: float) -> dict[str, Any]:
+    return {
         "createdAt": instant(workload.created_at),
         "updatedAt": instant(updated_at),
         "deletedAt": instant(workload.deleted_at),
         "completedAt": instant(workload.completed_at),
+        "totalPendingTimeSeconds": round(_seconds_in(workload, ("Pending",), updated_at)),
+        "totalRunningTimeSeconds": round(_seconds_in(workload, ("Running",), updated_at)),
+    }
+
+
+def _phase(workload: Workload, phase: Phase) -> dict[str, Any]:
+    since = instant(workload.history[-1].at)
+    return {
         "phase": phase.name,
-        "phaseUpdatedAt": instant(workload.history[-1].at),
+        "phaseUpdatedAt": since,
         "phaseMessage": phase.message,
         "phaseReason": phase.reason,
         "conditions": [],
         "k8sPhase": phase.name,
-        "k8sPhaseUpdatedAt": instant(workload.history[-1].at),
+        "k8sPhaseUpdatedAt": since,
+    }
+
+
+def _placement(workload: Workload) -> dict[str, Any]:
+    """Return which machines it has asked for, and how many of them run."""
+    submission = workload.submission
+    running = [pod for pod in workload.pods if _k8s_phase(pod) == "Running"]
+    return {
         "runningPods": len(running),
         "requestedPods": {"number": submission.pods},
-        "requestedNodePools": spec.get("nodePools") or ["default"],
-        "currentNodePools": ["default"] if running else [],
+        "requestedNodePools": submission.spec.get("nodePools") or ["default"],
+        "currentNodePools": [workload.pool] if running else [],
+        "workloadRequestedResources": {
+            "gpuRequestType": "portion",
+            "gpu": {"request": float(submission.gpus)},
+        },
+    }
+
+
+def _program(workload: Workload) -> dict[str, Any]:
+    submission, spec = workload.submission, workload.submission.spec
+    return {
         "images": [spec["image"]],
         "environmentVariables": submission.environment,
         "command": spec.get("command"),
         "arguments": spec.get("args"),
         "distributedFramework": spec.get("distributedFramework"),
-        "workloadRequestedResources": {
-            "gpuRequestType": "portion",
-            "gpu": {"request": float(submission.gpus)},
-        },
-        "actionsSupport": {"delete": True, "suspend": True},
-        "totalPendingTimeSeconds": round(_seconds_in(workload, ("Pending",), updated_at)),
-        "totalRunningTimeSeconds": round(_seconds_in(workload, ("Running",), updated_at)),
     }
-    return {name: value for name, value in answer.items() if value is not None}
 
 
 def detailed_view(workload: Workload, phase: Phase, cluster_id: str, updated_at: float) -> dict[str, Any]:
     """Return a workload as the answer to a question for it alone has it."""
+    wanted = workload.submission.spec.get("nodePools") or ["default"]
     messages = [
         {
-            "nodePool": "default",
+            "nodePool": workload.pool or wanted[0],
             "phaseReason": phase.reason,
             "reason": phase.reason,
             "orgType": "PROJECT",
@@ -127,7 +163,7 @@ def pod_view(workload: Workload, pod: Mapping[str, Any], cluster_id: str) -> dic
     }
 
 
-def project_view(project: Project, cluster_id: str) -> dict[str, Any]:
+def project_view(project: Project, cluster_id: str, pools: Iterable[str]) -> dict[str, Any]:
     return {
         "id": project.id,
         "name": project.name,
@@ -136,9 +172,10 @@ def project_view(project: Project, cluster_id: str) -> dict[str, Any]:
         "status": {"namespace": project.namespace, "phase": "Ready"},
         "resources": [
             {
-                "nodePool": {"id": "1", "name": "default"},
+                "nodePool": {"id": str(number), "name": name},
                 "gpu": {"deserved": project.quota.gpus, "limit": project.quota.limit},
             }
+            for number, name in enumerate(pools, 1)
         ],
     }
 

@@ -8,14 +8,15 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.runai.manifests import LABEL, manifest_of
 from airflow_provider_ocidist.emulator.runai.phases import FINAL, Beneath, Desired, Phase, phase_of
-from airflow_provider_ocidist.emulator.runai.quotas import Demand, Held, Quota, held
+from airflow_provider_ocidist.emulator.runai.quotas import Demand, Held, Pool, Quota, held, pool_of
 from airflow_provider_ocidist.emulator.runai.refusals import bad_request, exists, not_found
-from airflow_provider_ocidist.emulator.runai.submissions import Submission
+from airflow_provider_ocidist.emulator.runai.submissions import WorkloadSubmission
 
 MAX_CHANGES = 1_000
 """Most changes of the phase of one workload; older ones are forgotten."""
@@ -25,7 +26,7 @@ MAX_DELETED = 1_000
 logger = logging.getLogger(__name__)
 
 
-class Objects(Protocol):
+class ClusterObjects(Protocol):
     """The cluster beneath, as the stand-in for Kubernetes stores it."""
 
     def create(self, obj: dict[str, Any]) -> dict[str, Any]: ...
@@ -53,7 +54,7 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PhaseChange:
     """A phase that a workload came into, and when."""
 
     at: float
@@ -64,15 +65,17 @@ class Change:
 class Workload:
     """One workload; times are Unix times."""
 
-    submission: Submission
+    submission: WorkloadSubmission
     project: Project
     created_by: str
     created_at: float
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     desired: Desired = "Running"
-    history: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
+    history: deque[PhaseChange] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     pods: Sequence[Mapping[str, Any]] = ()
     """Pods as they were seen last."""
+    pool: str = ""
+    """Pool of nodes that it runs in, while it is admitted."""
     is_admitted: bool = False
     is_created: bool = False
     """Whether an object of it was created beneath since it was last stopped."""
@@ -98,7 +101,7 @@ class Workload:
 
     def enter(self, phase: Phase, now: float) -> None:
         if not self.history or phase != self.phase:
-            self.history.append(Change(now, phase))
+            self.history.append(PhaseChange(now, phase))
 
 
 class Workloads:
@@ -108,16 +111,18 @@ class Workloads:
         self,
         projects: Sequence[Project],
         cluster_id: str,
-        objects: Objects,
+        objects: ClusterObjects,
         clock: Callable[[], float] = time.time,
+        pools: Sequence[str] = ("default",),
     ) -> None:
+        self.pools = {name: Pool() for name in pools}
         self.projects = {project.id: project for project in projects}
         self._cluster_id = cluster_id
         self._objects = objects
         self._clock = clock
         self._all: dict[str, Workload] = {}
 
-    def create(self, submission: Submission, created_by: str) -> Workload:
+    def create(self, submission: WorkloadSubmission, created_by: str) -> Workload:
         """Take a workload; `tick` runs it. Raises the refusals 400 and 409."""
         project = self.projects.get(submission.project_id)
         if project is None:
@@ -216,16 +221,28 @@ class Workloads:
             return None
         project = workload.project
         running = [
-            each.demand
+            each
             for each in self.living()
-            if each.project is project
-            and each.is_admitted
-            and each.desired == "Running"
-            and each.phase.name not in FINAL
+            if each.is_admitted and each.desired == "Running" and each.phase.name not in FINAL
         ]
-        wait = held(project.name, project.quota, workload.demand, running)
+        own = [each.demand for each in running if each.project is project]
+        wait = held(project.name, project.quota, workload.demand, own)
+        if wait is None:
+            wait = self._placed(workload, running)
         workload.is_admitted = wait is None
         return wait
+
+    def _placed(self, workload: Workload, running: Sequence[Workload]) -> Held | None:
+        """Give a workload a pool of nodes; return why it has to wait for one."""
+        used: dict[str, Fraction] = {}
+        for each in running:
+            used[each.pool] = used.get(each.pool, Fraction(0)) + each.demand.gpus
+        wanted = workload.submission.spec.get("nodePools") or list(self.pools)
+        found = pool_of(wanted, self.pools, workload.demand.gpus, used)
+        if isinstance(found, Held):
+            return found
+        workload.pool = found
+        return None
 
     def _start(self, workload: Workload) -> None:
         namespace = workload.project.namespace

@@ -46,12 +46,12 @@ def check(call: Call) -> None:
     """Raise 403 for an unsigned request that a foreign page makes the browser send."""
     headers, ours = call.headers, is_ours(call.raw_path)
     if (ours or call.raw_path.startswith(METADATA)) and not is_local(headers.get("host", "")):
-        raise ApiError(403, "Forbidden", "Ask for this page by address (127.0.0.1) or as localhost.")
+        raise ApiError(403, "Forbidden", "Open this page at its address (127.0.0.1) or at localhost.")
     if "origin" in headers and not (ours and headers["origin"] == f"http://{headers['host']}"):
         raise ApiError(403, "Forbidden", "Pages in a browser may not control the emulator.")
     # Browsers name the requesting site also where they send no Origin. A link on any page may lead to ours.
     if call.raw_path != PAGE and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise ApiError(403, "Forbidden", "Pages of others may not look into the emulator.")
+        raise ApiError(403, "Forbidden", "Pages of other sites may not read from the emulator.")
 
 
 def confine(call: Call, response: Response) -> None:

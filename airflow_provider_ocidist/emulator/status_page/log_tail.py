@@ -38,11 +38,11 @@ def read_window(token: str) -> Window:
     found = read_page_token(token)
     whole = isinstance(found, list) and [type(each) for each in found[:2]] == [int, int] and len(found) == 3
     if not whole or not all(0 <= each <= LAST_MS for each in found[:2]):
-        raise invalid("The place in the log is not one that was given here.")
+        raise invalid("The position in the log is not one that this page has returned.")
     return Window(found[0], found[1], None if found[2] is None else str(found[2]))
 
 
-class LogTail:
+class LastLines:
     """Searches the logs as every client does, but returns exactly which part was read."""
 
     def __init__(self, inside: Inside, lag_s: float) -> None:

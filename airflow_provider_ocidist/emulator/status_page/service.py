@@ -18,10 +18,10 @@ from airflow_provider_ocidist.emulator.errors import not_found
 from airflow_provider_ocidist.emulator.status_page import call_list
 from airflow_provider_ocidist.emulator.status_page.browser import PAGE, PAGE_HEADERS
 from airflow_provider_ocidist.emulator.status_page.inside import Inside
-from airflow_provider_ocidist.emulator.status_page.log_tail import LogTail
+from airflow_provider_ocidist.emulator.status_page.log_tail import LastLines
 from airflow_provider_ocidist.emulator.status_page.secrets import hide
 from airflow_provider_ocidist.emulator.status_page.storage import Storage
-from airflow_provider_ocidist.emulator.status_page.training import Training
+from airflow_provider_ocidist.emulator.status_page.training import TrainingView
 from airflow_provider_ocidist.emulator.wire import Call, Principal, Route, Router, answer
 
 UI = f"{BASE}/ui"
@@ -47,14 +47,14 @@ SHOWN_IDS = (
 class StatusPage:
     """Answers the browser. It costs nothing without an open page: all is read on request."""
 
-    def __init__(self, context: Context, control: Control, training: Training, services: Router) -> None:
+    def __init__(self, context: Context, control: Control, training: TrainingView, services: Router) -> None:
         ids, options = context.ids, context.options
         inside = Inside(services, Principal(id=ids.user_id, tenancy_id=ids.tenancy_id))
         self._context = context
         self._control = control
         self._training = training
         self._storage = Storage(inside, ids)
-        self._logs = LogTail(inside, options.log_lag_s + options.log_jitter_s)
+        self._logs = LastLines(inside, options.log_lag_s + options.log_jitter_s)
         self._files = {path.name: path for path in STATIC.iterdir() if path.suffix in CONTENT_TYPES}
         self._started = time.time()
 

@@ -20,7 +20,7 @@ MAX_RUNS = 200
 MAX_VALUE_CHARS = 2000
 
 
-class Training:
+class TrainingView:
     """Reads the records of jobs and runs: asking the service for all of its lists would take too long."""
 
     def __init__(self, jobs: Collection[Job], runs: Collection[JobRun], nodes: NodeHistory) -> None:

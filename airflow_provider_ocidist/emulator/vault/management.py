@@ -28,7 +28,7 @@ FIELDS = {
 MINUTE_MS, DAY_MS = 60_000, 24 * 3600 * 1000
 
 
-class Management:
+class SecretManagement:
     """Answers /secrets; never with a value."""
 
     def __init__(self, context: Context, secrets: Secrets, identity: Identity, retries: RetryTokens) -> None:

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.errors import not_found
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.vault.bundles import Bundles
-from airflow_provider_ocidist.emulator.vault.management import Management
+from airflow_provider_ocidist.emulator.vault.management import SecretManagement
 from airflow_provider_ocidist.emulator.vault.secrets import Secrets
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
@@ -28,7 +28,7 @@ class Vault:
         self._identity = identity
         self._time_created = now()
         self._secrets = Secrets(context)
-        self._management = Management(context, self._secrets, identity, retries)
+        self._management = SecretManagement(context, self._secrets, identity, retries)
         self._bundles = Bundles(self._secrets)
 
     def routes(self) -> list[Route]:

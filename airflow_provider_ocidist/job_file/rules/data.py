@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.rules.values import inside, location, on_node
-from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
+from airflow_provider_ocidist.model.job import PVC_SCHEME, TrainingJob, is_placeholder
 
 EXPORT = re.compile(r"[^/\s]+:/\S*")
 """Export of a file system: the host, and a path on it."""
-CLAIM = "pvc://"
-"""Beginning of a source in a volume that a cluster keeps."""
 
 
 def mounts(job: TrainingJob) -> Iterator[Problem]:
@@ -36,8 +34,8 @@ def mounts(job: TrainingJob) -> Iterator[Problem]:
 
 def _mounted(where: str, source: str) -> Iterator[Problem]:
     """Require a mountable source: an export, a claim, a bucket, or a folder of the work directory."""
-    if source.startswith(CLAIM):
-        if not source.removeprefix(CLAIM).strip("/"):
+    if source.startswith(PVC_SCHEME):
+        if not source.removeprefix(PVC_SCHEME).strip("/"):
             yield Problem(where, "must name a claim, as pvc://claim/folder")
     elif "://" in source:
         yield from location(where, source)

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Fault, why_impo
 from airflow_provider_ocidist.model.job import LauncherOptions, TrainingJob, is_placeholder
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OURS = "OCIDIST_"
+OUR_VARIABLES = "OCIDIST_"
 """Beginning of the variables that ocidist sets itself."""
 SHORTEST_LEASE = 60.0
 """Least seconds of a lease: Airflow takes a triggerer for dead after 30 s without a heartbeat."""
@@ -81,8 +81,8 @@ def environment(job: TrainingJob) -> Iterator[Problem]:
                 )
             elif name == DRILL_VARIABLE:
                 yield from _drill(path, value, job)
-            elif name.startswith(OURS):
-                yield Problem(path, f"names that begin with {OURS} are reserved")
+            elif name.startswith(OUR_VARIABLES):
+                yield Problem(path, f"names that begin with {OUR_VARIABLES} are reserved")
             elif not can_be_argument(value):
                 yield Problem(path, f"an environment variable cannot contain {value!r}")
     if job.worker_env and job.nodes == 1:

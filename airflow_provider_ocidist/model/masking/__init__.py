@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, quote_plus, unquote
 
 from airflow_provider_ocidist.model.masking.names import Weight, is_secret_name, weight_of
 from airflow_provider_ocidist.model.masking.patterns import lazily
@@ -17,6 +17,7 @@ from airflow_provider_ocidist.model.masking.values import MASK, is_ordinary, is_
 __all__ = [
     "MASK",
     "SHORTEST",
+    "forms_of",
     "is_secret_name",
     "masked",
     "masked_text",
@@ -103,16 +104,26 @@ def _cut(text: str, *, of_a_log: bool) -> str:
     return text
 
 
+def forms_of(secrets: Collection[str]) -> list[str]:
+    """Return secrets as texts, JSON and web addresses write them, the longest first."""
+    return sorted({form for each in secrets if each for form in _written(each)}, key=len, reverse=True)
+
+
+def _written(secret: str) -> set[str]:
+    quoted = {
+        quote(secret, safe="", errors="replace"),
+        quote(secret, errors="replace"),
+        quote_plus(secret, errors="replace"),
+    }
+    # Some programs write the digits of %2F in lower case.
+    lowered = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), each) for each in quoted}
+    return {secret, json.dumps(secret)[1:-1], *quoted, *lowered}
+
+
 @lru_cache(maxsize=64)
 def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
     """Return what finds secrets in the forms in which texts have them: as JSON, and as web addresses, write them."""
-    forms = {
-        form
-        for each in secrets
-        if each
-        for form in (each, json.dumps(each)[1:-1], quote(each, safe=""), quote(each))
-    }
-    return re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)) or r"(?!)")
+    return re.compile("|".join(map(re.escape, forms_of(secrets))) or r"(?!)")
 
 
 def _without(value: Any, secrets: re.Pattern[str]) -> Any:

@@ -59,8 +59,8 @@ export function nodes() {
     } }, open.has(node.rank) ? "Less" : "More");
     const log = h("button", { type: "button", class: "copy", "aria-label": `Log of node ${node.rank}`, onclick: () => listeners.forEach((listener) => listener(node.rank)) }, "Log");
     return h("tr", { class: BAD.includes(node.state) ? "bad" : "" },
-      h("th", { scope: "row", class: "number" }, node.rank, node.main ? h("span", { class: "main", title: "global rank 0 runs here" }, "main") : null),
-      h("td", {}, h("span", { class: `badge state-${node.state}` }, (node.state ?? "unknown").toLowerCase()), node.cause && h("span", { class: "cause" }, node.cause), node.slow && h("span", { class: "cause", title: node.slow }, "slow"), node.health && h("span", { class: "cause", title: node.health }, "not well")),
+      h("th", { scope: "row", class: "number" }, node.rank, node.main && node.takes_part ? h("span", { class: "main", title: "global rank 0 runs here" }, "main") : null),
+      h("td", {}, h("span", { class: `badge state-${node.state}` }, (node.state ?? "unknown").toLowerCase()), !node.takes_part && h("span", { class: "cause", title: "the others train without this node" }, "takes no part"), node.cause && h("span", { class: "cause" }, node.cause), node.slow && h("span", { class: "cause", title: node.slow }, "slow"), node.health && h("span", { class: "cause", title: node.health }, "not well")),
       h("td", {}, (node.phase ?? "").toLowerCase()),
       h("td", {}, node.host ? h("code", {}, node.host) : ""),
       h("td", {}, heartbeat(node, now, goingOn)),

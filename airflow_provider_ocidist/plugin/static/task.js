@@ -85,6 +85,7 @@ function identity({ gang }) {
   const layout = gang.topology === "multi_node" ? `one ${gang.node_noun} for all` : `each a ${gang.node_noun}`;
   return h("div", { class: "identity" },
     h("span", {}, `${plural(gang.nodes, "node")}, ${layout} (${gang.topology})`),
+    gang.members.length > 0 && gang.members.length < gang.nodes && h("span", { title: "the others are lost, or came late" }, `${number(gang.members.length)} take part`),
     h("span", {}, `attempt ${gang.attempt}`),
     gang.candidate && h("span", { title: "from backend.candidates: other machines were refused" }, `candidate: ${gang.candidate}`),
     h("span", { class: "id" }, `main ${gang.node_noun} `, h("code", { title: gang.main_run_id }, shortened(gang.main_run_id)), copyButton(gang.main_run_id, `the ${gang.identifier} of the main ${gang.node_noun}`)),

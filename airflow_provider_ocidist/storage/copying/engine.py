@@ -202,7 +202,9 @@ class Engine:
         with _absence_is_an_error(self.source, file.entry):
             self.meter.add_resumed(file.move(index, offset, length, self.meter.add))
         if file.upload and file.download and (path := file.upload.written_to):
+            # Before it waits for its turn in the digest of the whole: other nodes wait for this part.
             file.download.landed(path, offset, length)
+        file.digest_moved(index, offset, length)
         if file.part_done(length):
             self._finish(file)
 

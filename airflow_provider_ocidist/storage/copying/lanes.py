@@ -2,7 +2,7 @@
 
 How many streams a link needs follows from its latency and from what one stream carries, and neither is known
 beforehand: 2,000 small files at 30 ms a request want 64, a server on the same machine wants 8. So the number
-doubles while that raises what is moved by a tenth, steps back when it does not, and is tried anew now and
+doubles while that raises what is moved by a tenth, steps back when it does not, and is tried again now and
 then. The size of parts stays: with enough streams it makes no difference, and it bounds memory.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from airflow_provider_ocidist.backports import dataclass
 
-START = 16
+START_LANES = 16
 """Number of lanes that are open at the beginning."""
 _PERIOD_S = 0.2
 """Seconds over which a rate is measured."""
@@ -59,7 +59,7 @@ class Lanes:
 
     def __init__(self, most: int) -> None:
         self.pending = 0
-        self._width = Width(lanes=min(START, most))
+        self._width = Width(lanes=min(START_LANES, most))
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._ended: deque[BaseException | None] = deque()
         self._worth_a_look = threading.Event()

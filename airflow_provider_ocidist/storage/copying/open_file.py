@@ -64,7 +64,10 @@ class OpenFile:
                 self.part_md5s = {}
 
     def move(self, index: int, offset: int, length: int, count: Callable[[int], None]) -> int:
-        """Move a part, or the rest that an earlier attempt left; return how much that had moved."""
+        """Move a part, or the rest that an earlier attempt left; return how much that had moved.
+
+        Without a digest of a part that moves piece by piece: that is for `digest_moved`.
+        """
         assert self.download is not None
         assert self.upload is not None
         missing = self.upload.missing(offset, length)
@@ -99,7 +102,11 @@ class OpenFile:
                 pass
             if self.part_md5s is not None:
                 self.part_md5s[index] = checksums.md5_of(upload.read_back(offset, length))
-        self._digest_whole(index, upload.read_back(offset, length))
+
+    def digest_moved(self, index: int, offset: int, length: int) -> None:
+        """Add a part that was moved piece by piece to the running digests, in its turn."""
+        if self.upload is not None and self.upload.streams:
+            self._digest_whole(index, self.upload.read_back(offset, length))
 
     def _moved(
         self, index: int, missing: Iterable[tuple[int, int]], count: Callable[[int], None]

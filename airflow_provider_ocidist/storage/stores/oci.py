@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.oci_client.errors import oci_errors
-from airflow_provider_ocidist.storage.locations import Location, join, safe_name
+from airflow_provider_ocidist.storage.locations import Location, join, safe_name, text_name
 from airflow_provider_ocidist.storage.stores import checksums
 from airflow_provider_ocidist.storage.stores.base import (
     Buffer,
@@ -219,7 +219,7 @@ class OciStore(Store):
         return str(self.client.base_client.config["region"])
 
     def object_name(self, name: str) -> str:
-        return self.prefix + safe_name(name)
+        return self.prefix + text_name(safe_name(name))
 
     def _entry(self, item: Any) -> Entry:
         return Entry(

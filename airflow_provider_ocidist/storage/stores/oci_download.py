@@ -56,7 +56,7 @@ class OciDownload(Download):
             yield from self.all_pieces() if length == self.entry.size else self._fetch(offset, length)
 
     def whole(self) -> bytes:
-        """Return the whole object, verified as by `all_pieces`, for what is small: a body that breaks is read anew."""
+        """Return the whole object, verified as by `all_pieces`, for what is small: a body that breaks is read again."""
         try:
             with reading(self.place):
                 answer = self._ask(0, None)

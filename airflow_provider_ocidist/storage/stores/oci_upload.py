@@ -120,8 +120,10 @@ class OciUpload(Upload):
                     headers = self._commit().headers
             except BackendError as error:
                 # A repeated commit, after a lost answer, is refused: the upload is gone.
+                if error.status_code not in (404, 409):
+                    raise
                 headers = self._found()
-                if error.status_code not in (404, 409) or headers.get("opc-multipart-md5") != self._md5():
+                if headers.get("opc-multipart-md5") != self._md5():
                     raise
             if headers.get("opc-multipart-md5") not in (None, self._md5()):
                 raise StorageError(f"{self.place}: the checksum of what was stored is wrong", uri=self.place)
@@ -157,10 +159,13 @@ class OciUpload(Upload):
         )
 
     def _found(self) -> Any:
+        """Return the headers of what is there. Raises BackendError where that cannot be seen: it may pass."""
         try:
             with oci_errors(f"looking for {self.place}"):
                 return self.store.client.head_object(*self.store.bucket, self.object_name).headers
-        except BackendError:
+        except BackendError as error:
+            if error.status_code != 404:
+                raise
             return {}
 
     def _md5(self) -> str:

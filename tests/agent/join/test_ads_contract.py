@@ -1,4 +1,4 @@
-"""What Oracle ADS tells a node, as it was recorded from oracle-ads 2.16.1, becomes what our agent does."""
+"""The variables that Oracle ADS gives a node, recorded from oracle-ads 2.16.1, become what our agent does."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_worker_does_not_take_an_older_gangs_main_node_for_its_own(store: Stor
     found: list[str] = []
     worker = threading.Thread(target=lambda: found.append(ads_meeting.await_main(store, StopSwitch(), 20)))
     worker.start()
-    announcement = ads_meeting.Announcement(store, "new", "10.0.0.1", nodes=1)
+    announcement = ads_meeting.MainNodeFile(store, "new", "10.0.0.1", nodes=1)
     announcement.start()
     worker.join()
     assert found == ["new"]

@@ -59,7 +59,13 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
             write(folder, a_report(rank, phase, draw.choice((0, 3))))
         rank = draw.randrange(3)
         before = {file: file.read_bytes() for file in folder.rglob("*.json")}
-        assert container_restart.is_restarted(config(folder), environment(rank)) == (rank in begun)
+        found_before = container_restart.report_before(config(folder), environment(rank))
+        assert (found_before is not None) == (rank in begun)
+        assert {file: file.read_bytes() for file in folder.rglob("*.json")} == before, (
+            "to look changes nothing"
+        )
+        if found_before is not None:
+            container_restart.close_report(found_before, config(folder), environment(rank))
         for file, content in before.items():
             found, was = NodeReport.from_json(file.read_bytes()), NodeReport.from_json(content)
             if found.rank == rank and was.phase is not Phase.DONE:
@@ -73,13 +79,13 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
 
 def test_where_nobody_starts_a_node_again_nothing_is_looked_up(tmp_path: Path) -> None:
     write(tmp_path, a_report(0, Phase.TRAINING))
-    assert not container_restart.is_restarted(config(tmp_path, starts_again=False), environment(0))
+    assert container_restart.report_before(config(tmp_path, starts_again=False), environment(0)) is None
 
 
 def test_a_damaged_report_is_an_error_and_not_a_first_start(tmp_path: Path) -> None:
     write(tmp_path, a_report(0, Phase.TRAINING)).write_bytes(b"{")
     with pytest.raises(AgentError):
-        container_restart.is_restarted(config(tmp_path), environment(0))
+        container_restart.report_before(config(tmp_path), environment(0))
 
 
 def test_it_stays_until_it_is_ended() -> None:

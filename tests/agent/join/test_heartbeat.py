@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.join import heartbeat as heartbeats
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.monitor.peers import STUCK
+from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
@@ -64,7 +64,7 @@ def test_a_throttled_node_is_heard_again_before_it_passes_for_dead(
     until(lambda: refusals_left(emulator, run_dir) == 0)
     since = heartbeat.written_at
     until(lambda: heartbeat.written_at > since)
-    assert heartbeat.written_at - since < STUCK / 2
+    assert heartbeat.written_at - since < LOST_AFTER / 2
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def silent_store() -> Iterator[tuple[str, list[socket.socket]]]:
 def test_a_store_that_never_answers_holds_no_beat_up(
     emulator: Access, silent_store: tuple[str, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 3 * heartbeats.ANSWER_LIMIT + heartbeats.INTERVAL < STUCK, "a beat asks three times"
+    assert 3 * heartbeats.ANSWER_LIMIT + heartbeats.INTERVAL < LOST_AFTER, "a beat asks three times"
     monkeypatch.setattr(heartbeats, "ANSWER_LIMIT", 0.2)
     monkeypatch.setattr(heartbeats, "LAST_WORD_LIMIT", 0.0)
     endpoint, taken = silent_store
@@ -103,7 +103,7 @@ def test_a_store_that_never_answers_holds_no_beat_up(
     began = time.monotonic()
     until(lambda: len(taken) >= 4)
     heartbeat.finish()
-    assert time.monotonic() - began < STUCK / 2
+    assert time.monotonic() - began < LOST_AFTER / 2
 
 
 def test_a_throttled_node_still_asks_the_others_to_stop(

@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
 from airflow_provider_ocidist.agent.join import topology
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity, identity_of
@@ -257,7 +257,7 @@ def test_a_gang_with_two_nodes_at_one_address_ends_before_it_trains(tmp_path: Pa
     endings = {(code, found.phase, found.cause) for code, found in zip(codes, reports)}
     found_out = (exit_code_of(Cause.CONFIG), Phase.DONE, Cause.CONFIG)
     assert found_out in endings
-    assert endings <= {found_out, (STOPPED, Phase.DONE, None)}
+    assert endings <= {found_out, (STOPPED_CODE, Phase.DONE, None)}
 
 
 def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout_and_named_in_the_log(

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.monitor.peers import SILENCE, STUCK, PeerWatch, host_answers
+from airflow_provider_ocidist.agent.join.silence import LOST_AFTER, SILENT_AFTER
+from airflow_provider_ocidist.agent.monitor.peers import PeerWatch, host_answers
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -73,18 +74,18 @@ def test_nodes_that_report_are_left_alone(gang: Gangway) -> None:
 
 def test_a_node_without_a_sign_of_life_is_lost(gang: Gangway) -> None:
     gang.answering = False
-    assert gang.looks(SILENCE) == []
+    assert gang.looks(SILENT_AFTER) == []
     assert gang.looks(3)[0].startswith("node 1 has sent no heartbeat for 16 s")
 
 
 def test_a_node_whose_machine_answers_is_given_more_time(gang: Gangway) -> None:
-    assert gang.looks(STUCK) == []
+    assert gang.looks(LOST_AFTER) == []
     assert "node 1 has sent no heartbeat" in gang.looks(3)[0]
 
 
 def test_a_node_that_is_done_is_followed_by_the_next(gang: Gangway) -> None:
     gang.beat(1, phase=Phase.DONE)
-    assert "node 2 has sent no heartbeat" in gang.looks(STUCK + 5)[0]
+    assert "node 2 has sent no heartbeat" in gang.looks(LOST_AFTER + 5)[0]
     gang.beat(2, phase=Phase.DONE)
     assert gang.looks(100) == []
 
@@ -92,7 +93,7 @@ def test_a_node_that_is_done_is_followed_by_the_next(gang: Gangway) -> None:
 def test_a_broken_network_is_noticed_though_reports_are_written(gang: Gangway) -> None:
     assert gang.looks(5, beating=(1,)) == []
     gang.answering = False
-    assert gang.looks(SILENCE, beating=(1,)) == []
+    assert gang.looks(SILENT_AFTER, beating=(1,)) == []
     assert gang.looks(3, beating=(1,))[0].startswith("node 1 at 10.0.0.1 has not answered for 16 s")
 
 
@@ -103,7 +104,7 @@ def test_a_network_that_never_answered_probes_says_nothing(gang: Gangway) -> Non
 
 def test_an_outage_of_the_store_ends_nothing(gang: Gangway) -> None:
     assert gang.looks(600, writes=False) == []
-    assert gang.looks(STUCK) == [], "silence is counted anew"
+    assert gang.looks(LOST_AFTER) == [], "silence is counted anew"
 
 
 def test_a_node_that_is_cut_off_from_store_and_nodes_ends_itself(gang: Gangway) -> None:

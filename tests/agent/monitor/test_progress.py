@@ -233,6 +233,9 @@ def test_what_has_no_counterpart_spoils_nothing_for_long(seed: int) -> None:
         (b'{"step": "many"}', {}),
         (b"[1, 2]", {}),
         (b"not json", {}),
+        (b'{"step": 1' + b"0" * 400 + b"}", {}),
+        (b'{"step": 1' + b"0" * 5000 + b"}", {}),
+        (b"[" * 100_000, {}),
     ],
 )
 def test_records_are_read(line, found) -> None:

@@ -25,7 +25,7 @@ def report(
 
 
 @pytest.mark.parametrize("number", range(40))
-def test_whoever_takes_half_as_long_again_as_the_median_is_slow_and_nobody_else(number: int) -> None:
+def test_a_process_that_takes_half_as_long_again_as_the_median_is_slow_and_no_other(number: int) -> None:
     draw = random.Random(f"{SEED}.{number}")
     print(f"seed {SEED}.{number}")
     times = {rank: draw.uniform(0.5, 0.7) for rank in range(draw.randint(2, 12))}

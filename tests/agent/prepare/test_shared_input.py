@@ -68,6 +68,7 @@ class Nodes:
 
     def _fetch(self, rank: int, *inputs: Input) -> None:
         fetch_inputs(inputs, self.folder(rank), self.access, StopSwitch(), exchange=self.exchanges[rank])
+        self.exchanges[rank].has_read()
 
     def folder(self, rank: int) -> Path:
         return self.root / f"node-{rank}"

@@ -21,6 +21,7 @@ import ocifs
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose import stacks
+from airflow_provider_ocidist.agent.program import checkpoint_paths
 from airflow_provider_ocidist.agent.program.checkpoint_paths import (
     Places,
     adopt,
@@ -345,6 +346,63 @@ def test_a_file_that_is_being_written_is_locked(folder: Path) -> None:
         assert unfinished.exists()
 
 
+# In a transaction
+
+
+def test_checkpoints_of_a_transaction_appear_when_it_has_succeeded(
+    files: Any, bucket: Bucket, folder: Path
+) -> None:
+    first, second = f"{bucket.uri}/snapshot.pt", f"{bucket.uri}/step-1.pt"
+    files.pipe(first, b"before")
+    with files.transaction:
+        for path in (first, second):
+            with files.open(path, "wb", autocommit=False) as file:
+                file.write(b"weights")
+        assert files.cat(first) == b"before"
+        assert not files.exists(second)
+        for path in folder.glob(".ocidist-*"):
+            os.utime(path, (0, 0))
+        # They wait: no other process takes them for those of a killed one.
+        delete_left_behind(folder)
+    assert (files.cat(first), files.cat(second)) == (b"weights", b"weights")
+    assert sorted(os.listdir(folder)) == ["snapshot.pt", "step-1.pt"]
+
+
+def test_a_transaction_that_fails_leaves_the_checkpoints_before(
+    files: Any, bucket: Bucket, folder: Path
+) -> None:
+    path = f"{bucket.uri}/snapshot.pt"
+    files.pipe(path, b"before")
+    with pytest.raises(ZeroDivisionError):
+        fail_in_a_transaction(files, path)
+    assert files.cat(path) == b"before"
+    assert os.listdir(folder) == ["snapshot.pt"]
+    files.pipe(path, b"after")
+    assert files.cat(path) == b"after"
+
+
+def fail_in_a_transaction(files: Any, path: str) -> None:
+    with files.transaction:
+        with files.open(path, "wb", autocommit=False) as file:
+            file.write(b"after")
+        with files.open(path, "wb", autocommit=False) as file:
+            file.write(b"half")
+            _ = 1 / 0
+
+
+def test_a_write_that_failed_in_a_transaction_leaves_the_checkpoint_before(
+    files: Any, bucket: Bucket, folder: Path
+) -> None:
+    path = f"{bucket.uri}/snapshot.pt"
+    files.pipe(path, b"before")
+    with files.transaction, files.open(path, "wb", autocommit=False) as file:
+        file.write(b"half")
+        with contextlib.suppress(TypeError):
+            file.write("no bytes")
+    assert files.cat(path) == b"before"
+    assert os.listdir(folder) == ["snapshot.pt"]
+
+
 # What the program sees
 
 
@@ -386,6 +444,21 @@ def test_what_is_deleted_does_not_come_back_from_the_store(
     assert os.listdir(folder) == []
     with pytest.raises(FileNotFoundError):
         files.rm(f"{bucket.uri}/snapshot.pt")
+
+
+def test_what_is_deleted_with_others_does_not_come_back_from_the_store(
+    files: Any, plain: Any, bucket: Bucket, folder: Path
+) -> None:
+    paths = [f"{bucket.path}/{name}" for name in ("snapshot.pt", "step-1.pt", "old.pt", "notes.txt")]
+    for path in (paths[0], *paths[2:]):
+        plain.pipe(path, b"from before ocidist")
+    for path in paths[:2]:
+        files.pipe(path, b"newer")
+    files.bulk_delete(paths)
+    assert [path for path in paths if files.exists(path)] == []
+    assert os.listdir(folder) == []
+    with pytest.raises(FileNotFoundError):
+        files.bulk_delete(paths[:1])
 
 
 def test_a_program_may_write_under_another_name_and_move_it(files: Any, bucket: Bucket, folder: Path) -> None:
@@ -472,6 +545,7 @@ def test_a_path_below_the_uri_means_a_file_of_the_folder(path: str, file: str | 
         ("step-100", None, True),
         ("epoch=3-step=200.ckpt", None, True),
         ("model.safetensors.tmp", None, True),
+        ("step-100.pt.temp", None, True),
         ("latest", None, True),
         ("best", None, False),
         ("metrics.csv", None, False),
@@ -485,3 +559,179 @@ def test_only_names_that_are_clearly_checkpoints_count(
     name: str, pattern: str | None, expected: bool
 ) -> None:
     assert is_checkpoint(name, pattern) is expected
+
+
+def test_a_folder_of_the_program_is_seen_where_only_this_node_has_it(
+    files: Any, bucket: Bucket, folder: Path
+) -> None:
+    assert not files.exists(bucket.uri)
+    files.pipe(f"{bucket.uri}/step-1/weights.bin", b"w" * 5)
+    assert files.info(bucket.uri) == {"name": bucket.path, "size": 0, "type": "directory"}
+    assert files.info(f"{bucket.uri}/step-1") == {
+        "name": f"{bucket.path}/step-1",
+        "size": 0,
+        "type": "directory",
+    }
+    (listed,) = files.ls(f"{bucket.uri}/step-1", detail=True)
+    written = (folder / "step-1" / "weights.bin").stat().st_mtime
+    assert listed == {
+        "name": f"{bucket.path}/step-1/weights.bin",
+        "size": 5,
+        "type": "file",
+        "mtime": written,
+    }
+    assert files.ls(f"{bucket.uri}/step-1/weights.bin", detail=True) == [listed]
+
+
+def test_what_both_have_is_listed_once_as_it_is_on_this_node(files: Any, plain: Any, bucket: Bucket) -> None:
+    for name in ("step-1.pt", "step-3.pt"):
+        plain.pipe(f"{bucket.uri}/{name}", b"in the store")
+    files.pipe(f"{bucket.uri}/step-3.pt", b"here")
+    files.pipe(f"{bucket.uri}/step-2.pt", b"here")
+    listed = {each["name"].rpartition("/")[2]: each["size"] for each in files.ls(bucket.uri, detail=True)}
+    assert listed == {"step-1.pt": 12, "step-2.pt": 4, "step-3.pt": 4}
+    names = files.ls(bucket.uri)
+    assert names == [f"{bucket.path}/step-{number}.pt" for number in (1, 2, 3)]
+
+
+def test_what_the_folder_holds_besides_checkpoints_is_not_listed(
+    files: Any, bucket: Bucket, folder: Path
+) -> None:
+    files.pipe(f"{bucket.uri}/step-1.pt", b"w")
+    (folder / "notes.txt").write_text("not of the bucket")
+    with files.open(f"{bucket.uri}/step-2.pt", "wb"):
+        assert files.ls(bucket.uri) == [f"{bucket.path}/step-1.pt"]
+
+
+def test_a_checkpoint_moves_from_the_store_to_the_folder_and_back(
+    files: Any, plain: Any, bucket: Bucket, folder: Path
+) -> None:
+    plain.pipe(f"{bucket.uri}/step-1.bin", b"weights")
+    files.mv(f"{bucket.uri}/step-1.bin", f"{bucket.uri}/step-2.bin")
+    assert (folder / "step-2.bin").read_bytes() == b"weights"
+    assert not plain.exists(f"{bucket.uri}/step-1.bin")
+    files.rename(f"{bucket.uri}/step-2.bin", f"{bucket.uri}-exported/model.bin")
+    assert os.listdir(folder) == []
+    assert plain.cat(f"{bucket.uri}-exported/model.bin") == b"weights"
+
+
+def test_a_copy_of_nothing_is_an_error_and_leaves_nothing(files: Any, bucket: Bucket, folder: Path) -> None:
+    for move in (files.copy, files.mv):
+        with pytest.raises(FileNotFoundError):
+            move(f"{bucket.uri}/step-1.bin", f"{bucket.uri}/step-2.bin")
+    assert not folder.exists()
+
+
+def test_an_addition_to_what_cannot_be_read_is_an_error_and_leaves_nothing(
+    files: Any, bucket: Bucket, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.pipe(f"{bucket.uri}/step-1.pt", b"before")
+    real = files.open
+
+    def refuse(path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        if mode == "rb":
+            raise OSError("the store does not answer")
+        return real(path, mode, **kwargs)
+
+    monkeypatch.setattr(files, "open", refuse)
+    with pytest.raises(OSError, match="does not answer"):
+        files.open(f"{bucket.uri}/step-1.pt", "ab")
+    assert os.listdir(folder) == ["step-1.pt"]
+    assert (folder / "step-1.pt").read_bytes() == b"before"
+
+
+def test_folders_and_empty_files_are_made_and_deleted_where_the_checkpoints_are(
+    files: Any, plain: Any, bucket: Bucket, folder: Path
+) -> None:
+    files.mkdir(f"{bucket.uri}/step-1/part")
+    files.mkdir(f"{bucket.uri}/step-1/part")
+    files.makedirs(f"{bucket.uri}/step-2")
+    files.touch(f"{bucket.uri}/latest")
+    assert sorted(os.listdir(folder)) == ["latest", "step-1", "step-2"]
+    assert (folder / "latest").read_bytes() == b""
+    files.rmdir(f"{bucket.uri}/step-1/part")
+    assert os.listdir(folder / "step-1") == []
+    plain.pipe(f"{bucket.uri}/step-3.pt", b"in the store")
+    files.bulk_delete([f"{bucket.path}/latest", f"{bucket.path}/step-3.pt"])
+    assert sorted(os.listdir(folder)) == ["step-1", "step-2"]
+    assert not plain.exists(f"{bucket.uri}/step-3.pt")
+
+
+def test_only_names_of_killed_processes_that_are_a_minute_old_are_deleted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_paths, "time", types.SimpleNamespace(time=lambda: 1000.0))
+    folder.mkdir()
+    for name, age in (
+        (".ocidist-a.tmp", 60),
+        (".ocidist-b.tmp", 59),
+        ("step-1.pt", 600),
+        (".ocidist-c", 600),
+    ):
+        (folder / name).write_bytes(b"half")
+        os.utime(folder / name, (1000 - age, 1000 - age))
+    delete_left_behind(folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".ocidist-b.tmp", ".ocidist-c", "step-1.pt"]
+
+
+def test_a_process_says_once_where_its_checkpoints_go_and_then_looks_for_what_was_left_behind(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.mkdir()
+    left = folder / ".ocidist-left.tmp"
+    for number in (1, 2):
+        left.write_bytes(b"half")
+        os.utime(left, (0, 0))
+        begin_save(folder, folder / f"step-{number}.pt", f"oci://b@n/step-{number}.pt").close()
+        assert left.exists() == (number == 2)
+    assert capsys.readouterr().err == (
+        f"ocidist: oci://b@n/step-1.pt is written to {folder / 'step-1.pt'}, from where this node uploads it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "path, is_it",
+    [
+        ("b@n/gpt", True),
+        ("b@n/gpt/", True),
+        ("b/gpt", True),
+        ("b@n", False),
+        ("b@n/gpt/step-1", False),
+        ("b@other/gpt", False),
+        ("c@n/gpt", False),
+    ],
+)
+def test_the_uri_itself_is_known(path: str, is_it: bool) -> None:
+    assert Places(Path("/here"), "oci://b@n/gpt").is_root(path) is is_it
+
+
+@pytest.mark.parametrize("uri", ["oci://b/gpt", "oci://b@n/gpt", "oci://b@n/gpt/"])
+@pytest.mark.parametrize("path", ["b@n/gpt/step-1.pt", "b/gpt/step-1.pt"])
+def test_a_bucket_is_known_with_and_without_its_namespace(uri: str, path: str) -> None:
+    assert Places(Path("/here"), uri).file(path) == Path("/here/step-1.pt")
+
+
+@pytest.mark.parametrize("path", ["b@n/gpt/step-1/./w.bin", "b@n/gpt/step-1//w.bin", "b@n/gpt/step-1/.."])
+def test_a_path_that_leads_elsewhere_means_no_file(path: str) -> None:
+    assert Places(Path("/here"), "oci://b@n/gpt").file(path) is None
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [("MODEL.PT", True), ("pt", False), ("weights", False), ("step-1.tmp", True), ("", False)],
+)
+def test_a_name_without_a_number_counts_by_its_ending(name: str, expected: bool) -> None:
+    assert is_checkpoint(name) is expected
+
+
+def test_the_jobs_pattern_decides_for_files_too() -> None:
+    places = Places(Path("/here"), "oci://b@n/gpt", pattern="best|last")
+    assert places.file("b@n/gpt/best/w.bin") == Path("/here/best/w.bin")
+    assert places.file("b@n/gpt/step-1.pt") is None
+
+
+def test_a_folder_is_deleted_only_where_that_is_asked_for(files: Any, bucket: Bucket, folder: Path) -> None:
+    files.pipe(f"{bucket.uri}/step-1/weights.bin", b"w")
+    with pytest.raises(OSError, match="step-1"):
+        files.rm(f"{bucket.uri}/step-1")
+    assert (folder / "step-1" / "weights.bin").exists()

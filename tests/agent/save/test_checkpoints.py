@@ -15,12 +15,15 @@ from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Checkpoints, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from tests.storage.published import publish
 
 
 def damage(reference: str) -> None:
-    """Change a byte, as a bad disk would, so that only its checksum tells."""
+    """Change a byte, as a bad disk would, so that only its checksum shows it."""
     (file,) = [path for path in Path(reference).iterdir() if path.name != "manifest.json"]
     file.write_bytes(b"X" + file.read_bytes()[1:])
 
@@ -151,6 +154,32 @@ def test_a_run_starts_from_the_checkpoint_of_another(tmp_path: Path) -> None:
         start_from(tmp_path / "another machine", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
 
 
+@pytest.mark.parametrize("way", ["resume", "start from"])
+def test_what_another_node_has_sent_wrongly_is_read_again_from_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    (tmp_path / "step-20.txt").write_text("weights")
+    published = publish(tmp_path / "step-20.txt", str(tmp_path / "safe"), step=20)
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    (sent / "step-20.txt").write_text("Weights")
+    asked: list[tuple[Path, int]] = []
+
+    def through(_: Store, place_of: Callable[[str], Path], size: int) -> Store:
+        asked.append((place_of("step-20.txt"), size))
+        return LocalStore(sent)
+
+    own = tmp_path / "own"
+    if way == "resume":
+        told = Checkpoints(uri=str(tmp_path / "safe"))
+        assert resume(own, told, OciAccess(), StopSwitch(), through=through) == published
+    else:
+        start_from(own, Checkpoints(start_from=published.uri), OciAccess(), StopSwitch(), through=through)
+    assert (own / "step-20.txt").read_text() == "weights"
+    assert asked == [(own / "step-20.txt", 7)]
+    assert "reading it again, from the store alone" in caplog.text
+
+
 def test_what_a_program_looks_for_by_its_name_comes_back_beside_the_newest(tmp_path: Path) -> None:
     source, safe = tmp_path / "source", str(tmp_path / "safe")
     source.mkdir()
@@ -169,3 +198,24 @@ def test_what_a_program_looks_for_by_its_name_comes_back_beside_the_newest(tmp_p
         "epoch=2-step=200.ckpt": "weights of 200",
         "last.ckpt": "weights of 200",
     }
+
+
+def test_beside_a_best_one_without_a_step_the_last_step_comes_back(tmp_path: Path) -> None:
+    source, safe = tmp_path / "source", str(tmp_path / "safe")
+    source.mkdir()
+    for name, step in (("step-100.pt", 100), ("step-200.pt", 200), ("best.pt", 230)):
+        (source / name).write_text(f"weights of {step}")
+        publish(source / name, safe, step=step)
+    assert resume(tmp_path / "fetched", Checkpoints(uri=safe), OciAccess(), StopSwitch())
+    assert sorted(path.name for path in (tmp_path / "fetched").iterdir()) == ["best.pt", "step-200.pt"]
+
+
+def test_a_launch_that_goes_on_from_no_earlier_attempt_gets_nothing_of_one(tmp_path: Path) -> None:
+    source, safe, own = tmp_path / "source", str(tmp_path / "safe"), Fence(attempt=2)
+    source.mkdir()
+    for name, fence in (("last.ckpt", Fence(attempt=1)), ("step-10.pt", own)):
+        (source / name).write_text("weights")
+        publish(source / name, safe, step=None, fence=fence)
+    checkpoints = Checkpoints(uri=safe, resume=False)
+    assert resume(tmp_path / "fetched", checkpoints, OciAccess(), StopSwitch(), launched_before=own)
+    assert [path.name for path in (tmp_path / "fetched").iterdir()] == ["step-10.pt"]

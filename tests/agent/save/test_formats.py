@@ -9,6 +9,7 @@ import pickle
 import random
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_a_file_with_room_that_nobody_has_written_to_is_doubtful(tmp_path: Path)
         file.truncate(1 << 20)
     found = read_file(path)
     if found.says is NOTHING:
-        pytest.skip("this file system does not tell of holes")
+        pytest.skip("this file system does not report holes")
     assert found == Reading(BROKEN, "it has a hole that was never written", is_doubtful=True)
 
 
@@ -149,6 +150,16 @@ def archive(members: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+def archive_of_large_files(members: dict[str, bytes]) -> bytes:
+    """Return an archive as torch writes one: each member has room for a size of more than 4 GiB."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as opened:
+        for name, data in members.items():
+            with opened.open(name, "w", force_zip64=True) as member:
+                member.write(data)
+    return buffer.getvalue()
+
+
 class TensorPickler(pickle.Pickler):
     """Writes `("storage", key, items)` as torch refers to the storage of a tensor."""
 
@@ -160,13 +171,18 @@ class TensorPickler(pickle.Pickler):
 
 
 def torch_archive(
-    storages: dict[str, int], *, root: str = "archive", place: str = "data", lack: str = ""
+    storages: dict[str, int],
+    *,
+    root: str = "archive",
+    place: str = "data",
+    lack: str = "",
+    archived: Callable[[dict[str, bytes]], bytes] = archive,
 ) -> bytes:
     """Return an archive whose pickle refers to storages of so many floats."""
     buffer = io.BytesIO()
     TensorPickler(buffer, 2).dump([("storage", key, items) for key, items in storages.items()])
     tensors = {f"{root}/{place}/{key}": b"f" * 4 * items for key, items in storages.items() if key != lack}
-    return archive({f"{root}/data.pkl": buffer.getvalue(), **tensors, f"{root}/version": b"3\n"})
+    return archived({f"{root}/data.pkl": buffer.getvalue(), **tensors, f"{root}/version": b"3\n"})
 
 
 def safetensors(sizes: list[int], *, metadata: bool = False) -> bytes:
@@ -192,6 +208,7 @@ FILES = {
     "zip": ("a.npz", archive({"w": b"x" * 300, "deep/b": b"y" * 10})),
     "empty zip": ("a.zip", archive({})),
     "torch": ("a.pt", torch_archive({"0": 30, "1": 2})),
+    "torch of large files": ("a.pt", torch_archive({"0": 30, "1": 2}, archived=archive_of_large_files)),
     "torch under another name": ("a.bin", torch_archive({"0": 30}, root="model")),
     "torch of an older version": ("a.ckpt", torch_archive({"0": 30}, place=".data")),
     "safetensors": ("a.safetensors", safetensors([100, 3])),
@@ -211,7 +228,8 @@ FILES = {
 
 @pytest.mark.parametrize("kind", FILES)
 def test_it_is_whole_at_its_full_length(tmp_path: Path, kind: str) -> None:
-    assert reading(tmp_path, *FILES[kind]) == Reading(WHOLE)
+    may_be_cut_short = kind.split(maxsplit=1)[0] in ("zip", "empty", "pickle", "pickles")
+    assert reading(tmp_path, *FILES[kind]) == Reading(WHOLE, is_cut_short=may_be_cut_short)
 
 
 @pytest.mark.parametrize("kind", sorted(set(FILES) - {"pickles"}))
@@ -280,7 +298,7 @@ def test_a_member_that_is_longer_than_there_is_room_is_cut_off(tmp_path: Path, t
     start = data.index(b"PK\x01\x02")
     size = struct.pack("<I", 300 + too_much)
     found = reading(tmp_path, "a.zip", data[: start + 20] + size + data[start + 24 :])
-    assert found == (Reading(BROKEN, "w is cut off") if too_much else Reading(WHOLE))
+    assert found == (Reading(BROKEN, "w is cut off") if too_much else Reading(WHOLE, is_cut_short=True))
 
 
 @pytest.mark.parametrize("extra", [b"", b"\x99\x99\x04\x00abcd"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import pickle
 import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -183,6 +187,20 @@ def test_what_was_renamed_into_place_is_whole_until_it_is_written_to(saving: Sav
     assert saving.proofs() == {}
     os.utime(saving.folder / "step-3" / "a", ns=(moved_at, moved_at))
     assert saving.proofs() == {"step-3": "renamed into place"}
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_link_that_is_moved_into_place_proves_nothing_of_what_it_leads_to(
+    saving: Saving, link: Callable[[Path, Path], None]
+) -> None:
+    half = saving.write("step-1.dat")
+    link(half, saving.folder / "link.tmp")
+    saving.folder.joinpath("link.tmp").rename(saving.folder / "last.bin")
+    found = saving.look(CUT_OFF)
+    assert {name: type(each) for name, each in found.items()} == {
+        "step-1.dat": Unproved,
+        "last.bin": Unproved,
+    }
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -447,7 +465,7 @@ def test_a_folder_in_place_of_the_last_is_whole_once_each_file_is_new_and_whole_
 
     for file in names:
         write(file, 1)
-    assert saving.proofs() == {}, "nothing tells which files belong to it"
+    assert saving.proofs() == {}, "nothing shows which files belong to it"
     for number in (2, 3):
         for file in names[:-1]:
             write(file, number)
@@ -609,3 +627,24 @@ def test_of_a_file_alone_its_format_is_enough(saving: Saving) -> None:
     assert found.broken
     saving.write("snapshot.pt", torch_bytes({"step": 2}))
     assert saving.proofs() == {"snapshot.pt": "format"}
+
+
+def closed_by_an_exception(name: str) -> bytes:
+    buffer = io.BytesIO()
+    if name.endswith(".pkl"):
+        # The program would have written another one after it.
+        pickle.dump({"model": [1, 2, 3]}, buffer)
+        return buffer.getvalue()
+    with contextlib.suppress(RuntimeError), zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("w0.npy", b"x" * 300)
+        raise RuntimeError("another array cannot be read")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["step-1.npz", "step-1.pkl"])
+def test_a_file_with_an_end_that_an_exception_may_have_written_is_not_proved_by_it_once_the_program_was_cut_off(
+    saving: Saving, name: str
+) -> None:
+    saving.write(name, closed_by_an_exception(name))
+    assert isinstance(saving.look(CUT_OFF)[name], Unproved)
+    assert saving.proofs() == {name: "format"}, "while the program runs, it has gone on after it"

@@ -139,7 +139,7 @@ def test_a_file_with_room_that_nobody_has_written_to_is_broken(tmp_path: Path, s
         opened.write(b"x" * 9000 * size)
         opened.truncate(1 << 20)
     if os.lseek(os.open(file, os.O_RDONLY), 0, os.SEEK_HOLE) == 1 << 20:
-        pytest.skip("this file system does not tell of holes")
+        pytest.skip("this file system does not report holes")
     assert read_file(file).says is FormatResult.BROKEN
 
 

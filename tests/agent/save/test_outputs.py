@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_ocidist.agent.save.outputs import planned_copies, with_variables
 from airflow_provider_ocidist.errors import AgentError, Cause
-from airflow_provider_ocidist.job import Input, Output
+from airflow_provider_ocidist.job import Input, Limits, Output
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Sending
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.open_uploads import abort_reported
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -134,3 +136,44 @@ def test_a_node_that_is_killed_while_it_sends_an_output_has_said_what_it_leaves_
     assert [each.upload_id for each in sending] == [left.id]
     assert abort_reported(sending, access) == 1
     assert open_store(uri, access).open_uploads() == []
+
+
+def test_a_node_that_is_stopped_while_it_sends_an_output_leaves_no_upload_open(
+    tmp_path: Path, emulator: Access, faults: Callable[..., None]
+) -> None:
+    folder = uuid.uuid4().hex
+    uri = f"oci://{emulator.bucket}@{emulator.namespace}/{folder}"
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    faults(method="PUT", path=f"/n/.*/u/{folder}.*", latency_s=3)
+    output = Output(path="model.bin", uri=uri)
+    limits = Limits(stop_grace=0.1, join_timeout=30.0)
+    with Gang(tmp_path, LARGE, outputs=(output,), oci_endpoint=emulator.url, limits=limits) as gang:
+        (agent,) = gang.start(OCI_CONFIG_FILE=emulator.config_file, OCI_CLI_PROFILE=emulator.profile)
+        agent.shows(lambda: (gang.run_dir / "nodes" / "0.json").exists() and agent.report.sending)
+        agent.signal(signal.SIGTERM)
+        assert agent.wait() == 143
+        assert agent.report.cause is None
+        assert agent.report.sending == ()
+    assert open_store(uri, access).open_uploads() == []
+
+
+def test_the_next_attempt_aborts_what_nodes_of_the_one_before_were_sending_and_nothing_else(
+    tmp_path: Path, emulator: Access
+) -> None:
+    uri = f"oci://{emulator.bucket}@{emulator.namespace}/{uuid.uuid4().hex}"
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    store = open_store(uri, access)
+    own, others = (store.upload("model.bin", 2 << 20, 1 << 20) for _ in range(2))
+    assert own.upload_id
+    sending = (Sending(folder=uri, name="model.bin", upload_id=own.upload_id),)
+    before = NodeReport(
+        rank=1, phase=Phase.SAVING, address="", started_at=0.0, heartbeat_at=1.0, sending=sending
+    )
+    (tmp_path / "run" / "task-a2" / "nodes").mkdir(parents=True)
+    (tmp_path / "run" / "task-a2" / "nodes" / "1.json").write_bytes(before.to_json())
+    output = Output(path="model.bin", uri=uri, required=False)
+    with Gang(tmp_path, "pass", outputs=(output,), oci_endpoint=emulator.url) as gang:
+        run_dir = str(tmp_path / "run" / "task-a3")
+        gang.config = replace(gang.config, run_dir=run_dir, attempt=3)
+        assert gang.run(OCI_CONFIG_FILE=emulator.config_file, OCI_CLI_PROFILE=emulator.profile) == [0]
+    assert [upload.id for upload in store.open_uploads()] == [others.upload_id]

@@ -12,6 +12,7 @@ from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, 
 
 FORMATS = {
     "whole": WHOLE,
+    "cut short": replace(WHOLE, is_cut_short=True),
     "nothing": NOTHING,
     "broken": broken("something is missing"),
     "doubtful": broken("something is odd", is_doubtful=True),
@@ -25,7 +26,8 @@ def expected(moment: Moment, form: str, found: Evidence) -> set[str]:
         return set()
     proofs = set()
     # A folder may still lack a file that no format of another speaks of.
-    if form == "whole" and (found.is_file or not (found.lacks or found.left_over)):
+    is_whole = form == "whole" or (form == "cut short" and moment is not Moment.CUT_OFF)
+    if is_whole and (found.is_file or not (found.lacks or found.left_over)):
         proofs.add("format")
     if found.announced:
         proofs.add("announced by the program")

@@ -47,6 +47,21 @@ def test_one_refusal_among_answers_that_pass_ends_nothing(monkeypatch: pytest.Mo
         assert deadline.again("it", PASSING)
 
 
+def test_what_is_under_way_is_cancelled_once_its_time_is_over_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saving, "LOOK_INTERVAL", 0.01)
+    switch = StopSwitch()
+    with SaveDeadline(0.0, switch, grace=0.0).cancelling() as over:
+        assert not over.wait(0.1), "nobody has asked this node to stop"
+        switch.signalled.set()
+        switch.ask(Stop(message="asked to stop"))
+        assert over.wait(10)
+    with SaveDeadline(60.0).cancelling() as over:
+        pass
+    assert not over.is_set()
+
+
 def test_an_upload_under_way_outlives_the_limit_unless_this_node_is_asked_to_stop() -> None:
     switch = StopSwitch()
     deadline = SaveDeadline(0.0, switch, grace=0.1)

@@ -10,6 +10,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, Storage
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import newest
@@ -340,8 +341,10 @@ class Nodes:
         (item,) = candidates(self.folders[0], self.pattern)
         return self.collector.publish(item, str(self.safe), loss=None)
 
-    def report(self, rank: int, phase: Phase = Phase.TRAINING) -> None:
-        report = NodeReport(rank=rank, phase=phase, address="", started_at=0.0, heartbeat_at=0.0)
+    def report(self, rank: int, phase: Phase = Phase.TRAINING, restarts: tuple[Restart, ...] = ()) -> None:
+        report = NodeReport(
+            rank=rank, phase=phase, address="", started_at=0.0, heartbeat_at=0.0, restarts=restarts
+        )
         self.store.write(report_of(rank), report.to_json())
 
 
@@ -351,7 +354,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
         monkeypatch.setattr(module, "LOOK_INTERVAL", 0.1)
     monkeypatch.setattr(shard_uploader, "IDLE_INTERVAL", 0.1)
     monkeypatch.setattr(shard_uploader, "QUIET", 0.5)
-    monkeypatch.setattr(shard_collector, "CLAIM_LIMIT", 2.0)
+    monkeypatch.setattr(shard_collector, "ACKNOWLEDGE_LIMIT", 2.0)
     monkeypatch.setattr(peer_reports, "GONE_AFTER", 1.0)
     found = Nodes(tmp_path)
     yield found
@@ -447,40 +450,53 @@ def test_a_node_that_goes_away_while_it_sends_is_not_waited_for(nodes: Nodes, ph
     assert newest(str(nodes.safe)) is None
 
 
+def test_a_node_in_the_place_of_one_that_was_lost_while_it_sent_is_not_waited_for(nodes: Nodes) -> None:
+    nodes.write(0)
+    nodes.store.write("shards/1/1.json", b"{}")
+    lost = Restart(cause=Cause.NODE, message="its machine vanished", rank=1)
+    nodes.report(1, Phase.FETCHING, (lost,))
+    deadline = SaveDeadline(10)
+    # Its silence would be borne until then, as its heartbeats would.
+    nodes.collector.finish(deadline)
+    with pytest.raises(IncompleteCheckpoint, match="node 1 has ended before it had sent its part"):
+        nodes.publish()
+    assert deadline.left > 0
+
+
 @pytest.fixture
 def impatient(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     """Nodes whose limits are over within a second."""
     for module in (shard_collector, shard_uploader):
         monkeypatch.setattr(module, "LOOK_INTERVAL", 0.02)
-    monkeypatch.setattr(shard_collector, "CLAIM_LIMIT", 0.3)
+    monkeypatch.setattr(shard_collector, "ACKNOWLEDGE_LIMIT", 0.3)
     monkeypatch.setattr(peer_reports, "GONE_AFTER", 0.2)
     monkeypatch.setattr(peer_reports, "SILENT_AFTER", 0.1)
     return nodes
 
 
 @pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.SAVING])
-@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize("acknowledged", [True, False])
 def test_after_a_success_a_silent_node_is_waited_for_with_its_part(
-    impatient: Nodes, phase: Phase, claimed: bool
+    impatient: Nodes, phase: Phase, acknowledged: bool
 ) -> None:
     nodes = impatient
     nodes.write(0)
     nodes.write(1)
     nodes.report(1, phase)
-    if claimed:
+    if acknowledged:
         nodes.store.write("shards/1/1.json", b"{}")
     nodes.collector.finish(SaveDeadline(30))
     threading.Timer(0.9, nodes.start).start()
     assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 2
 
 
-@pytest.mark.parametrize("claimed", [True, False])
+@pytest.mark.parametrize("acknowledged", [True, False])
 def test_after_a_success_a_node_that_is_done_or_was_silent_until_the_deadline_is_given_up(
-    impatient: Nodes, claimed: bool
+    impatient: Nodes, acknowledged: bool
 ) -> None:
     nodes = impatient
     nodes.write(0)
-    if claimed:
+    if acknowledged:
         nodes.store.write("shards/1/1.json", b"{}")
     nodes.report(1, Phase.SAVING)
     nodes.collector.finish(SaveDeadline(0.5))
@@ -511,6 +527,17 @@ def test_after_a_success_a_node_keeps_its_part_for_a_main_node_that_is_silent(
     assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 2
     nodes.collector.close()
     until(lambda: ended == [None])
+
+
+def test_a_node_keeps_no_part_for_a_machine_in_the_place_of_the_main_node(nodes: Nodes) -> None:
+    nodes.write(1)
+    lost = Restart(cause=Cause.NODE, message="its machine vanished", rank=0)
+    nodes.report(0, Phase.FETCHING, (lost,))
+    nodes.start()
+    deadline = SaveDeadline(10)
+    nodes.uploader.finish(Moment.EXITED, deadline)
+    nodes.started = False
+    assert deadline.left > 0
 
 
 def test_sending_may_take_longer_than_finding(nodes: Nodes) -> None:
@@ -692,3 +719,29 @@ def test_marks_show_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> 
     hide_folder(shared, "run", 1, main_rank=0)
     assert nodes_apart(shared, "run", 0, (1, 2)) == (2,)
     assert list(shared.iterdir()) == list(own.iterdir()) == []
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    "file, is_named",
+    [
+        ("step-5/model_rank1.bin", True),
+        ("step-5/rank_1/optimizer.bin", True),
+        ("model_rank_1_step_5.pt", True),
+        ("step-5/model.bin", False),
+        ("step-5/rng_state_1.pth", False),
+        ("step-5/__1_0.distcp", False),
+        ("step-5/zero_pp_rank_1_mp_rank_00_optim_states.pt", False),
+    ],
+)
+def test_what_only_another_node_has_and_does_not_send_is_named_there(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, file: str, is_named: bool, shared: bool
+) -> None:
+    main = NodeReport(rank=0, phase=Phase.TRAINING, address="", started_at=0.0, heartbeat_at=0.0)
+    nodes.store.write(report_of(0), replace(main, apart=() if shared else (1,)).to_json())
+    place = nodes.folders[1] / file
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(b"weights")
+    nodes.uploader._look()
+    nodes.uploader._look()
+    assert caplog.text.count("is not published: it is on this node alone") == (is_named and not shared)

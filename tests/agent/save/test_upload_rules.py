@@ -16,11 +16,13 @@ import pytest
 from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved_copies, uploads
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger
 from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.publishing import Publisher
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
-from airflow_provider_ocidist.job import Best
+from airflow_provider_ocidist.job import Best, Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints, fences, retention
 from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.manifests import Manifest
@@ -36,6 +38,7 @@ BEGIN = 1_500_000_000 * 10**9
 def _hasty(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.01)
     monkeypatch.setattr(saving, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(uploads, "ABORT_WITHIN", 0.05)
     caplog.set_level(logging.INFO)
 
 
@@ -150,8 +153,8 @@ def test_the_step_is_that_which_the_program_names_then_that_of_the_name_then_how
     save(watched, "step-5.txt", 2)
     save(watched, "best", 3)
     save(watched, "step-6.txt", 4)
-    watched.tell(checkpoint="best", step=77)
-    watched.tell(checkpoint="step-6.txt")
+    watched.announce(checkpoint="best", step=77)
+    watched.announce(checkpoint="step-6.txt")
     watched.step(2)
     assert {each["name"]: each["step"] for each in manifests(watched)} == {
         "last": 40,
@@ -288,6 +291,7 @@ class Collector:
 
     def publish(self, item: Any, uri: str, **options: Any) -> CheckpointRef:
         options.pop("confirm")()
+        assert not options.pop("cancel").is_set()
         self.calls.append((item.path.name, uri, options))
         return CheckpointRef(uri=f"{uri}/parts", step=options["step"])
 
@@ -436,6 +440,18 @@ def test_after_a_failure_the_older_ones_wait(watched: Watched, monkeypatch: pyte
     assert tried == ["step-2.txt", "step-2.txt", "step-1.txt", "step-0.txt"]
 
 
+def test_an_upload_error_that_nobody_thought_of_is_tried_again_while_the_training_runs(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = fail(watched, monkeypatch, RuntimeError("can't start new thread"))
+    for at in range(2):
+        save(watched, f"step-{at}.txt", at)
+    assert watched.step(2)
+    assert (tried, watched.steps) == (["step-1.txt", "step-0.txt"], [0])
+    assert watched.step()
+    assert watched.steps == [0, 1]
+
+
 def test_the_pause_after_a_success_at_the_end_is_the_first_again(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,7 +547,7 @@ def test_an_error_at_the_end_that_nobody_thought_of_is_no_success(
 def test_once_a_later_attempt_saves_nothing_more_is_tried(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fences.claim_place(open_store(str(watched.target)), Fence(attempt=2))
+    fences.advance_fence(open_store(str(watched.target)), Fence(attempt=2))
     tried = fail(watched, monkeypatch)
     for at in range(3):
         save(watched, f"step-{at}.txt", at)
@@ -737,7 +753,7 @@ def test_a_mixture_of_two_saves_is_warned_of_once_while_the_training_runs(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = watched.begin(5, "a.bin", "b.bin")
-    watched.tell(checkpoint="step-5")
+    watched.announce(checkpoint="step-5")
     watched.step(2)
     (place / "a.bin").write_text("of the next save")
     watched.step(4)
@@ -780,6 +796,27 @@ def test_what_is_still_being_sent_when_another_launch_begins_is_never_published(
     assert newest(str(watched.target)) is None
 
 
+def test_what_is_being_sent_when_the_time_to_save_is_over_is_aborted(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def until_cancelled(*arguments: Any) -> Any:
+        begun.set()
+        assert arguments[-1].wait(60)
+        raise StorageError("cancelled")
+
+    monkeypatch.setattr(checkpoints, "_send", until_cancelled)
+    watched.start()
+    save(watched, "step-5.txt", 1)
+    until(begun.is_set)
+    undelivered = watched.end(Moment.CUT_OFF, limit=0.0)
+    assert undelivered
+    assert "were still uploading" in undelivered.message
+    watched.uploader._thread.join(60)
+    assert not watched.uploader._thread.is_alive()
+
+
 def test_another_launch_waits_for_what_is_just_being_published(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -805,13 +842,13 @@ def test_a_checkpoint_without_a_number_that_is_proved_late_has_the_step_at_which
     watched.step(2)
     watched.meter.saw(b"step 50 loss 1\n")
     assert watched.steps == []
-    watched.tell(checkpoint="best.bin")
+    watched.announce(checkpoint="best.bin")
     watched.step(2)
     assert watched.steps == [10]
     (watched.folder / "best.bin").write_text("of the fiftieth step")
     watched.step()
     watched.meter.saw(b"step 60 loss 1\n")
-    watched.tell(checkpoint="best.bin")
+    watched.announce(checkpoint="best.bin")
     watched.step(2)
     assert watched.steps == [10, 50]
 
@@ -820,7 +857,7 @@ def test_what_was_written_before_the_program_reported_a_step_has_none(watched: W
     (watched.folder / "best.bin").write_text("nothing proves that it is whole")
     watched.step(2)
     watched.meter.saw(b"step 50 loss 1\n")
-    watched.tell(checkpoint="best.bin")
+    watched.announce(checkpoint="best.bin")
     watched.step(2)
     assert watched.steps == [None]
 
@@ -877,21 +914,45 @@ def test_with_one_to_keep_what_is_proved_late_costs_the_newest_nothing(tmp_path:
     assert Path(found.uri, "best").read_text() == "the best"
 
 
+def test_what_an_earlier_attempt_has_left_open_is_forgotten_also_if_the_folder_was_not_claimed_before(
+    tmp_path: Path,
+) -> None:
+    uri, access = str(tmp_path / "dag-train-0a-g1"), OciAccess(region="of-the-node")
+    store = open_store(uri, access)
+    for owner in ("", ".attempt-2", ".attempt-3"):
+        store.upload(f"step-5.pt{owner}/step-5.pt", 2, 1).write(0, 0, b"x")
+    fence = Fence(generation=1, attempt=2)
+    publisher = Publisher(Checkpoints(uri=uri), access, fence, loss_at=lambda _: None)
+    fences.advance_fence(store, Fence(generation=1, attempt=3))
+    publisher.retain()
+    assert len(store.open_uploads()) == 3
+    store.delete(fences.FENCE_FILE)
+    publisher.retain()
+    assert sorted(upload.name.partition("/")[0] for upload in store.open_uploads()) == [
+        "step-5.pt.attempt-2",
+        "step-5.pt.attempt-3",
+    ]
+
+
+@pytest.mark.parametrize("is_seen_later", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_where_the_clock_is_set_back_what_is_written_from_there_on_is_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_seen_later: bool
 ) -> None:
     print("seed", seed)
     dice = random.Random(seed)
     watched = Watched(tmp_path, keep=100)
-    clock = SimpleNamespace(monotonic=lambda: 0.0, time=lambda: 5000.0)
+    at, set_back = 0, 0
+    clock = SimpleNamespace(monotonic=lambda: float(at), time=lambda: BEGIN / 1e9 + at + 0.5 - set_back)
     monkeypatch.setattr(file_clocks, "time", clock)
-    watched.uploader._clock = file_clocks.WallClock()
+    watched.uploader._newest_saves.clock = file_clocks.WallClock()
     back_at, seconds = dice.randint(1, 4), dice.randint(10, 100_000)
     for at in range(6):
-        save(watched, f"step-{at}.txt", at if at < back_at else at - seconds)
+        if at == back_at and not is_seen_later:
+            set_back = seconds
+        save(watched, f"step-{at}.txt", at - set_back)
         if at == back_at:
-            clock.time = lambda: 5000.0 - seconds
+            set_back = seconds
         watched.step(2)
     assert watched.steps == list(range(6))
     assert [found.step for found in complete(str(watched.target))] == [5, 4, 3, 2, 1, 0]
@@ -907,7 +968,7 @@ def test_what_was_written_before_the_clock_was_set_back_and_proved_after_it_hide
     at, set_back = 0, 0
     clock = SimpleNamespace(monotonic=lambda: float(at), time=lambda: BEGIN / 1e9 + at + 0.5 - set_back)
     monkeypatch.setattr(file_clocks, "time", clock)
-    watched.uploader._clock = file_clocks.WallClock()
+    watched.uploader._newest_saves.clock = file_clocks.WallClock()
     back_at, seconds = dice.randint(1, 4), dice.randint(10, 100_000)
     for at in range(6):
         save(watched, f"step-{at}.txt", at - set_back)

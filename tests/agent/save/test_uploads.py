@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns, nearest_to
 from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading
 from airflow_provider_ocidist.agent.save.judging import Judge
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
+from airflow_provider_ocidist.agent.save.publishing import Whole
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
@@ -39,6 +40,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(saving, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(saving, "REFUSED_LIMIT", 1.0)
+    monkeypatch.setattr(uploads, "ABORT_WITHIN", 0.05)
 
 
 @pytest.fixture
@@ -133,14 +135,14 @@ def test_what_is_published_of_a_folder_that_is_written_over_is_of_one_save(
 def test_a_folder_is_whole_when_the_program_says_so(watched: Watched) -> None:
     watched.start()
     watched.begin(5, "part-0")
-    watched.tell(checkpoint="checkpoints/step-5", step=77)
+    watched.announce(checkpoint="checkpoints/step-5", step=77)
     until(lambda: watched.steps == [77])
     assert watched.manifest()["proof"] == "announced by the program"
 
 
 def test_what_was_written_after_the_program_spoke_is_not_what_it_spoke_of(watched: Watched) -> None:
     watched.start()
-    watched.tell(checkpoint="step-5")
+    watched.announce(checkpoint="step-5")
     watched.looks(1)
     time.sleep(0.05)
     watched.begin(5, "part-0")
@@ -155,12 +157,12 @@ def test_a_word_of_the_program_covers_nothing_that_was_written_before_its_next_l
 ) -> None:
     watched = Watched(tmp_path)
     watched.begin(5, "part-0", "part-1")
-    watched.tell(checkpoint="step-5")
+    watched.announce(checkpoint="step-5")
     time.sleep(0.02)
     watched.begin(5, "part-0")
     time.sleep(0.02)
     if not rest:
-        watched.tell(step=22, rank=1, seconds=0.3)
+        watched.announce(step=22, rank=1, seconds=0.3)
     with watched.meter.file.open("a") as file:
         file.write(rest)
     if moment is Moment.CUT_OFF:
@@ -433,6 +435,26 @@ def test_a_look_that_fails_ends_no_uploads(watched: Watched, monkeypatch: pytest
     assert next(faults, None) is None, "no look has failed"
 
 
+def test_an_entry_that_no_upload_can_bring_over_holds_up_no_other(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish = watched.uploader._publisher.publish
+
+    def odd(whole: Whole, then: Callable[[CheckpointRef], object]) -> None:
+        if whole.item.step == 6:
+            raise RuntimeError("odd")
+        publish(whole, then)
+
+    monkeypatch.setattr(watched.uploader._publisher, "publish", odd)
+    for step in (5, 6, 7):
+        watched.write(step)
+        time.sleep(0.02)
+    watched.start()
+    assert watched.end() is None
+    assert sorted(watched.steps) == [5, 7]
+    assert "step-6.txt cannot be published: odd" in caplog.text
+
+
 # What is looked at
 
 
@@ -607,7 +629,7 @@ def test_a_pipe_in_the_checkpoint_folder_is_no_file_of_it_and_holds_up_nothing(
     watched.begin(6, "part-0")
     looks = threading.Thread(target=lambda: watched.step(3), daemon=True)
     looks.start()
-    watched.tell(checkpoint="step-6")
+    watched.announce(checkpoint="step-6")
     looks.join(20)
     is_stuck = looks.is_alive()
     if is_stuck:

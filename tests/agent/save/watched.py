@@ -73,7 +73,7 @@ class Watched:
             (place / name).write_text(f"{name} of it")
         return place
 
-    def tell(self, **record: object) -> None:
+    def announce(self, **record: object) -> None:
         with self.meter.file.open("a") as file:
             file.write(json.dumps(record) + "\n")
 

@@ -20,9 +20,9 @@ from airflow_provider_ocidist.agent.share import patience
 from airflow_provider_ocidist.agent.share import peer as peers
 from airflow_provider_ocidist.agent.share import shelf as shelves
 from airflow_provider_ocidist.agent.share.exchange import Exchange
-from airflow_provider_ocidist.agent.share.peer import Announcement, NotThere, Peer
+from airflow_provider_ocidist.agent.share.peer import NotThere, Peer, SharingPlace
 from airflow_provider_ocidist.agent.share.server import PIECES, PieceServer
-from airflow_provider_ocidist.agent.share.shelf import Held, Place, Shelf
+from airflow_provider_ocidist.agent.share.shelf import FilePlace, HeldPiece, Shelf
 from airflow_provider_ocidist.agent.share.turns import Piece
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.work_dir import sharing_of
@@ -47,7 +47,7 @@ def a_shelf(folder: Path, *numbers: int, content: bytes = CONTENT, says: str | N
     for number in numbers:
         path = folder / f"file-{number}"
         path.write_bytes(content)
-        held = Held(place=Place(path), offset=0, length=len(CONTENT), digest=says or digest(CONTENT))
+        held = HeldPiece(place=FilePlace(path), offset=0, length=len(CONTENT), digest=says or digest(CONTENT))
         shelf.has(piece(number).id, held)
     return shelf
 
@@ -55,14 +55,14 @@ def a_shelf(folder: Path, *numbers: int, content: bytes = CONTENT, says: str | N
 @contextmanager
 def serving(shelf: Shelf, run: LocalStore, rank: int) -> Iterator[PieceServer]:
     server = PieceServer("127.0.0.1", shelf)
-    announce(run, rank, Announcement(address="127.0.0.1", port=server.port, token=server.token))
+    announce(run, rank, SharingPlace(address="127.0.0.1", port=server.port, token=server.token))
     try:
         yield server
     finally:
         server.close()
 
 
-def announce(run: LocalStore, rank: int, at: Announcement) -> None:
+def announce(run: LocalStore, rank: int, at: SharingPlace) -> None:
     run.write(sharing_of(rank), json.dumps(codec.encode(at)).encode())
 
 
@@ -111,7 +111,7 @@ def test_a_node_waits_for_what_another_is_reading(
         own = node(0, 2)
         path = tmp_path / "file"
         path.write_bytes(CONTENT)
-        held = Held(place=Place(path), offset=0, length=len(CONTENT), digest=digest(CONTENT))
+        held = HeldPiece(place=FilePlace(path), offset=0, length=len(CONTENT), digest=digest(CONTENT))
         later = threading.Timer(0.1, shelf.has, (piece(1).id, held))
         later.start()
         assert taken(own, 1) == CONTENT
@@ -158,7 +158,7 @@ def test_a_node_that_is_not_there_is_replaced_by_the_store(
 ) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        announce(run, 1, Announcement(address="127.0.0.1", port=unused.getsockname()[1], token="x"))
+        announce(run, 1, SharingPlace(address="127.0.0.1", port=unused.getsockname()[1], token="x"))
         own = node(0, 2)
         assert [taken(own, number) for number in range(4)] == [None] * 4
 
@@ -169,7 +169,7 @@ def test_a_node_that_accepts_and_is_silent_is_replaced_by_the_store(
     monkeypatch.setattr(exchanges, "FIRST_NEWS", 0.05)
     monkeypatch.setattr(patience, "LEAST", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as frozen:
-        announce(run, 1, Announcement(address="127.0.0.1", port=frozen.getsockname()[1], token="x"))
+        announce(run, 1, SharingPlace(address="127.0.0.1", port=frozen.getsockname()[1], token="x"))
         own = node(0, 2)
         assert [taken(own, number) for number in range(4)] == [None] * 4
 
@@ -213,7 +213,7 @@ def test_a_node_that_gives_nothing_is_not_waited_for(
     run: LocalStore, node: Callable[[int, int], Exchange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "LEAST", 60.0)
-    announce(run, 1, Announcement())
+    announce(run, 1, SharingPlace())
     own = node(0, 2)
     assert [taken(own, number) for number in range(4)] == [None] * 4
 
@@ -268,12 +268,12 @@ def test_a_file_that_was_moved_or_deleted_is_found_or_said_to_be_gone(
 ) -> None:
     monkeypatch.setattr(shelves, "RENAMED_WITHIN", 0.0)
     (tmp_path / "staged").write_bytes(CONTENT)
-    place = Place(tmp_path / "final")
+    place = FilePlace(tmp_path / "final")
     place.now = tmp_path / "staged"
     shelf = Shelf()
-    shelf.has(piece(0).id, Held(place=place, offset=0, length=len(CONTENT), digest=digest(CONTENT)))
+    shelf.has(piece(0).id, HeldPiece(place=place, offset=0, length=len(CONTENT), digest=digest(CONTENT)))
     with serving(shelf, run, 1) as server:
-        peer = Peer(1, Announcement(address="127.0.0.1", port=server.port, token=server.token))
+        peer = Peer(1, SharingPlace(address="127.0.0.1", port=server.port, token=server.token))
         assert bytes(peer.fetch(piece(0))) == CONTENT
         (tmp_path / "staged").rename(tmp_path / "final")
         assert bytes(peer.fetch(piece(0))) == CONTENT
@@ -284,7 +284,7 @@ def test_a_file_that_was_moved_or_deleted_is_found_or_said_to_be_gone(
 
 
 def test_a_file_between_two_names_is_waited_for(tmp_path: Path) -> None:
-    place = Place(tmp_path / "final")
+    place = FilePlace(tmp_path / "final")
     place.now = tmp_path / "part"
     (tmp_path / "other").write_bytes(CONTENT)
     later = threading.Timer(0.1, (tmp_path / "other").rename, (tmp_path / "final",))
@@ -299,7 +299,7 @@ def test_a_connection_that_the_other_node_has_closed_is_opened_again(
 ) -> None:
     with serving(a_shelf(tmp_path, 0), run, 1) as server:
         monkeypatch.setattr(server._http.RequestHandlerClass, "timeout", 0.05)
-        peer = Peer(1, Announcement(address="127.0.0.1", port=server.port, token=server.token))
+        peer = Peer(1, SharingPlace(address="127.0.0.1", port=server.port, token=server.token))
         assert bytes(peer.fetch(piece(0))) == CONTENT
         time.sleep(0.2)
         assert bytes(peer.fetch(piece(0))) == CONTENT

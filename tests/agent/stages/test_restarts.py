@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stopping import StopSwitch
@@ -97,7 +97,9 @@ def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_
         assert len(two.agents[0].report.restarts) == 1
 
 
-def test_failures_of_a_node_that_counts_no_steps_are_told_apart_by_those_of_another(tmp_path: Path) -> None:
+def test_failures_of_a_node_that_counts_no_steps_are_distinguished_by_those_of_another(
+    tmp_path: Path,
+) -> None:
     script = """
 if launch == 2:
     sys.exit()
@@ -339,7 +341,7 @@ def test_the_submitters_request_ends_a_later_launch_too(tmp_path: Path) -> None:
         for agent in agents:
             agent.prints(f"launch 1 of node {agent.rank}")
         (two.run_dir / "stop.json").write_bytes(StopRequest(cause=Cause.CANCELED, message="enough").to_json())
-        assert [agent.wait() for agent in agents] == [STOPPED] * 2
+        assert [agent.wait() for agent in agents] == [STOPPED_CODE] * 2
         assert all("enough" in (agent.report.message or "") for agent in agents)
 
 
@@ -349,7 +351,7 @@ def test_a_signal_in_a_later_launch_ends_the_node(tmp_path: Path) -> None:
         (agent,) = one.start()
         agent.prints("launch 1 of node 0")
         agent.signal(15)
-        assert agent.wait() == STOPPED
+        assert agent.wait() == STOPPED_CODE
 
 
 def test_nothing_is_launched_again_beside_a_node_that_has_succeeded(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.decisions import Fail
+from airflow_provider_ocidist.gangs.actions import Fail
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -210,8 +210,9 @@ def test_a_gang_that_kueue_evicts_was_preempted(home: Home) -> None:
         cluster.modify("Workload", home.namespace, name, lambda obj: obj["spec"].update(active=False))
         status = wait_until(backend, ref, ended)
         assert {node.cause for node in status.nodes} == {Cause.PREEMPTED}
-        backend.delete(ref)
-        wait_until(backend, ref, lambda _: not home.pods())
+        # It would be admitted again, when nobody waits for it.
+        connected(home).end_leftovers(ref)
+        until(lambda: not home.pods() and not backend.recent(1000))
 
 
 def test_a_gang_that_a_quota_refuses_becomes_the_next_candidate_and_trains(home: Home) -> None:
@@ -232,6 +233,28 @@ def test_a_gang_that_a_quota_refuses_becomes_the_next_candidate_and_trains(home:
         backend.delete(other)
     finally:
         cluster.delete("ResourceQuota", home.namespace, "none")
+
+
+def test_a_gang_that_its_namespace_forbids_fails_at_once_with_the_sentence(home: Home) -> None:
+    cluster = home.emulator.kubernetes.cluster
+
+    def enforce(level: str) -> None:
+        label = {"pod-security.kubernetes.io/enforce": level}
+        cluster.modify(
+            "Namespace",
+            None,
+            home.namespace,
+            lambda obj: obj["metadata"].setdefault("labels", {}).update(label),
+        )
+
+    enforce("restricted")
+    try:
+        action = outcome(connected(home), home.job())
+        assert isinstance(action, Fail)
+        assert action.cause is Cause.CONFIG
+        assert 'violates PodSecurity "restricted:latest"' in action.message
+    finally:
+        enforce("privileged")
 
 
 @contextmanager
@@ -331,6 +354,27 @@ def test_what_runs_on_beside_nodes_that_have_ended_is_ended_with_the_gang(pytorc
     until(lambda: not live_pods(pytorchjob))
 
 
+def test_a_native_sidecar_runs_beside_a_node_and_ends_with_it(pytorchjob: Home) -> None:
+    sidecar = {
+        "name": "proxy",
+        "image": "python:3.12",
+        "command": ["sleep", "600"],
+        "restartPolicy": "Always",
+    }
+    backend, ref = submitted(pytorchjob, pytorchjob.job(backend={"init_containers": [sidecar]}))
+    assert well(wait_until(backend, ref, ended))
+    # Nobody ends what is left: nothing is.
+    until(lambda: not live_pods(pytorchjob))
+
+
+def test_pods_that_never_began_do_not_wait_on_when_their_try_has_ended(home: Home) -> None:
+    backend, ref = submitted(home, home.job(image="missing:1"))
+    wait_until(backend, ref, ended)
+    assert live_pods(home)
+    connected(home).end_leftovers(ref)
+    until(lambda: not live_pods(home))
+
+
 def test_a_gang_that_leaves_nothing_keeps_its_pods_and_their_logs(home: Home) -> None:
     backend, ref = submitted(home, home.job(1))
     assert well(wait_until(backend, ref, ended))
@@ -379,7 +423,7 @@ def test_what_would_stop_a_job_is_found_beforehand_with_the_remedy(home: Home) -
     assert rights.fix == "docs/kubernetes.md has the Role"
 
 
-def test_a_user_who_may_not_watch_is_told_that_looks_cost_more(home: Home) -> None:
+def test_preflight_warns_a_user_who_may_not_watch_that_looks_cost_more(home: Home) -> None:
     user = f"lister-{home.kind}"
     fields = home.user(user)
     home.bind(user, without="watch")

@@ -15,7 +15,7 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import FEW
 from airflow_provider_ocidist.errors import BackendError, Cause, refusal_in
-from airflow_provider_ocidist.gangs.decisions import Fail
+from airflow_provider_ocidist.gangs.actions import Fail
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from tests.backends.clusters import Home, cluster

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.backends.kubernetes.merging import APPENDED, KEYS, merged_manifest
+from airflow_provider_ocidist.backends.kubernetes.merging import APPENDED, LIST_KEYS, merged_manifest
 from tests.backends.kubernetes.test_names import drawn
 
 LISTS = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
@@ -53,9 +53,9 @@ def holds(found: Any, wanted: Any, name: str = "") -> bool:
         return isinstance(found, dict) and all(
             key in found and holds(found[key], item, key) for key, item in wanted.items()
         )
-    if isinstance(wanted, list) and name in KEYS:
-        by_name = {item[KEYS[name]]: item for item in found}
-        return all(holds(by_name.get(item[KEYS[name]]), item) for item in wanted)
+    if isinstance(wanted, list) and name in LIST_KEYS:
+        by_name = {item[LIST_KEYS[name]]: item for item in found}
+        return all(holds(by_name.get(item[LIST_KEYS[name]]), item) for item in wanted)
     if isinstance(wanted, list) and name in APPENDED:
         return all(item in found for item in wanted)
     return bool(found == wanted)

@@ -9,9 +9,9 @@ import pytest
 from airflow_provider_ocidist.backends.kubernetes import objects, pod_parts, states
 from airflow_provider_ocidist.backends.kubernetes.events import (
     PREEMPTED,
+    fields_read,
     sentences_by_pod,
     warnings_by_object,
-    words_of,
 )
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.states import IMAGE_PATIENCE
@@ -455,7 +455,7 @@ def test_a_program_that_begins_again_says_how_it_had_ended() -> None:
     assert looked_at(again).details == "it had ended with exit code 5"
 
 
-def test_what_runs_in_a_pod_is_told_by_its_volume_and_its_containers() -> None:
+def test_what_runs_in_a_pod_is_known_by_its_volume_and_its_containers() -> None:
     ours = of_agent(pod(state={"running": {}}), restarts=0)
     assert pod_parts.runs_agent(ours)
     assert not pod_parts.runs_agent(pod())
@@ -619,5 +619,5 @@ def test_of_an_event_what_is_read_is_kept_and_nothing_else() -> None:
         "source": {"component": "kubelet"},
         "involvedObject": {"kind": "Pod", "name": "p", "uid": "u"},
     }
-    assert words_of(whole) == kept
-    assert words_of({"reason": "Failed", "count": 3}) == {"reason": "Failed", "involvedObject": {}}
+    assert fields_read(whole) == kept
+    assert fields_read({"reason": "Failed", "count": 3}) == {"reason": "Failed", "involvedObject": {}}

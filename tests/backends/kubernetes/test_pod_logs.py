@@ -206,6 +206,27 @@ def test_the_end_of_a_task_does_not_wait_for_ever_for_a_burst(
     assert sum(record.name == "burst" for record in caplog.records) == 3000
 
 
+class OneLost:
+    """A backend that cannot read the log of one node, whose machine is lost."""
+
+    def logs_of(self, wanted: list[tuple[RunRef, list[float]]]) -> list[LogPart]:
+        return [LogPart(unread_from={1: 5.0}) for _ in wanted]
+
+
+def test_the_end_of_a_task_does_not_wait_for_ever_for_a_machine_that_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.watch.LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.watch.LAST_LINES_PATIENCE", 0.05)
+    ref = RunRef.from_json({**a_ref(2).to_json(), "has_own_log": True})
+    watch = Watch(OneLost(), RunRecord(ref=ref, logs_since=(0.0, 0.0)), logging.getLogger("lost"))
+    ending = threading.Thread(target=watch.write_the_rest, daemon=True)
+    ending.start()
+    ending.join(60)
+    assert not ending.is_alive()
+    assert "the last lines of some nodes cannot be read" in caplog.text
+
+
 class Clock:
     now = 0.0
 

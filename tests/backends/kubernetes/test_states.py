@@ -203,6 +203,50 @@ def test_a_quota_is_named_while_there_is_no_pod() -> None:
     assert "exceeded quota" in str(node.details)
 
 
+SECURITY = (
+    'FailedCreatePod: Error creating: pods "p" is forbidden: violates PodSecurity "restricted:latest": '
+    'allowPrivilegeEscalation != false (container "pytorch" must set securityContext...)'
+)
+RANGE = (
+    'FailedCreatePod: Error creating: pods "p" is forbidden: [maximum cpu usage per Pod is 2, but limit is 8, '
+    "maximum memory usage per Pod is 4Gi, but limit is 64Gi]"
+)
+ACCOUNT = (
+    'FailedCreatePod: Error creating: pods "p" is forbidden: error looking up service account ns/x: not found'
+)
+WEBHOOK = (
+    'FailedCreatePod: admission webhook "images.example" denied the request: the image is not signed yet'
+)
+
+
+@pytest.mark.parametrize("text", [SECURITY, RANGE])
+def test_a_pod_that_its_namespace_refuses_each_time_fails_at_once_with_the_sentence(text: str) -> None:
+    node = looked_at(None, events=[text])
+    assert (node.state, node.cause) == (NodeState.FAILED, Cause.CONFIG)
+    assert node.details == f"its pod cannot be created: {text}"
+    # Another has been made since.
+    assert looked_at(pod(state={"running": {}}), events=[text]).state is NodeState.RUNNING
+    assert looked_at(None, events=[text], report=a_report()).cause is Cause.NODE
+
+
+@pytest.mark.parametrize("text", [ACCOUNT, WEBHOOK])
+def test_what_is_forbidden_now_and_may_be_allowed_later_is_waited_for(text: str) -> None:
+    node = looked_at(None, events=[text])
+    assert (node.state, node.cause, node.details) == (NodeState.PENDING, Cause.CONFIG, text)
+
+
+@pytest.mark.parametrize("text", [ACCOUNT, WEBHOOK])
+def test_what_was_forbidden_before_a_suspension_is_not_why_a_gang_waits(text: str) -> None:
+    assert looked_at(None, Gang(GangState.SUSPENDED), events=[text]).cause is Cause.CANCELED
+    assert looked_at(None, Gang(GangState.SUSPENDED, queued=True), events=[text]).cause is Cause.CAPACITY
+
+
+def test_a_pod_of_which_nothing_is_said_yet_waits() -> None:
+    bare = {"metadata": {"name": "p"}}
+    for found in (bare, {**bare, "status": None}, {**bare, "spec": {}, "status": {}}):
+        assert looked_at(found).state is NodeState.PENDING
+
+
 @pytest.mark.parametrize(
     "state, report, expected",
     [

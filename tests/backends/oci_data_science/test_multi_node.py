@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, Succeed
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job import TrainingJob

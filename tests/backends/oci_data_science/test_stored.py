@@ -1,4 +1,4 @@
-"""Successes and failures that the reports alone do not tell, on the emulator with real nodes."""
+"""Successes and failures that the reports alone do not show, on the emulator with real nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Action, Fail, Succeed, decide
+from airflow_provider_ocidist.gangs.actions import Action, Fail, Succeed
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef, TrainingResult
 from scripts.emulator_process import Access

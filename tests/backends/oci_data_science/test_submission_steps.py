@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import threading
 import zipfile
 from collections.abc import Callable
@@ -227,6 +228,19 @@ def test_code_that_cannot_be_read_is_reported_and_the_job_removed_again(
         backend._submission(plan).job()
     assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
     assert all(state in ("DELETING", "DELETED") for state in jobs_named(backend, plan).values())
+
+
+@pytest.mark.parametrize("uploads", [True, False])
+def test_code_with_a_name_that_no_archive_can_hold_is_reported(
+    backend: OciDataScience, tmp_path: Path, uploads: bool
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / os.fsdecode(b"\xff.py")).touch()
+    plan = dataclasses.replace(a_plan(backend), code=str(tmp_path / "code"))
+    plan = plan if uploads else without_uploads(plan)
+    with pytest.raises(BackendError, match=r"^program\.source cannot be read: ") as caught:
+        backend._submission(plan).job()
+    assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
 
 
 def test_more_code_than_an_artifact_holds_is_reported(

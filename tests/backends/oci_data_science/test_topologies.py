@@ -16,7 +16,8 @@ from airflow_provider_ocidist.backends.oci_data_science.multi_node import MULTI_
 from airflow_provider_ocidist.backends.oci_data_science.refs import runs_of, with_runs
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause, JobFileError
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase

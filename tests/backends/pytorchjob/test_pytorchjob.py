@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import names
+from airflow_provider_ocidist.backends.kubernetes.gang_state import GangState
 from airflow_provider_ocidist.backends.kubernetes.presets import SHAPES
+from airflow_provider_ocidist.backends.pytorchjob.operator import OPERATOR
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE
@@ -327,3 +329,37 @@ def test_the_namespace_is_the_jobs_else_the_connections_else_that_of_the_context
     ):
         plan = planned(job, **fields)
         assert body(plan)["metadata"]["namespace"] == plan.compartment_id == expected
+
+
+LABELS = {names.GANG: "gang", "training.kubeflow.org/replica-index": "1"}
+
+
+@pytest.mark.parametrize(
+    "name, labels, expected",
+    [
+        ("gang-master-0", {}, ("gang", 0)),
+        ("gang-worker-1", {}, ("gang", 2)),
+        ("renamed", {"training.kubeflow.org/replica-type": "worker"}, ("gang", 2)),
+        ("renamed", {"training.kubeflow.org/replica-type": "Worker"}, ("gang", 2)),
+        ("renamed", {}, None),
+        ("gang-monitor-1", {}, None),
+    ],
+)
+def test_a_pod_is_known_by_its_name_and_by_its_labels_where_a_webhook_has_named_it_anew(
+    name: str, labels: Mapping[str, str], expected: Any
+) -> None:
+    assert OPERATOR.gang_and_rank({"metadata": {"name": name, "labels": {**LABELS, **labels}}}) == expected
+    assert OPERATOR.gang_and_rank({"metadata": {"name": name, "labels": labels}}) is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_conditions_of_a_gang_mean_the_same_in_any_order(order: int) -> None:
+    def read(**conditions: bool) -> GangState:
+        found = [{"type": name, "status": str(value)} for name, value in conditions.items()]
+        return OPERATOR.read({"status": {"conditions": found[::order]}}).state
+
+    assert OPERATOR.read({}).state is OPERATOR.read({"status": None}).state is GangState.NEW
+    assert read(Created=True, Running=False, Failed=True) is GangState.FAILED
+    assert read(Created=True, Suspended=True, Succeeded=True) is GangState.SUCCEEDED
+    assert read(Created=True, Suspended=False, Running=True) is GangState.ACTIVE
+    assert read(Created=True, Suspended=True, Running=False) is GangState.SUSPENDED

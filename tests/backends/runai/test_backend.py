@@ -160,6 +160,45 @@ def test_a_workload_of_somebody_else_is_left_alone(backend: Runai, plane: Plane)
     assert plane.phase(other) != "Deleting"
 
 
+def test_a_name_whose_owner_is_just_being_deleted_is_waited_for(
+    backend: Runai, plane: Plane, cluster: PaperCluster
+) -> None:
+    plan = backend.plan(a_job(), a_key())
+    other = plane.submit(workload_of(plan))
+    plane.until(lambda: cluster.names("Pod"), bool)
+    cluster.holds_deletions = True
+    plane.call("DELETE", f"/api/v1/workloads/distributed/{other}")
+    plane.becomes(other, "Deleting")
+    with ThreadPoolExecutor(1) as pool:
+        submitting = pool.submit(backend.submit, plan)
+        plane.until(lambda: creations(plane), lambda number: number > 1)
+        cluster.finish_deletions()
+        ref = submitting.result()
+    assert ref.job_id != other
+    assert plane.get(f"/api/v1/workloads/{ref.job_id}")["name"] == workload_of(plan)
+
+
+def creations(plane: Plane) -> int:
+    calls = plane.http.get("/_emulator/calls").json()
+    return sum((call["method"], call["path"]) == ("POST", "/api/v1/workloads/distributed") for call in calls)
+
+
+def test_a_name_that_stays_taken_by_what_is_being_deleted_is_for_a_later_try(
+    backend: Runai, plane: Plane, cluster: PaperCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.backends.runai.backend.BETWEEN_LOOKS", 0.0)
+    plan = backend.plan(a_job(), a_key())
+    other = plane.submit(workload_of(plan))
+    plane.until(lambda: cluster.names("Pod"), bool)
+    cluster.holds_deletions = True
+    plane.call("DELETE", f"/api/v1/workloads/distributed/{other}")
+    plane.becomes(other, "Deleting")
+    with pytest.raises(BackendError, match="is just being deleted") as caught:
+        backend.submit(plan)
+    assert caught.value.retryable
+    cluster.finish_deletions()
+
+
 def test_the_same_key_of_another_installation_is_another_gang(
     backend: Runai, fields: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -356,6 +395,10 @@ def test_what_would_stop_a_job_is_found_beforehand_with_the_remedy(
         quota = findings(backend, backend={"gpus": gpus, "preemptible": preemptible})["quota"]
         assert quota.mark is mark
         assert words in quota.message
+    pools = findings(backend, backend={"node_pools": ["default", "h200"]})["node pools"]
+    assert pools.mark is Mark.FAIL
+    assert "has no pool h200; it may use default" in pools.message
+    assert findings(backend, backend={"node_pools": ["default"]})["node pools"].mark is Mark.PASS
     lost = findings(backend, backend={"project": "nowhere"})
     assert lost["project"].mark is Mark.FAIL
     assert "there is no project nowhere" in lost["project"].message

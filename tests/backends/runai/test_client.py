@@ -23,6 +23,7 @@ from airflow_provider_ocidist.backends.runai.client import (
     Client,
     Token,
     _transport_errors,
+    _verification,
     error_of,
 )
 from airflow_provider_ocidist.backends.runai.options import Fields
@@ -219,6 +220,8 @@ class Plain:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.token: dict[str, Any] = {"access_token": "t1", "expires_in": 1000}
+        self.no_token: int | None = None
+        """Status of each answer in the place of a token."""
         self.answers: list[httpx.Response] = []
         self.seen: list[httpx.Request] = []
         self.slept: list[float] = []
@@ -232,8 +235,9 @@ class Plain:
                     httpx.Request(self.command, url, headers=dict(self.headers), content=content)
                 )
                 self.send_response(found.status_code)
-                if "retry-after" in found.headers:
-                    self.send_header("retry-after", found.headers["retry-after"])
+                for name in ("retry-after", "location"):
+                    if name in found.headers:
+                        self.send_header(name, found.headers[name])
                 self.send_header("content-length", str(len(found.content)))
                 self.end_headers()
                 self.wfile.write(found.content)
@@ -271,6 +275,8 @@ class Plain:
     def answer(self, request: httpx.Request) -> httpx.Response:
         self.seen.append(request)
         if request.url.path.endswith("/token"):
+            if self.no_token is not None:
+                return httpx.Response(self.no_token)
             return httpx.Response(200, json=self.token)
         return self.answers.pop(0) if self.answers else httpx.Response(200, json={"a": 1})
 
@@ -338,7 +344,7 @@ def test_the_service_may_ask_for_a_pause_up_to_the_longest(plain: Plain, said: s
 
 
 @pytest.mark.parametrize(
-    "lives, renewed", [(1000, 940.0), (300, 270.0), (10, 9.0), (None, 54.0), (0, 54.0), ("x", 54.0)]
+    "lives, renewed", [(1000, 940.0), (300, 270.0), (10, 9.0), (1, 0.9), (None, 54.0), (0, 54.0), ("x", 54.0)]
 )
 def test_a_token_is_renewed_a_minute_or_a_tenth_of_its_life_before_its_end(
     plain: Plain, lives: Any, renewed: float
@@ -352,6 +358,44 @@ def assert_renewed_at(plain: Plain, renewed: float) -> None:
         plain.clock.now = moment
         plain.client.get("/x", "looking")
         assert len(plain.asked("/api/v2/token")) == tokens
+
+
+def test_while_no_new_token_is_to_be_had_the_old_one_serves_until_its_end(plain: Plain) -> None:
+    plain.begin_again(expires_in=1000)
+    plain.client.get("/x", "looking")
+    plain.no_token = 503
+    for moment in (940.0, 945.0, 960.0):
+        plain.clock.now = moment
+        assert plain.client.get("/x", "looking") == {"a": 1}
+    # It asks again, and not at each request.
+    assert len(plain.asked("/api/v2/token")) == 3
+    assert plain.slept == []
+    plain.clock.now = 1000.0
+    with pytest.raises(BackendError) as caught:
+        plain.client.get("/x", "looking")
+    assert caught.value.retryable
+    plain.no_token = None
+    assert plain.client.get("/x", "looking") == {"a": 1}
+
+
+def test_a_token_that_is_refused_after_a_renewal_has_failed_is_dropped(plain: Plain) -> None:
+    plain.begin_again(expires_in=1000)
+    used = plain.client._current_token()
+    plain.no_token, plain.clock.now = 503, 940.0
+    # Another thread finds no new one, and the old one is refused meanwhile.
+    assert plain.client._current_token() is not used
+    plain.client._drop(used)
+    plain.no_token = None
+    plain.client.get("/x", "looking")
+    assert len(plain.asked("/api/v2/token")) == 3
+
+
+def test_credentials_that_are_refused_are_not_put_off_until_the_tokens_end(plain: Plain) -> None:
+    plain.begin_again(expires_in=1000)
+    plain.client.get("/x", "looking")
+    plain.no_token, plain.clock.now = 401, 940.0
+    with pytest.raises(BackendError, match="refuses the client id or the secret"):
+        plain.client.get("/x", "looking")
 
 
 def ending_at(end: float, more: str = "") -> str:
@@ -413,6 +457,7 @@ def test_a_refused_secret_is_a_fault_of_the_connection_and_an_outage_is_none(
         plain.client.get("/x", "looking")
     assert caught.value.status_code == status
     assert caught.value.retryable == (status == 500)
+    assert str(caught.value).startswith("asking Run:ai for a token: ")
     if status != 500:
         assert caught.value.cause is Cause.CONFIG
         assert str(caught.value) == (
@@ -427,7 +472,7 @@ def test_a_refused_token_is_dropped_once_and_not_one_that_another_thread_has_ren
     assert plain.client.get("/x", "looking") == {"a": 1}
     assert len(plain.asked("/api/v2/token")) == 2
     fresh = plain.client._current_token()
-    plain.client._drop(Token("old", 0.0))
+    plain.client._drop(Token("old", 0.0, 0.0))
     assert plain.client._current_token() is fresh
     plain.answers = [httpx.Response(401, text="no"), httpx.Response(401, text="no")]
     with pytest.raises(BackendError) as caught:
@@ -507,6 +552,7 @@ def test_a_bundle_of_authorities_is_used_and_one_that_is_none_is_named(tmp_path:
     assert caught.value.cause is Cause.CONFIG
     assert str(tmp_path / "none.pem") in str(caught.value)
     for verify in (True, False):
+        assert _verification(verify) is verify
         Client(Fields(url="http://plane", client_id="i", client_secret="s", verify=verify)).close()
 
 
@@ -514,3 +560,36 @@ def test_a_closed_client_asks_no_more(plain: Plain) -> None:
     plain.client.close()
     with pytest.raises(RuntimeError, match="closed"):
         plain.client.get("/x", "looking")
+
+
+def test_a_token_is_sent_to_no_other_place_that_an_answer_names(plain: Plain) -> None:
+    plain.answers = [httpx.Response(302, headers={"location": "/elsewhere"})]
+    with pytest.raises(BackendError) as caught:
+        plain.client.get("/x", "looking")
+    assert caught.value.status_code == 302
+    assert plain.asked("/elsewhere") == []
+
+
+def test_an_answer_is_waited_for_half_a_minute_and_a_connection_ten_seconds(plain: Plain) -> None:
+    assert plain.client._http.timeout == httpx.Timeout(30.0, connect=10.0)
+
+
+def test_a_refused_list_says_what_was_asked_for(plain: Plain) -> None:
+    plain.answers = [httpx.Response(403, text="no")]
+    with pytest.raises(BackendError, match=r"^listing the workloads: 403: no"):
+        list(plain.client.pages("/x", "w", "listing the workloads"))
+
+
+def test_a_control_plane_that_is_gone_is_named_and_asked_again_after_short_pauses(plain: Plain) -> None:
+    address = f"http://127.0.0.1:{plain.server.server_port}"
+    plain.client.get("/x", "looking")
+    plain.server.shutdown()
+    plain.server.server_close()
+    with pytest.raises(
+        BackendError, match=rf"^looking: cannot reach {address}/? \(.+\); check host and network$"
+    ):
+        plain.client.get("/x", "looking")
+    assert len(plain.slept) == 5
+    assert all(0.1 * 2**n <= pause <= 0.2 * 2**n for n, pause in enumerate(plain.slept))
+    with pytest.raises(BackendError, match=rf"^asking Run:ai for a token: cannot reach {address}/? \("):
+        plain.new_client().get("/x", "looking")

@@ -123,6 +123,20 @@ def test_without_readable_reports_the_workload_speaks_for_all(state: NodeState) 
     assert node_states(state, None, 3) == [state] * 3
 
 
+@pytest.mark.parametrize("phase, state", [("RUNNING", NodeState.RUNNING), ("completed", NodeState.SUCCEEDED)])
+def test_a_phase_means_the_same_in_any_case(phase: str, state: NodeState) -> None:
+    found = Workload.of({"id": "i", "name": "n", "phase": phase})
+    assert found.state is state
+    assert Workload.of({"id": "i", "name": "n", "phase": "STOPPED"}).cause is Cause.CANCELED
+
+
+def test_what_waits_for_nodes_lacks_capacity_and_says_what_the_platform_does() -> None:
+    waiting = workload("Pending", "Not enough resources in the requested nodepool")
+    assert (waiting.state, waiting.cause) == (NodeState.PENDING, Cause.CAPACITY)
+    assert waiting.details == "Not enough resources in the requested nodepool"
+    assert workload("Pending").cause is None
+
+
 def test_an_answer_is_read_with_its_times() -> None:
     found = Workload.of(
         {
@@ -210,7 +224,7 @@ def test_the_platforms_words_are_shown_with_their_reason_unless_they_hold_it() -
 def test_a_cause_is_named_by_the_reason_or_the_message(sign: str, cause: Cause) -> None:
     assert workload("Pending", "m", sign).cause is cause
     assert workload("Pending", f"so it is: {sign}.", "r").cause is cause
-    assert workload("Pending", "m", "r").cause is None
+    assert workload("Failed", "m", "r").cause is None
 
 
 def test_the_first_of_several_causes_counts() -> None:

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.backends.runai import command_lines, names
 from airflow_provider_ocidist.backends.runai.options import Fields, runai_fields
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, make_plan
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
-from airflow_provider_ocidist.emulator.runai.submissions import Submission, submission_of
+from airflow_provider_ocidist.emulator.runai.submissions import WorkloadSubmission, submission_of
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -47,7 +47,7 @@ def planned(job: TrainingJob, key: RunKey | None = None) -> Plan:
     return make_plan(job, key or a_key(), FIELDS)
 
 
-def taken(plan: Plan) -> Submission:
+def taken(plan: Plan) -> WorkloadSubmission:
     """Return a plan as the stand-in's strict door takes it."""
     (request,) = plan.requests
     body = {**request.body, "projectId": "1", "clusterId": "c"}

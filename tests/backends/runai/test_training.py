@@ -16,7 +16,8 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import Succeed, Wait, decide
+from airflow_provider_ocidist.gangs.actions import Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef

@@ -62,6 +62,9 @@ limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=
 for kind, section in json.loads(os.environ.get("OCIDIST_TEST_HOMES", "{}")).items():
     at_home = {**JOB, "env": {}, "image": "python:3.12", "backend": section}
     globals()[f"on_{kind}"] = training_dag(f"train_on_{kind}", at_home, conn_id=f"on_{kind}", deferrable=True)
+    if kind == "pytorchjob":
+        blocks = {"deferrable": False, "retries": 2, "retry_delay": timedelta(seconds=1)}
+        blocking_there = training_dag("train_blocking_on_pytorchjob", at_home, conn_id=f"on_{kind}", **blocks)
 
 with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:
     started = DistributedTrainingOperator(

@@ -6,7 +6,7 @@ import random
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from airflow_provider_ocidist.emulator.faults import Fault
+from airflow_provider_ocidist.emulator.faults import FaultRule
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_faults import PodRule
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRule
 from airflow_provider_ocidist.emulator.runai.quotas import Quota
@@ -14,9 +14,9 @@ from tests.emulator.fuzz import values
 from tests.emulator.fuzz.api import Door
 
 KINDS: dict[tuple[str, str], type] = {
-    ("POST", "/_emulator/faults"): Fault,
+    ("POST", "/_emulator/faults"): FaultRule,
     ("POST", "/_emulator/nodes"): NodeRule,
-    ("POST", "/_emulator/kubernetes/faults"): Fault,
+    ("POST", "/_emulator/kubernetes/faults"): FaultRule,
     ("POST", "/_emulator/kubernetes/pods"): PodRule,
     ("PUT", "/_emulator/projects/{id}"): Quota,
 }
@@ -38,7 +38,7 @@ def body(door: Door, dice: random.Random) -> dict[str, Any] | None:
         return None
     types = get_type_hints(KINDS[place])
     names = [field.name for field in fields(KINDS[place]) if dice.random() < 0.25 or field.name == "effect"]
-    if KINDS[place] is Fault and dice.random() < 0.7:
+    if KINDS[place] is FaultRule and dice.random() < 0.7:
         names.append("status")
     found = {name: _of(types[name], dice) for name in names}
     for name in found:

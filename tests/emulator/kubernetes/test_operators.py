@@ -1,4 +1,4 @@
-"""Operators on a cluster's objects: what they write, whom they tell, what goes with what. Pods do not run here."""
+"""Operators on a cluster's objects: what they write, which events they make, what they delete. Pods do not run here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Pods run as processes: what they see, how they end, what is said of them; by the official client."""
 
 import asyncio
+import json
+import re
 import threading
 import time
 from dataclasses import replace
@@ -117,6 +119,108 @@ def test_init_containers_run_first_one_after_the_other(kube):
         kube.in_phase("Failed", name="stuck").status.container_statuses[0].state.waiting.reason
         == "PodInitializing"
     )
+
+
+SAFE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+SAFEST = {**SAFE, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_a_namespace_takes_pods_of_its_level_of_security_only(kube):
+    level = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    kube.core.patch_namespace(kube.namespace, level)
+    with pytest.raises(kubernetes.client.ApiException) as caught:
+        kube.pod("true", container={"securityContext": SAFE})
+    assert caught.value.status == 403
+    assert json.loads(caught.value.body)["message"] == (
+        'pods "pod" is forbidden: violates PodSecurity "restricted:latest": seccompProfile (pod or container "main" '
+        'must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost")'
+    )
+    kube.pod("true", container={"securityContext": SAFEST})
+    kube.in_phase("Succeeded")
+    of_pod = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    rest = {name: SAFE[name] for name in ("allowPrivilegeEscalation", "capabilities")}
+    kube.pod("true", name="other", container={"securityContext": rest}, securityContext=of_pod)
+    kube.in_phase("Succeeded", name="other")
+    level["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "baseline"}
+    kube.core.patch_namespace(kube.namespace, level)
+    kube.pod("true", name="plain")
+    for change, words in (
+        ({"hostNetwork": True}, "host namespaces (hostNetwork=true)"),
+        (
+            {"container": {"securityContext": {"privileged": True}}},
+            'privileged (container "main" must not set',
+        ),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]}, 'hostPath volumes (volume "v")'),
+    ):
+        with pytest.raises(kubernetes.client.ApiException, match=re.escape(json.dumps(words)[1:-1])):
+            kube.pod("true", name="beyond", **change)
+
+
+def sidecar(script):
+    return {"name": "proxy", "image": "i", "restartPolicy": "Always", "command": ["sh", "-c", script]}
+
+
+def test_a_sidecar_runs_beside_the_others_and_ends_after_them(kube):
+    shared = {"volumeMounts": [{"name": "e", "mountPath": "/e"}]}
+    beside = "trap 'echo proxy ends >> /e/order; exit 3' TERM; echo proxy >> /e/order; sleep 60 & wait"
+    before = {"name": "init", "image": "i", "command": ["sh", "-c", "echo init >> /e/order"]} | shared
+    main = "while ! grep -q proxy /e/order; do sleep 0.05; done; echo main >> /e/order; exit 0"
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    kube.core.create_namespaced_persistent_volume_claim(
+        kube.namespace, {"metadata": {"name": "v"}, "spec": claim}
+    )
+    volumes = [{"name": "e", "persistentVolumeClaim": {"claimName": "v"}}]
+    inits = [sidecar(beside) | shared, before]
+    kube.pod(main, container=shared, initContainers=inits, volumes=volumes)
+    # How a sidecar ends does not count.
+    status = kube.in_phase("Succeeded").status
+    assert status.init_container_statuses[0].state.terminated.exit_code == 3
+    order = kube.output("cat /e/order", name="later", container=shared, volumes=volumes).splitlines()
+    assert sorted(order[:2]) == ["init", "proxy"]
+    assert order[2:] == ["main", "proxy ends"]
+
+
+def test_a_sidecar_that_ends_is_started_again_and_ends_with_its_pod(kube):
+    kube.pod("sleep 60", initContainers=[sidecar("exit 1")], terminationGracePeriodSeconds=1)
+    until(lambda: any(each.restart_count for each in kube.read().status.init_container_statuses or []))
+    assert kube.in_phase("Running").status.container_statuses[0].state.running
+    kube.core.delete_namespaced_pod("pod", kube.namespace)
+    until(lambda: not kube.core.list_namespaced_pod(kube.namespace).items)
+
+
+def test_a_sidecar_whose_image_is_missing_holds_the_others_back(kube):
+    kube.pod("true", initContainers=[sidecar("sleep 60") | {"image": "missing:1"}])
+    until(
+        lambda: (
+            [
+                each.state.waiting.reason
+                for each in kube.read().status.init_container_statuses or []
+                if each.state.waiting
+            ]
+            == ["ImagePullBackOff"]
+        )
+    )
+    assert kube.waiting_reason() == "PodInitializing"
+
+
+def test_a_machine_pulls_an_image_once(tmp_path):
+    need_views()
+    with Emulator(options=Options(kubernetes=replace(SETTINGS, nodes=1, pull_s=0.2))) as running:
+        client = kubernetes.config.new_client_from_config(running.access.kubeconfig)
+        kube = Kube(running, client)
+        for name in ("pod", "later"):
+            kube.pod("true", name=name)
+            kube.in_phase("Succeeded", name=name)
+        said = {
+            name: {text for reason, text in kube.events(name) if reason in ("Pulling", "Pulled")}
+            for name in ("pod", "later")
+        }
+        client.close()
+    assert said["pod"] == {
+        'Pulling image "python:3.12"',
+        'Successfully pulled image "python:3.12" in 0.2s',
+    }
+    assert said["later"] == {'Container image "python:3.12" already present on machine'}
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -321,6 +322,57 @@ def test_nobody_exceeds_the_limit_and_the_next_is_admitted_when_it_is_raised(
     starts(plane, cluster, half, "half")
     quota(plane, limit=3)
     starts(plane, cluster, workload_id)
+
+
+# pools of nodes
+
+
+@pytest.fixture
+def pooled(cluster: PaperCluster) -> Iterator[Plane]:
+    with RunaiServer(cluster, RunaiOptions(lag_s=0.0, node_pools=("h100", "a100"))) as access:
+        plane = Plane(access)
+        yield plane
+        plane.http.close()
+
+
+def bound(plane: Plane, pool: str, gpus: float | None) -> None:
+    assert plane.http.put(f"/_emulator/node-pools/{pool}", json={"gpus": gpus}).json() == {"gpus": gpus}
+
+
+def test_a_workload_runs_in_the_first_of_its_pools_that_has_room(
+    pooled: Plane, cluster: PaperCluster
+) -> None:
+    bound(pooled, "h100", 2)
+    bound(pooled, "a100", 2)
+    asked: dict[str, Any] = {"compute": {"gpuDevicesRequest": 1}, "nodePools": ["h100", "a100"]}
+    for name, pool in (("first", "h100"), ("second", "a100")):
+        workload_id = pooled.submit(name, **asked)
+        starts(pooled, cluster, workload_id, name)
+        assert pooled.becomes(workload_id, "Running")["currentNodePools"] == [pool]
+    third = pooled.submit("third", **asked)
+    waiting = pooled.becomes(third, "Pending")
+    assert waiting["phaseMessage"] == "Not enough resources in the requested nodepool"
+    assert waiting["requestedNodePools"] == ["h100", "a100"]
+    bound(pooled, "a100", None)
+    starts(pooled, cluster, third, "third")
+
+
+def test_a_workload_in_a_pool_that_is_not_there_waits_and_says_so(
+    pooled: Plane, cluster: PaperCluster
+) -> None:
+    workload_id = pooled.submit(nodePools=["h200"])
+    assert pooled.becomes(workload_id, "Pending")["phaseMessage"] == "There is no nodepool h200"
+    assert cluster.names("PyTorchJob") == []
+
+
+def test_a_project_names_the_pools_that_it_may_use(pooled: Plane) -> None:
+    (project,) = [
+        each
+        for each in pooled.get("/api/v1/org-unit/projects")["projects"]
+        if each["id"] == pooled.access.project_id
+    ]
+    assert [each["nodePool"]["name"] for each in project["resources"]] == ["h100", "a100"]
+    assert pooled.http.put("/_emulator/node-pools/h200", json={"gpus": 1}).status_code == 404
 
 
 # lists

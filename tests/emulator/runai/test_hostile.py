@@ -25,6 +25,7 @@ CONTROLS = [
     ("POST", "/_emulator/faults"),
     ("DELETE", "/_emulator/tokens"),
     ("PUT", "/_emulator/projects/1"),
+    ("PUT", "/_emulator/node-pools/default"),
     ("GET", "/_emulator/calls"),
 ]
 CASES = int(os.environ.get("FUZZ_CASES", "100"))
@@ -134,6 +135,8 @@ def test_a_quota_that_is_none_is_refused_and_not_kept(
     plane: Plane, cluster: PaperCluster, change: Any
 ) -> None:
     refused(plane.http.put("/_emulator/projects/1", content=json.dumps(change).encode()))
+    if "limit" not in change:
+        refused(plane.http.put("/_emulator/node-pools/default", content=json.dumps(change).encode()))
     goes_on(plane, cluster)
 
 

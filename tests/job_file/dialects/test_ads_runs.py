@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.decisions import Succeed, decide
+from airflow_provider_ocidist.gangs.actions import Succeed
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.storage.stores.opening import open_store

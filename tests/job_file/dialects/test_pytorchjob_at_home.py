@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
-from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
+from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob, options
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.job_file.dialects import pytorchjob as dialect
+from airflow_provider_ocidist.job_file.dialects.pytorchjob import limits, roles
 from tests.backends.kubernetes.test_names import drawn
 from tests.job_file.dialects.test_pytorchjob import CPU, GPU, SPEC, manifest
 from tests.training_jobs import a_key
@@ -267,3 +269,10 @@ def test_every_key_of_an_elastic_policy_arrives() -> None:
     mapping = manifest({"command": None}, elasticPolicy=policy)
     del mapping["spec"]["pytorchReplicaSpecs"]["Master"]
     assert created(mapping)["spec"]["elasticPolicy"] == policy
+
+
+def test_the_dialect_and_the_options_of_its_backend_name_the_same_keys() -> None:
+    """The dialect is loaded with each job file, of any backend: it does not import the backend's options."""
+    assert set(options.SCHEDULING) == limits.SCHEDULING
+    assert set(options.ELASTIC) == limits.ELASTIC | set(limits.NO_ELASTIC)
+    assert (options.KIND, options.CONTAINER) == (dialect.KIND, roles.CONTAINER)

@@ -12,14 +12,14 @@ from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
 from airflow_provider_ocidist.backends.oci_data_science.plans import resolved
 from airflow_provider_ocidist.backends.oci_data_science.preflight import data, machine, network, place
 from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import fix_of
-from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Check, Target
+from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Check, PreflightTarget
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 PATIENCE = 20.0
 """Seconds for all checks together; a check without an answer by then counts as failed."""
-ATTEMPTS = 2
+MAX_ATTEMPTS = 2
 """Most times that a check sends a request."""
 SIGN_IN: Check = place.sign_in
 CHECKS: Sequence[tuple[str, Check]] = (
@@ -48,14 +48,14 @@ def preflight(job: TrainingJob, access: OciAccess, defaults: Defaults) -> list[F
     Raises JobFileError when job and connection together are incomplete.
     """
     job, options = resolved(job, defaults)
-    target = Target(job, options, replace(access, max_attempts=ATTEMPTS))
+    target = PreflightTarget(job, options, replace(access, max_attempts=MAX_ATTEMPTS))
     signed_in = _findings("sign-in", SIGN_IN, target)
     if any(finding.mark is Mark.FAIL for finding in signed_in):
         return signed_in
     return [*signed_in, *_side_by_side(CHECKS, target)]
 
 
-def _side_by_side(checks: Sequence[tuple[str, Check]], target: Target) -> Iterator[Finding]:
+def _side_by_side(checks: Sequence[tuple[str, Check]], target: PreflightTarget) -> Iterator[Finding]:
     found: dict[str, list[Finding]] = {}
 
     def run(subject: str, check: Check) -> None:
@@ -74,7 +74,7 @@ def _side_by_side(checks: Sequence[tuple[str, Check]], target: Target) -> Iterat
         yield from found.get(subject, [late])
 
 
-def _findings(subject: str, check: Check, target: Target) -> list[Finding]:
+def _findings(subject: str, check: Check, target: PreflightTarget) -> list[Finding]:
     try:
         return list(check(target))
     except OcidistError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_provider_ocidist.backends.capabilities import Finding
-from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
+from airflow_provider_ocidist.backends.oci_data_science.preflight.target import PreflightTarget
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -23,11 +23,11 @@ READ_POLICY = (
 )
 
 
-def work_dir(target: Target) -> Iterator[Finding]:
+def work_dir(target: PreflightTarget) -> Iterator[Finding]:
     yield _writable("work_dir", str(target.job.work_dir), target.access)
 
 
-def checkpoints(target: Target) -> Iterator[Finding]:
+def checkpoints(target: PreflightTarget) -> Iterator[Finding]:
     kept = target.job.checkpoints
     if kept is not None and kept.uri is not None:
         yield _writable("checkpoints", kept.uri, target.access)
@@ -35,14 +35,14 @@ def checkpoints(target: Target) -> Iterator[Finding]:
         yield _whole(kept.start_from, target.access)
 
 
-def outputs(target: Target) -> Iterator[Finding]:
+def outputs(target: PreflightTarget) -> Iterator[Finding]:
     for output in target.job.outputs:
         # What is filled in on the nodes is unknown here.
         if "${" not in output.uri:
             yield _writable("output", output.uri, target.access)
 
 
-def inputs(target: Target) -> Iterator[Finding]:
+def inputs(target: PreflightTarget) -> Iterator[Finding]:
     for source in target.job.inputs:
         yield _readable(source.source, target.access)
 

@@ -13,8 +13,9 @@ from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.launchers.base import MASTER_PORT
 
+INSPECT_COMPARTMENTS = "allow group <yours> to inspect compartments in tenancy"
 FIXES = {
-    "compartment": "correct compartment_id, or: allow group <yours> to inspect compartments in tenancy",
+    "compartment": f"correct compartment_id, or: {INSPECT_COMPARTMENTS}",
     "project": "correct project_id, or: allow group <yours> to manage data-science-family in compartment <it>",
     "jobs": "allow group <yours> to manage data-science-family in compartment <it>",
     "shape": "allow group <yours> to use data-science-family in compartment <it>",
@@ -47,6 +48,12 @@ def compartment_finding(found: Any) -> Finding:
             "compartment", f"{found.name} is {found.lifecycle_state}", "name one that is ACTIVE"
         )
     return Finding.passed("compartment", found.name)
+
+
+def unseen_compartment_finding(error: OcidistError) -> Finding:
+    """Return what a compartment means in which these credentials may list jobs, and which they may not read."""
+    message = f"there is one, since jobs can be listed in it; a training needs no more: {error}"
+    return Finding.warned("compartment", message, INSPECT_COMPARTMENTS)
 
 
 def project_finding(found: Any, compartment_id: str | None) -> Finding:

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements imp
     quota_finding,
     shape_finding,
 )
-from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
+from airflow_provider_ocidist.backends.oci_data_science.preflight.target import PreflightTarget
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.oci_client import credentials
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -29,14 +29,14 @@ SERVICE_CONDA = "oci://service-conda-packs@id19sfcrra6z/service_pack"
 """Place where Oracle lists the service conda environments (Oracle ADS: `ads.config.CONDA_BUCKET_NS`, `env_info`)."""
 
 
-def shape(target: Target) -> Iterator[Finding]:
+def shape(target: PreflightTarget) -> Iterator[Finding]:
     options, client = target.options, target.client("data_science")
     with oci_errors("listing the shapes"):
         shapes = {item.name: item for item in pages(client.list_job_shapes, options.compartment_id)}
     yield shape_finding(str(options.shape), options.ocpus, options.memory_gb, shapes)
 
 
-def quota(target: Target) -> Iterator[Finding]:
+def quota(target: PreflightTarget) -> Iterator[Finding]:
     """Report what is left of the limits whose names fit the shape; the service does not name the one that counts."""
     name, nodes = target.options.shape, target.job.nodes
     try:
@@ -49,7 +49,7 @@ def quota(target: Target) -> Iterator[Finding]:
     yield quota_finding(left, name, nodes)
 
 
-def _left(target: Target) -> dict[str, float]:
+def _left(target: PreflightTarget) -> dict[str, float]:
     """Return what is left of each limit that fits the shape."""
     client, tenancy = target.client("limits"), _tenancy(target.access)
     with oci_errors("reading the limits"):
@@ -68,14 +68,14 @@ def _available(client: Any, name: str, tenancy: str) -> float:
     return float(answer.available or 0)
 
 
-def image(target: Target) -> Iterator[Finding]:
+def image(target: PreflightTarget) -> Iterator[Finding]:
     if target.job.image is None:
         return
     region = target.access.region or credentials.credentials(target.access)[0].get("region")
     yield image_finding(target.job.image, region)
 
 
-def conda(target: Target) -> Iterator[Finding]:
+def conda(target: PreflightTarget) -> Iterator[Finding]:
     uri, slug = target.options.conda_uri, target.options.conda_slug
     if uri is not None:
         access = replace(target.access, region=target.options.conda_region or target.access.region)

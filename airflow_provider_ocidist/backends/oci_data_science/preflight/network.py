@@ -9,11 +9,11 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements imp
     room_finding,
     traffic_finding,
 )
-from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
+from airflow_provider_ocidist.backends.oci_data_science.preflight.target import PreflightTarget
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 
-def subnet(target: Target) -> Iterator[Finding]:
+def subnet(target: PreflightTarget) -> Iterator[Finding]:
     if target.options.subnet_id is None:
         yield Finding.passed("subnet", "none is asked for: the service makes the network")
         return

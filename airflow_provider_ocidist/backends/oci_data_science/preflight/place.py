@@ -9,14 +9,16 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements imp
     compartment_finding,
     log_finding,
     project_finding,
+    unseen_compartment_finding,
 )
-from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
+from airflow_provider_ocidist.backends.oci_data_science.preflight.target import PreflightTarget
+from airflow_provider_ocidist.errors import BackendError, RunNotFound
 from airflow_provider_ocidist.oci_client import credentials
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 
-def sign_in(target: Target) -> Iterator[Finding]:
+def sign_in(target: PreflightTarget) -> Iterator[Finding]:
     client = target.client("object_storage")
     with oci_errors("signing in"):
         namespace = client.get_namespace().data
@@ -34,28 +36,41 @@ def _principal(access: OciAccess) -> str:
     return access.auth.replace("_", " ")
 
 
-def compartment(target: Target) -> Iterator[Finding]:
+def compartment(target: PreflightTarget) -> Iterator[Finding]:
     client = target.client("identity")
-    with oci_errors("reading the compartment"):
-        found = client.get_compartment(target.options.compartment_id).data
-    yield compartment_finding(found)
+    try:
+        with oci_errors("reading the compartment"):
+            found = client.get_compartment(target.options.compartment_id).data
+    except RunNotFound as error:
+        if not _may_list_jobs(target):
+            raise
+        yield unseen_compartment_finding(error)
+    else:
+        yield compartment_finding(found)
 
 
-def project(target: Target) -> Iterator[Finding]:
+def _may_list_jobs(target: PreflightTarget) -> bool:
+    try:
+        return bool(list(jobs(target)))
+    except BackendError:
+        return False
+
+
+def project(target: PreflightTarget) -> Iterator[Finding]:
     client = target.client("data_science")
     with oci_errors("reading the project"):
         found = client.get_project(target.options.project_id).data
     yield project_finding(found, target.options.compartment_id)
 
 
-def jobs(target: Target) -> Iterator[Finding]:
+def jobs(target: PreflightTarget) -> Iterator[Finding]:
     client = target.client("data_science")
     with oci_errors("listing jobs"):
         client.list_jobs(target.options.compartment_id, limit=1)
     yield Finding.passed("jobs", "these credentials may list jobs here")
 
 
-def log_group(target: Target) -> Iterator[Finding]:
+def log_group(target: PreflightTarget) -> Iterator[Finding]:
     if target.options.log_group_id is None:
         yield Finding.warned(
             "log group",
@@ -69,7 +84,7 @@ def log_group(target: Target) -> Iterator[Finding]:
     yield Finding.passed("log group", group.display_name)
 
 
-def log(target: Target) -> Iterator[Finding]:
+def log(target: PreflightTarget) -> Iterator[Finding]:
     if target.options.log_id is None or target.options.log_group_id is None:
         return
     client = target.client("logging")
@@ -78,7 +93,7 @@ def log(target: Target) -> Iterator[Finding]:
     yield log_finding(found)
 
 
-def secret(target: Target) -> Iterator[Finding]:
+def secret(target: PreflightTarget) -> Iterator[Finding]:
     secret_id = target.job.program.source_secret
     if secret_id is not None:
         client = target.client("secrets")
@@ -87,7 +102,7 @@ def secret(target: Target) -> Iterator[Finding]:
         yield Finding.passed("secret", "it is there; whether the nodes may read it, only a run can show")
 
 
-def rights_of_nodes(_: Target) -> Iterator[Finding]:
+def rights_of_nodes(_: PreflightTarget) -> Iterator[Finding]:
     yield Finding.warned(
         "rights of nodes",
         "nodes sign in as themselves, which cannot be checked from here",

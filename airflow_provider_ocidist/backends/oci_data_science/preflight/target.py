@@ -14,7 +14,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PreflightTarget:
     """Everything is filled in, from the job and from the connection."""
 
     job: TrainingJob
@@ -25,5 +25,5 @@ class Target:
         return clients.client(self.access, service)
 
 
-Check = Callable[[Target], Iterable[Finding]]
+Check = Callable[[PreflightTarget], Iterable[Finding]]
 """Function that asks the service; it may raise OcidistError if it could not even ask."""

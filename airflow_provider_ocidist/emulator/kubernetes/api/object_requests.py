@@ -93,7 +93,7 @@ class ObjectRequests:
         initial = call.flag("sendInitialEvents")
         kind = target.kind
         as_table = "as=Table" in call.accept
-        watch = watching.Watch(
+        watch = watching.WatchRequest(
             kind=kind.name,
             namespace=target.namespace,
             version=None if initial else version or None,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault, Faults
+from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, FaultRule, Faults
 from airflow_provider_ocidist.emulator.faulty_app import FaultyApp, retry_after
 from airflow_provider_ocidist.emulator.kubernetes import roles, statuses, users
 from airflow_provider_ocidist.emulator.kubernetes.api.answers import as_json
@@ -51,7 +51,7 @@ PLAIN_404 = b"404 page not found\n"
 logger = logging.getLogger(__name__)
 
 
-class Api(FaultyApp[Call]):
+class ApiServer(FaultyApp[Call]):
     """Answers requests, as ASGI."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Api(FaultyApp[Call]):
 
     def effect(self, scope: Scope) -> Effect:
         if time.monotonic() < self._away_until:
-            return Effect(end=Fault(drop="before"))
+            return Effect(end=FaultRule(drop="before"))
         if not self._faults:
             return NOTHING
         return self._faults.decide(scope["method"], scope["raw_path"].decode("latin-1"), "kubernetes")
@@ -128,7 +128,7 @@ class Api(FaultyApp[Call]):
         for text in call.warnings[:MAX_WARNINGS]:
             response.headers.append("warning", f'299 - "{_ascii(text)}"')
 
-    def refusal(self, call: Call, fault: Fault) -> Response:
+    def refusal(self, call: Call, fault: FaultRule) -> Response:
         del call
         status = fault.status or 500
         error = KubernetesError(status, REASONS.get(status, "Unknown"), fault.message)

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.emulator.kubernetes.api.calls import Call, OpenStr
 from airflow_provider_ocidist.emulator.kubernetes.api.paths import Target
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
-from airflow_provider_ocidist.emulator.kubernetes.log_reading import LogQuery, follow
+from airflow_provider_ocidist.emulator.kubernetes.log_reading import LogReading, follow
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now, stamp
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
@@ -40,7 +40,7 @@ class Subresources:
 
     async def log(self, call: Call, target: Target) -> Response:
         pod = self._cluster.get("Pod", target.namespace, target.name)
-        query = LogQuery.of(call.query, pod)
+        query = LogReading.of(call.query, pod)
         path = self._logs.path(pod["metadata"]["uid"], query.container, previous=query.previous)
         query.check(pod, has_log=path is not None)
         if path is None:

@@ -1,4 +1,4 @@
-"""Step: what an operator does after one look at an object; `Operator` looks, and does it."""
+"""Step: what an operator does after one look at an object; `RuledController` looks, and does it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Look = Callable[[Obj, Mapping[str, Sequence[Obj]], datetime], Step]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operator:
+class RuledController:
     """A controller whose rules are a pure function."""
 
     kind: str

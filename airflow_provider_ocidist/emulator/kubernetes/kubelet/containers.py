@@ -22,7 +22,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import MountEr
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.nodes import processes
-from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
+from airflow_provider_ocidist.emulator.nodes.processes import Node, NodeCommand
 
 MESSAGE_BYTES = 4096
 """Most bytes of a termination message."""
@@ -58,6 +58,8 @@ class Surroundings:
     """Function that writes the pod's status."""
     is_missing: Callable[[str], bool]
     """Function that returns whether an image cannot be pulled."""
+    present: set[tuple[str, str]]
+    """Machines with the images that they have pulled."""
     is_idle: bool
     """Whether it runs without a process until it is ended."""
 
@@ -70,8 +72,11 @@ class ContainerLife:
     around: Surroundings
     policy: str
     """Restart policy: Always, OnFailure or Never."""
+    is_sidecar: bool = False
     progress: Progress = field(init=False)
     process: Node | None = None
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    """Event of its first start."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _idle: asyncio.Event | None = None
     """Event that ends a run without a process."""
@@ -79,7 +84,7 @@ class ContainerLife:
     """Exit code and reason, if it was ended from outside with others than the process has."""
 
     def __post_init__(self) -> None:
-        self.progress = Progress(name=self.spec["name"], image=self.spec["image"])
+        self.progress = Progress(name=self.spec["name"], image=self.spec["image"], is_sidecar=self.is_sidecar)
 
     async def live(self) -> None:
         delay = 0.0
@@ -142,9 +147,21 @@ class ContainerLife:
             if await self._stopped_within(delay):
                 return False
             delay = min(delay * 2, self.around.settings.backoff_max_s)
-        if not self.progress.container_id:
+        if not self.progress.container_id and not await self._arrives():
             say("Pulled", f'Container image "{image}" already present on machine', False)
         return not self._stop.is_set()
+
+    async def _arrives(self) -> bool:
+        """Fetch the image if this machine does not have it yet, and return whether it was fetched."""
+        around, image = self.around, self.spec["image"]
+        took, here = around.settings.pull_s, (str(around.pod["spec"].get("nodeName")), image)
+        if not took or around.is_idle or here in around.present:
+            return False
+        around.say("Pulling", f'Pulling image "{image}"', False)
+        if not await self._stopped_within(took):
+            around.present.add(here)
+            around.say("Pulled", f'Successfully pulled image "{image}" in {took:g}s', False)
+        return True
 
     async def _environment(self) -> dict[str, str] | None:
         """Return the variables, once all that they refer to is there; None after a stop."""
@@ -220,6 +237,7 @@ class ContainerLife:
             self.around.say("Created", f"Container created: {name}", False)
             self.around.say("Started", f"Container started: {name}", False)
             progress.running_since, progress.waiting = started, None
+            self.begun.set()
             self.around.report()
             if self._stop.is_set():
                 self.process.kill()
@@ -253,7 +271,7 @@ class ContainerLife:
         path = self.around.logs.path(self.around.pod["metadata"]["uid"], self.spec["name"])
         return pod_logs.tail(path, 80)[-2048:] if not text and wants_log and code and path else text
 
-    def _made(self, own: Mapping[str, str], message_file: Path) -> Command:
+    def _made(self, own: Mapping[str, str], message_file: Path) -> NodeCommand:
         """Lay out what the container sees, and return its command. Raises MountError, OSError."""
         around, home = self.around, self.around.folder / "rootfs" / self.spec["name"]
         home.mkdir(parents=True, exist_ok=True)
@@ -271,7 +289,7 @@ class ContainerLife:
             own_folder = around.folder / "working" / self.spec["name"]
             own_folder.mkdir(parents=True, exist_ok=True)
             mounts[begins_in] = own_folder
-        return Command(
+        return NodeCommand(
             arguments=arguments,
             folder=home,
             environment=environment,

@@ -59,7 +59,7 @@ class PodRule:
         if self.effect not in get_args(get_type_hints(PodRule)["effect"]):
             raise TypeError("effect must be kill, oom, evict, preempt, lose_node, image or idle")
 
-    def fits(self, budget: patterns.Budget, *, pod: Obj) -> bool:
+    def fits(self, budget: patterns.MatchingTime, *, pod: Obj) -> bool:
         subject = (pod["metadata"]["name"], pod["metadata"]["namespace"])
         return patterns.all_fit((self.name, self.namespace), subject, budget)
 
@@ -129,10 +129,10 @@ class PodFaults:
         return any(True for _ in self._fitting(rules, partial(PodRule.fits, pod=pod)))
 
     def _fitting(
-        self, rules: Iterable[_Counted], fits: Callable[[PodRule, patterns.Budget], bool]
+        self, rules: Iterable[_Counted], fits: Callable[[PodRule, patterns.MatchingTime], bool]
     ) -> Iterator[_Counted]:
         """Yield the rules that fit. Those that are not reached in time do not apply."""
-        budget = patterns.Budget(RULES_S)
+        budget = patterns.MatchingTime(RULES_S)
         try:
             for each in rules:
                 if fits(each.rule, budget):

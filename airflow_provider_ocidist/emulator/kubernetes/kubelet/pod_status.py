@@ -48,6 +48,8 @@ class Progress:
     container_id: str = ""
     over: bool = False
     """Whether it has ended and is not restarted."""
+    is_sidecar: bool = False
+    """Whether it is an init container that runs beside the others, and ends after them."""
 
     def body(self) -> Obj:
         return {
@@ -72,10 +74,13 @@ class Progress:
 
 
 def phase(inits: Sequence[Progress], mains: Sequence[Progress]) -> str:
-    """Return Pending, Running, Succeeded or Failed."""
-    if any(init.over and init.ended and init.ended.exit_code != 0 for init in inits):
+    """Return Pending, Running, Succeeded or Failed; how a sidecar ends does not count, but only that it does."""
+    before = [init for init in inits if not init.is_sidecar]
+    if any(init.over and init.ended and init.ended.exit_code != 0 for init in before):
         return "Failed"
     if all(main.over for main in mains):
+        if any(init.container_id and not init.over for init in inits if init.is_sidecar):
+            return "Running"
         return "Succeeded" if all(main.ended and main.ended.exit_code == 0 for main in mains) else "Failed"
     started = any(main.running_since or main.ended or main.last for main in mains)
     return "Running" if started else "Pending"
@@ -100,7 +105,7 @@ def of_pod(inits: Sequence[Progress], mains: Sequence[Progress]) -> dict[str, tu
     """Return the conditions that the containers make."""
     completed = phase(inits, mains) == "Succeeded"
     unready = [main.name for main in mains if main.running_since is None]
-    waiting = [init.name for init in inits if not (init.ended and init.ended.exit_code == 0)]
+    waiting = [init.name for init in inits if not _lets_others_begin(init)]
     text = f"containers with unready status: [{' '.join(unready)}]" if unready else ""
     reason = "PodCompleted" if completed else "ContainersNotReady"
     ready = (not unready, reason if unready else "", "" if completed else text)
@@ -110,3 +115,9 @@ def of_pod(inits: Sequence[Progress], mains: Sequence[Progress]) -> dict[str, tu
         "Ready": ready,
         "ContainersReady": ready,
     }
+
+
+def _lets_others_begin(init: Progress) -> bool:
+    if init.is_sidecar:
+        return bool(init.container_id)
+    return init.ended is not None and init.ended.exit_code == 0

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_provider_ocidist.emulator import trees
@@ -55,6 +55,8 @@ class Machines:
     is_missing: Callable[[str], bool]
     is_idle: Callable[[Obj], bool]
     """Function that returns whether a pod's containers are to run without a process."""
+    present: set[tuple[str, str]] = field(default_factory=set)
+    """Machines with the images that they have pulled."""
 
 
 class PodLife:
@@ -71,6 +73,8 @@ class PodLife:
         self._address = ""
         self._inits: list[ContainerLife] = []
         self._mains: list[ContainerLife] = []
+        self._beside: list[asyncio.Task[None]] = []
+        """Lives of the sidecars."""
         self._stopping: asyncio.Task[None] | None = None
         self._grace_s = 0.0
 
@@ -118,8 +122,19 @@ class PodLife:
             container.kill(cause)
 
     async def _end_containers(self, grace_s: float) -> None:
+        """Stop the containers, the sidecars after the others, within so many seconds in all."""
         self._stop.set()
-        await asyncio.gather(*(container.stop(grace_s) for container in self.containers))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
+        others = [container for container in self.containers if not container.is_sidecar]
+        await asyncio.gather(*(container.stop(grace_s) for container in others))
+        await self._end_sidecars(max(until - loop.time(), 0.0) if grace_s else 0.0)
+
+    async def _end_sidecars(self, grace_s: float) -> None:
+        """Stop the sidecars, the last first."""
+        for sidecar in reversed([each for each in self._inits if each.is_sidecar]):
+            await sidecar.stop(grace_s)
+        await asyncio.gather(*self._beside, return_exceptions=True)
 
     async def _live(self) -> None:
         spec, is_idle = self.pod["spec"], self._machines.is_idle(self.pod)
@@ -132,7 +147,7 @@ class PodLife:
         policy = spec["restartPolicy"]
         of_inits = "Never" if policy == "Never" else "OnFailure"
         inits = [] if is_idle else spec.get("initContainers") or []
-        self._inits = [ContainerLife(each, around, of_inits) for each in inits]
+        self._inits = [_init(each, around, of_inits) for each in inits]
         self._mains = [ContainerLife(each, around, policy) for each in spec["containers"]]
         if self._inits:
             for main in self._mains:
@@ -145,15 +160,30 @@ class PodLife:
         finally:
             if deadline is not None:
                 deadline.cancel()
+            if self._stopping is None:
+                await self._end_sidecars(float(spec.get("terminationGracePeriodSeconds") or 0))
         if self._stopping is not None:
             await self._stopping
 
     async def _initialized(self) -> bool:
         for init in self._inits:
+            if init.is_sidecar:
+                if not await self._begun(init):
+                    return False
+                continue
             await init.live()
             if init.progress.ended is None or init.progress.ended.exit_code != 0:
                 return False
         return True
+
+    async def _begun(self, sidecar: ContainerLife) -> bool:
+        """Start a sidecar, and return whether it runs; what comes after it does not wait for its end."""
+        life = asyncio.create_task(sidecar.live())
+        self._beside.append(life)
+        begun = asyncio.create_task(sidecar.begun.wait())
+        await asyncio.wait((life, begun), return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        return sidecar.begun.is_set()
 
     def _deadline(self) -> asyncio.TimerHandle | None:
         seconds = self.pod["spec"].get("activeDeadlineSeconds")
@@ -204,6 +234,7 @@ class PodLife:
             say=self._say,
             report=self._report,
             is_missing=machines.is_missing,
+            present=machines.present,
             is_idle=is_idle,
         )
 
@@ -249,3 +280,10 @@ class PodLife:
             status["containerStatuses"] = [each.body() for each in mains]
         if inits:
             status["initContainerStatuses"] = [each.body() for each in inits]
+
+
+def _init(spec: Obj, around: Surroundings, policy: str) -> ContainerLife:
+    """Return an init container; one that is always restarted is a sidecar."""
+    if spec.get("restartPolicy") == "Always":
+        return ContainerLife(spec, around, "Always", is_sidecar=True)
+    return ContainerLife(spec, around, policy)

@@ -9,7 +9,7 @@ from airflow_provider_ocidist.job_file.dialects.base import Draft
 from airflow_provider_ocidist.job_file.dialects.pytorchjob import environment
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import CONTAINER, Role
 
-TEMPLATES = {"Master": "backend.main_template", "Worker": "backend.worker_template"}
+TEMPLATE_PATHS = {"Master": "backend.main_template", "Worker": "backend.worker_template"}
 OF_ALL = "backend.pod_template"
 """Path of the settings of all pods; also of a manifest with Workers alone, of which the first becomes the Master unless
 there is an elastic policy."""
@@ -19,7 +19,7 @@ SAID_IN_JOB = ("image", "command", "args", "workingDir")
 def put(draft: Draft, roles: Sequence[Role]) -> None:
     """Put the template of each role."""
     for role in roles:
-        where = OF_ALL if len(roles) == 1 else TEMPLATES[role.section.path.rpartition(".")[2]]
+        where = OF_ALL if len(roles) == 1 else TEMPLATE_PATHS[role.section.path.rpartition(".")[2]]
         draft.put(where, role.template.path, _template(role, own_start="container" in draft.mapping))
 
 

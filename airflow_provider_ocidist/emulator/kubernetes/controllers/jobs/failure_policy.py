@@ -9,22 +9,22 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class FailureAction:
     """`FailJob`, `Ignore` or `Count`, and the words for it."""
 
     action: str = "Count"
     message: str = ""
 
 
-def meaning(job: Obj, pod: Obj) -> Meaning:
+def meaning(job: Obj, pod: Obj) -> FailureAction:
     """Return what the first rule that fits says; without one, the pod counts."""
     rules = (job["spec"].get("podFailurePolicy") or {}).get("rules") or ()
     for number, rule in enumerate(rules):
         if why := next(_reasons(rule, pod), None):
             metadata = pod["metadata"]
             text = f"{why} for pod {metadata['namespace']}/{metadata['name']} matching {rule['action']} rule"
-            return Meaning(rule["action"], f"{text} at index {number}")
-    return Meaning()
+            return FailureAction(rule["action"], f"{text} at index {number}")
+    return FailureAction()
 
 
 def _reasons(rule: Obj, pod: Obj) -> Iterator[str]:

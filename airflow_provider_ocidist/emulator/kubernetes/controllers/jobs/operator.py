@@ -8,12 +8,16 @@ from functools import partial
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.look import look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.pods import is_tracked
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import owner
-from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator, is_terminating, release
+from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import (
+    RuledController,
+    is_terminating,
+    release,
+)
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 
 
-class JobOperator(Operator):
+class JobOperator(RuledController):
     """Its pods have a finalizer, which nobody else takes away."""
 
     def reconcile(self, cluster: Cluster, namespace: str, name: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobsets.look import look
-from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
+from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import RuledController
 from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, STATUS, TOO_MANY, Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
@@ -70,4 +70,4 @@ JOBSET = Kind(
         ("Suspended", ".spec.suspend"),
     ),
 )
-JOBSETS = Operator(kind="JobSet", owns=("Job", "Service"), look=look, source="jobset-controller")
+JOBSETS = RuledController(kind="JobSet", owns=("Job", "Service"), look=look, source="jobset-controller")

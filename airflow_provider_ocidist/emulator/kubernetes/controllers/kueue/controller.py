@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from airflow_provider_ocidist.emulator.kubernetes.changes import copy_of
 from airflow_provider_ocidist.emulator.kubernetes.controllers import conditions
-from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.queues import Place, places
+from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.queues import QueuePlace, places
 from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.workloads import (
     JOB_KINDS,
     has_ended,
@@ -124,7 +124,7 @@ def _evict(cluster: Cluster, one: Obj) -> None:
     _say(cluster, one, "EvictedDueToDeactivated", text)
 
 
-def _describe(cluster: Cluster, one: Obj, place: Place) -> None:
+def _describe(cluster: Cluster, one: Obj, place: QueuePlace) -> None:
     if place.cluster_queue is None:
         if _write(cluster, one, [("QuotaReserved", place.reason, place.message, False)]):
             _say(cluster, one, place.reason, place.message, warning=True)

@@ -19,7 +19,7 @@ from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """Where a workload has room, or why it has none."""
 
     cluster_queue: str | None
@@ -43,7 +43,7 @@ class _Queue:
 
 def places(
     workloads: Sequence[Obj], local_queues: Sequence[Obj], cluster_queues: Sequence[Obj]
-) -> dict[str, Place]:
+) -> dict[str, QueuePlace]:
     """Return the place of each workload that waits, by uid. All pods of a workload have room, or none."""
     queues = {queue["metadata"]["name"]: queue_of(queue) for queue in cluster_queues}
     for one in workloads:
@@ -67,34 +67,34 @@ def queue_of(queue: Obj) -> _Queue:
     return _Queue(queue["metadata"]["name"], quota, {}, strict, held)
 
 
-def _place(one: Obj, local_queues: Sequence[Obj], queues: Mapping[str, _Queue]) -> Place:
+def _place(one: Obj, local_queues: Sequence[Obj], queues: Mapping[str, _Queue]) -> QueuePlace:
     name, namespace = one["spec"].get("queueName", ""), one["metadata"]["namespace"]
     if not one["spec"].get("active", True):
-        return Place(None, "Inadmissible", "The workload is deactivated")
+        return QueuePlace(None, "Inadmissible", "The workload is deactivated")
     local = [
         queue
         for queue in local_queues
         if (queue["metadata"]["namespace"], queue["metadata"]["name"]) == (namespace, name)
     ]
     if not local:
-        return Place(None, "Inadmissible", f"LocalQueue {name} doesn't exist")
+        return QueuePlace(None, "Inadmissible", f"LocalQueue {name} doesn't exist")
     wanted = local[0]["spec"].get("clusterQueue", "")
     queue = queues.get(wanted)
     if queue is None:
-        return Place(None, "Inadmissible", f"ClusterQueue {wanted} doesn't exist")
+        return QueuePlace(None, "Inadmissible", f"ClusterQueue {wanted} doesn't exist")
     return _place_in(one, queue)
 
 
-def _place_in(one: Obj, queue: _Queue) -> Place:
+def _place_in(one: Obj, queue: _Queue) -> QueuePlace:
     if queue.is_blocked:
-        return Place(
+        return QueuePlace(
             None, "Pending", f"ClusterQueue {queue.name} is inactive or waits for its first workload"
         )
     if why := next(_obstacles(one, queue), None):
         queue.is_blocked = queue.is_strict
-        return Place(None, "Pending", why)
+        return QueuePlace(None, "Pending", why)
     queue.take(total(one))
-    return Place(queue.name, message=f"Quota reserved in ClusterQueue {queue.name}")
+    return QueuePlace(queue.name, message=f"Quota reserved in ClusterQueue {queue.name}")
 
 
 def _obstacles(one: Obj, queue: _Queue) -> Iterator[str]:

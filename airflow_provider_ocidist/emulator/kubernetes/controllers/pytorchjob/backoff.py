@@ -20,7 +20,7 @@ def past_backoff(job: Obj, pods: Sequence[Obj], status: Obj) -> bool:
 
 
 def _restarts_in_place(job: Obj, pods: Sequence[Obj]) -> int:
-    """Count restarts of containers whose pods run: a pod that is made anew counts from zero again."""
+    """Count restarts of containers whose pods run: a pod that is made again counts from zero again."""
     return sum(
         container.get("restartCount", 0)
         for kind, spec in replica_specs(job)

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.admission import changed
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import Generation
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.look import Settings, look
-from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
+from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import RuledController
 from airflow_provider_ocidist.emulator.kubernetes.kinds import STATUS, Kind
 
 SINCE_1_7 = ("nprocPerNode", "suspend", "managedBy")
@@ -76,8 +76,8 @@ _NEWEST = Kind(
 )
 
 
-def operator(settings: Settings) -> Operator:
-    return Operator(
+def operator(settings: Settings) -> RuledController:
+    return RuledController(
         kind="PyTorchJob",
         owns=("Pod", "Service"),
         look=partial(look, settings=settings),

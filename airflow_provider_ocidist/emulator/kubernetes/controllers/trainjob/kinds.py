@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
+from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import RuledController
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.admission import changed
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.look import look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import Release
@@ -118,8 +118,8 @@ def _defaults(job: Obj) -> None:
         spec["runtimeRef"] = {"apiGroup": GROUP, "kind": CLUSTER_RUNTIME, **spec["runtimeRef"]}
 
 
-def operator(release: Release) -> Operator:
-    return Operator(
+def operator(release: Release) -> RuledController:
+    return RuledController(
         kind="TrainJob",
         owns=("JobSet",),
         reads=("TrainingRuntime", CLUSTER_RUNTIME),

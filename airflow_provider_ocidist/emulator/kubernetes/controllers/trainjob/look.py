@@ -75,7 +75,7 @@ def _describe(job: Obj, status: Obj, present: Sequence[Obj], now: datetime) -> N
 
 
 def _left_s(job: Obj, status: Obj, now: datetime) -> float | None:
-    """Return the seconds until the deadline, which begins anew when a job is resumed."""
+    """Return the seconds until the deadline, which begins again when a job is resumed."""
     deadline_s = job["spec"].get("activeDeadlineSeconds")
     ended = any(conditions.is_true(status, end) for end in _ENDS.values())
     if deadline_s is None or job["spec"].get("suspend") or ended:

@@ -1,4 +1,4 @@
-"""Claims: before a gang looks for a checkpoint to resume from, it stops earlier attempts' publishing."""
+"""Fencing: before a gang looks for a checkpoint to resume from, it stops earlier attempts' publishing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 logger = logging.getLogger(__name__)
 
 
-def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
-    """Claim the folder of the task's checkpoints for this attempt, and abort earlier attempts' uploads to it.
+def fence_checkpoints(config: AgentConfig, access: OciAccess) -> None:
+    """Put this attempt's fence on the folder of the task's checkpoints, and abort earlier attempts' uploads to it.
 
-    Where the folder cannot be reached just now, the first checkpoint claims it. Raises AgentError when a later attempt
-    has claimed it, or when its fence is damaged: nothing that this gang trains could be saved there.
+    Where the folder cannot be reached just now, the first checkpoint does it. Raises AgentError when a later attempt
+    saves there, or when the fence is damaged: nothing that this gang trains could be saved there.
     """
     if config.checkpoints is None or config.checkpoints.uri is None:
         return
@@ -25,18 +25,18 @@ def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
 
     uri = config.checkpoints.uri
     try:
-        fences.claim_place(open_store(uri, access), config.fence)
+        fences.advance_fence(open_store(uri, access), config.fence)
     except Fenced as error:
         # Airflow retries it: each retry has a higher number, so that one with a lost record succeeds.
         raise AgentError(
-            f"{error}; if no node of that attempt lives, delete {fences.FILE} there, or try again",
+            f"{error}; if no node of that attempt lives, delete {fences.FENCE_FILE} there, or try again",
             cause=Cause.SERVICE,
         ) from error
     except DamagedFence as error:
         raise AgentError(str(error), cause=Cause.DATA) from error
     except (OcidistError, OSError) as error:
         logger.warning(
-            "the folder of checkpoints cannot be claimed for this attempt yet (the first save tries again): %s",
+            "the folder of checkpoints cannot be fenced for this attempt yet (the first save tries again): %s",
             error,
         )
         return

@@ -58,7 +58,7 @@ def test_what_an_earlier_gang_still_writes_is_neither_newest_nor_published(tmp_p
 
 def test_a_gang_that_was_overtaken_before_it_began_does_not_train(tmp_path: Path) -> None:
     safe = str(tmp_path / "dag-train-0a-g0")
-    fences.claim_place(open_store(safe), Fence(attempt=3))
+    fences.advance_fence(open_store(safe), Fence(attempt=3))
     with gang(tmp_path / "gang", 1, 5) as found:
         (agent,) = found.start()
         assert agent.wait() != 0
@@ -69,7 +69,7 @@ def test_a_gang_that_was_overtaken_before_it_began_does_not_train(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", ['{"attempt": "x"}', '{"attempt": -1}', '{"attempt": true}', "{"])
-def test_a_gang_whose_claim_would_go_over_a_damaged_one_does_not_train_and_writes_nothing(
+def test_a_gang_that_finds_a_damaged_fence_does_not_train_and_writes_nothing(
     tmp_path: Path, content: str
 ) -> None:
     place = tmp_path / "dag-train-0a-g0"
@@ -89,7 +89,7 @@ def test_a_gang_whose_claim_would_go_over_a_damaged_one_does_not_train_and_write
     assert complete(str(place)) == [before]
 
 
-def test_a_claim_that_is_damaged_meanwhile_is_named_and_what_was_saved_is_published_once_it_is_deleted(
+def test_a_fence_that_is_damaged_meanwhile_is_named_and_what_was_saved_is_published_once_it_is_deleted(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "dag-train-0a-g0"

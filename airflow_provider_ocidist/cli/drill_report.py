@@ -1,0 +1,154 @@
+"""The report of drills: how each training recovered, as tables, as JSON, and as a page."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.cli.terminal import counted
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.gangs.drills import Drilled
+
+HEADER = (
+    "fault",
+    "at step",
+    "back after",
+    "lost steps",
+    "tries",
+    "launches",
+    "replaced",
+    "in all",
+    "outcome",
+)
+GROUPED = ("fault", "when", "drills", "as undisturbed", "back after", "at most", "lost steps", "at most")
+
+
+def is_well(each: Drilled, undisturbed: Drilled) -> bool:
+    """Whether a training with a fault has ended as the undisturbed one; not where the fault has not happened."""
+    happened = each.fault is None or each.recovery is not None
+    return happened and each.failure is None and each.weights == undisturbed.weights
+
+
+def rows_of(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
+    """Return a row for each training; the first is the undisturbed one."""
+    return [HEADER, *(_row(each, done[0]) for each in done)]
+
+
+def grouped(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
+    """Return a row for each kind of fault and each moment of those that have happened, with medians and worst."""
+    undisturbed, *drilled = done
+    groups: dict[tuple[str, str], list[Drilled]] = {}
+    for each in drilled:
+        if each.fault is not None and each.recovery is not None:
+            groups.setdefault((each.fault.kind, each.fault.when), []).append(each)
+    return [
+        GROUPED,
+        *(_group(place, groups[place], undisturbed) for place in sorted(groups)),
+        _group(("all", ""), [each for group in groups.values() for each in group], undisturbed),
+    ]
+
+
+def summary(done: Sequence[Drilled]) -> str:
+    undisturbed, *drilled = done
+    well = sum(is_well(each, undisturbed) for each in drilled)
+    late = sum(each.recovery is None for each in drilled)
+    end = f"{well} of {counted(len(drilled), 'drill')} ended as the undisturbed training"
+    end += f", {counted(late, 'fault')} came too late" if late else ""
+    times = _recovery_times(drilled)
+    if not times:
+        return end
+    recovery = f"back after {statistics.median(times):.1f} s (median), {max(times):.1f} s at most"
+    return f"{end}; {recovery}; {max(_lost_steps(drilled), default=0)} steps lost at most"
+
+
+def page(title: str, done: Sequence[Drilled], how: str) -> str:
+    """Return the tables as a page in Markdown; `how`: a sentence on how they were measured."""
+    parts = [
+        f"# {title}",
+        f"{how} {summary(done)}.",
+        "Where a cell has no value, there was none. Each *back after* and *lost steps* is a median.",
+        "\n".join(_markdown(grouped(done))),
+        "## Each training",
+        "\n".join(_markdown(rows_of(done))),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(each: Drilled, undisturbed: Drilled) -> dict[str, Any]:
+    from airflow_provider_ocidist.model import codec
+
+    recovery = each.recovery
+    return {
+        "fault": str(each.fault) if each.fault else None,
+        "happened": recovery is not None,
+        "strike": codec.encode(recovery.injected) if recovery else None,
+        "recovered_after_s": recovery.seconds if recovery else None,
+        "lost_steps": recovery.lost_steps if recovery else None,
+        "tries": each.tries,
+        "launches": each.launches,
+        "replaced": each.replaced,
+        "seconds": each.seconds,
+        "failure": each.failure,
+        "as_undisturbed": is_well(each, undisturbed),
+    }
+
+
+def _row(each: Drilled, undisturbed: Drilled) -> tuple[str, ...]:
+    recovery = each.recovery
+    return (
+        str(each.fault or "none"),
+        _or_dash(recovery and recovery.injected.step),
+        _or_dash(recovery and recovery.seconds, "{:.1f} s"),
+        _or_dash(recovery and recovery.lost_steps),
+        str(each.tries),
+        str(each.launches),
+        str(each.replaced),
+        f"{each.seconds:.1f} s",
+        _outcome(each, undisturbed),
+    )
+
+
+def _group(place: tuple[str, str], drilled: Sequence[Drilled], undisturbed: Drilled) -> tuple[str, ...]:
+    times, lost = _recovery_times(drilled), _lost_steps(drilled)
+    return (
+        *place,
+        str(len(drilled)),
+        str(sum(is_well(each, undisturbed) for each in drilled)),
+        _or_dash(statistics.median(times) if times else None, "{:.1f} s"),
+        _or_dash(max(times, default=None), "{:.1f} s"),
+        _or_dash(statistics.median(lost) if lost else None, "{:g}"),
+        _or_dash(max(lost, default=None)),
+    )
+
+
+def _recovery_times(drilled: Iterable[Drilled]) -> list[float]:
+    return [each.recovery.seconds for each in drilled if each.recovery and each.recovery.seconds is not None]
+
+
+def _lost_steps(drilled: Iterable[Drilled]) -> list[int]:
+    return [
+        each.recovery.lost_steps for each in drilled if each.recovery and each.recovery.lost_steps is not None
+    ]
+
+
+def _or_dash(value: object, form: str = "{}") -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _outcome(each: Drilled, undisturbed: Drilled) -> str:
+    if each.failure:
+        return each.failure.partition("\n")[0][:80]
+    if each.fault is None:
+        return "succeeded"
+    if each.recovery is None:
+        return "did not happen: the training was over before"
+    if each.weights is None:
+        return "succeeded"
+    return "same weights" if each.weights == undisturbed.weights else "OTHER WEIGHTS"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    header, *others = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *others)]

@@ -1,0 +1,60 @@
+"""Actions: what can be decided about a gang. Data; `decisions` chooses, the waiting process acts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.model.run import Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End all nodes; record why."""
+
+    ending: Ending
+    of_the_rest: bool = False
+    """Whether all nodes that took part have ended, none of them with a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Make a node in the place of each one that is lost: the others wait for it."""
+
+    failures: tuple[Restart, ...]
+    """Why each is lost, with its rank."""
+    first_ends: bool = False
+    """Whether the service calls them alive: then they are ended, and a later look replaces them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoOnWithout:
+    """Have the training launched again without the nodes in whose place no machine has come."""
+
+    change: Restart
+    """Why, with the ranks that go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Succeed:
+    """Every node succeeded, and the promised checkpoint and outputs exist."""
+
+    warning: str | None = None
+    """Doubt about the success, for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """All nodes have ended, and the gang has failed."""
+
+    cause: Cause
+    message: str
+
+
+Action = Wait | Cancel | Replace | GoOnWithout | Succeed | Fail

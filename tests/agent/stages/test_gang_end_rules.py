@@ -1,0 +1,513 @@
+"""What a node that ends its launch does next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.stages import gang_end
+from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.agent.train.supervise import Ended
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.launchers.base import ProcessFailure
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.report import (
+    NodeReport,
+    Phase,
+    Progress,
+    Restart,
+    StackPosition,
+    StopRequest,
+)
+from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+
+AGREED = (Restart(cause=Cause.NODE, message="node 2: lost", rank=2),)
+
+
+# Each rule by itself
+
+
+class Node:
+    """One of three nodes that train, and what the others have written; `has`: settings of the job."""
+
+    def __init__(self, folder: Path, rank: int = 0, before: tuple[Restart, ...] = (), **has: Any) -> None:
+        self.store = LocalStore(folder)
+        self.switch = StopSwitch()
+        self.switch.take_part_in(len(before))
+        report = a_report(rank, restarts=before, checkpoint=checkpoint_at(20))
+        self.heartbeat = Heartbeat(self.store, report, self.switch)
+        restarts = Restarts(program=2, hang=2, node=2)
+        settings = {"nodes": 3, "min_nodes": None, "restarts": restarts, "replaces": False, **has}
+        members = before[-1].members if before else ()
+        self.context: Any = SimpleNamespace(
+            config=SimpleNamespace(**settings),
+            heartbeat=self.heartbeat,
+            switch=self.switch,
+            rank=rank,
+            others=tuple(each for each in members or range(3) if each != rank),
+            is_main=rank == 0,
+            is_member=True,
+            masked=lambda text: text.replace("hunter22", "***"),
+            meter=SimpleNamespace(step_now=lambda: None),
+        )
+        self.end = GangEnd(self.context)
+
+    def others(self, *reports: NodeReport) -> Node:
+        for each in reports:
+            self.store.write(report_of(each.rank), each.to_json())
+        return self
+
+    @property
+    def asked(self) -> StopRequest | None:
+        """What all nodes are asked for."""
+        return StopRequest.from_json(self.store.read(STOP_FILE)) if self.store.exists(STOP_FILE) else None
+
+
+def checkpoint_at(step: int) -> CheckpointRef:
+    return CheckpointRef(uri=f"oci://b@n/step-{step}", step=step, digest=f"digest-{step}")
+
+
+def a_report(rank: int, phase: Phase = Phase.TRAINING, **changes: Any) -> NodeReport:
+    return NodeReport(rank=rank, phase=phase, address="", started_at=0.0, heartbeat_at=0.0, **changes)
+
+
+BEFORE = (Restart(cause=Cause.PREEMPTED, message="one before", step=3, members=(0, 1)),)
+HANG = Stop(message="no step for 30 s", cause=Cause.HANG, stacks=True)
+
+
+def test_after_a_hang_all_are_asked_for_another_launch_from_what_is_known_of_all(tmp_path: Path) -> None:
+    node = Node(tmp_path, before=BEFORE).others(
+        a_report(1, restarts=BEFORE, progress=Progress(step=7), checkpoint=checkpoint_at(30)),
+        a_report(2, progress=Progress(step=99), checkpoint=checkpoint_at(99)),
+    )
+    node.end.declare(HANG)
+    (asked, stop) = node.asked, node.switch.stop
+    assert asked
+    assert stop
+    last = asked.restarts[-1]
+    assert (asked.cause, asked.message, asked.rank, asked.hang) == (Cause.HANG, HANG.message, 0, True)
+    assert asked.restarts[:-1] == BEFORE
+    assert (last.cause, last.message, last.rank, last.step) == (Cause.HANG, HANG.message, 0, 7)
+    # Node 2 takes no part; a smaller gang keeps its members.
+    assert (last.checkpoint, last.members) == ("digest-30", (0, 1))
+    assert (stop.cause, stop.message, stop.stacks, stop.restarts) == (
+        Cause.HANG,
+        HANG.message,
+        True,
+        asked.restarts,
+    )
+
+
+def test_a_nodes_own_step_counts_before_that_of_others_and_a_checkpoint_without_digest_by_its_place(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path).others(a_report(1, progress=Progress(step=7)))
+    node.context.meter.step_now = lambda: 0
+    node.heartbeat.update(checkpoint=CheckpointRef(uri="oci://b@n/step-20", step=20))
+    node.end.declare(HANG)
+    assert node.asked
+    assert (node.asked.restarts[0].step, node.asked.restarts[0].checkpoint) == (0, "oci://b@n/step-20")
+
+
+@pytest.mark.parametrize(
+    "restarts, said",
+    [
+        (Restarts(program=1), "no step for 30 s; not launched again: restarts.hang is 0"),
+        (Restarts(), "no step for 30 s"),
+    ],
+)
+def test_where_no_launch_follows_all_end_and_know_why(tmp_path: Path, restarts: Restarts, said: str) -> None:
+    node = Node(tmp_path, restarts=restarts)
+    node.end.declare(HANG)
+    assert node.asked
+    assert (node.asked.message, node.asked.restarts, node.asked.hang) == (said, (), True)
+    assert node.switch.stop
+    assert (node.switch.stop.message, node.switch.stop.restarts) == (said, ())
+
+
+@pytest.mark.parametrize(
+    "stop, replaces, goes_on",
+    [
+        (HANG, False, True),
+        (Stop(message="m", cause=Cause.NODE, misses_node=True), True, True),
+        (Stop(message="m", cause=Cause.NODE, misses_node=True), False, False),
+        (Stop(message="m", cause=Cause.NODE), True, False),
+        (Stop(message="m", cause=Cause.IDLE), True, False),
+    ],
+)
+def test_only_a_hang_and_a_node_that_another_replaces_end_this_launch_alone(
+    tmp_path: Path, stop: Stop, replaces: bool, goes_on: bool
+) -> None:
+    node = Node(tmp_path, replaces=replaces)
+    node.end.declare(stop)
+    assert node.asked
+    assert bool(node.asked.restarts) is goes_on
+    assert (node.asked.cause, node.asked.hang) == (stop.cause, stop.stacks)
+    assert node.switch.stop
+    assert node.switch.stop.restarts == node.asked.restarts
+
+
+@pytest.mark.parametrize("nodes, charged", [(0, Cause.HANG), (1, Cause.NODE)])
+def test_a_sick_machine_is_charged_to_hangs_where_nothing_is_left_for_machines(
+    tmp_path: Path, nodes: int, charged: Cause
+) -> None:
+    node = Node(tmp_path, restarts=Restarts(hang=1, node=nodes))
+    node.end.declare(Stop(message="a sick GPU", cause=Cause.NODE, stacks=True))
+    assert node.asked
+    assert (node.asked.cause, node.asked.restarts[0].cause) == (Cause.NODE, charged)
+
+
+def test_the_second_failure_at_one_step_is_a_crash_loop_and_is_reported_as_one(tmp_path: Path) -> None:
+    before = (Restart(cause=Cause.HANG, message="m", step=7),)
+    for step, is_loop in ((7, True), (8, False)):
+        node = Node(tmp_path / str(step), before=before)
+        node.context.meter.step_now = lambda step=step: step
+        node.end.declare(HANG)
+        assert node.asked
+        assert bool(node.asked.restarts) is not is_loop
+        assert ("crash loop: HANG at step 7 for the second time" in node.asked.message) is is_loop
+        assert node.heartbeat.report.crash_loop is is_loop
+
+
+OVER = {"phase": Phase.DONE, "exit_code": 0}
+
+
+@pytest.mark.parametrize(
+    "other, replaces, ended",
+    [
+        (a_report(1, Phase.SAVING), False, True),
+        (a_report(1, **OVER), False, True),
+        (a_report(1, **OVER), True, True),
+        (a_report(1, Phase.SAVING), True, True),
+        (a_report(1, Phase.DONE, exit_code=143), False, True),
+        (a_report(1, Phase.DONE, exit_code=143), True, False),
+        (a_report(1, Phase.DONE, exit_code=1, cause=Cause.USER), True, True),
+        (a_report(1, Phase.SAVING, restarts=BEFORE), False, False),
+        (a_report(1), False, False),
+    ],
+    ids=[
+        "saves",
+        "done",
+        "done, replaced",
+        "saves, replaced",
+        "stopped",
+        "stopped, replaced",
+        "failed, replaced",
+        "another launch",
+        "trains",
+    ],
+)
+def test_nothing_is_launched_again_once_another_node_has_ended(
+    tmp_path: Path, other: NodeReport, replaces: bool, ended: bool
+) -> None:
+    node = Node(tmp_path, replaces=replaces).others(other)
+    node.end.declare(HANG)
+    assert node.asked
+    assert bool(node.asked.restarts) is not ended
+    assert ("not launched again: node 1 has ended already" in node.asked.message) is ended
+
+
+def test_a_request_holds_no_secret(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.end.declare(Stop(message="login with hunter22 failed", cause=Cause.HANG, stacks=True))
+    assert node.asked
+    assert node.asked.message == node.asked.restarts[0].message == "login with *** failed"
+
+
+def test_one_node_asks_nobody_and_one_that_takes_no_part_ends_alone(tmp_path: Path) -> None:
+    one = Node(tmp_path, nodes=1)
+    assert one.end.ask_others(Cause.USER, "m", AGREED) == AGREED
+    assert one.asked is None
+    late = Node(tmp_path, rank=2)
+    late.context.is_member = False
+    assert late.end.ask_others(Cause.USER, "m", AGREED) == ()
+    assert late.asked is None
+
+
+# A late node
+
+
+def test_a_late_node_is_admitted_by_a_launch_that_costs_no_budget(tmp_path: Path) -> None:
+    node = Node(tmp_path, before=BEFORE).others(a_report(1, restarts=BEFORE))
+    node.context.meter.step_now = lambda: 40
+    node.end.admit([2])
+    message = "node 2 came late; the training goes on with nodes 0, 1, 2"
+    change = Restart(cause=Cause.CAPACITY, message=message, step=40, members=(0, 1, 2))
+    assert node.asked
+    assert (node.asked.cause, node.asked.message, node.asked.hang) == (Cause.CAPACITY, message, False)
+    assert node.asked.restarts == (*BEFORE, change)
+    assert node.switch.stop
+    assert (node.switch.stop.message, node.switch.stop.restarts) == (message, (*BEFORE, change))
+    assert node.switch.stop.cause is None
+
+
+def test_no_late_node_is_admitted_to_a_training_that_ends(tmp_path: Path) -> None:
+    saves, asked, over = (Node(tmp_path / name, before=BEFORE) for name in ("saves", "asked", "over"))
+    saves.others(a_report(1, Phase.SAVING, restarts=BEFORE)).end.admit([2])
+    for node in (asked, over):
+        node.others(a_report(1, restarts=BEFORE))
+    asked.switch.ask(Stop(message="enough"))
+    asked.end.admit([2])
+    over.heartbeat.update(phase=Phase.SAVING)
+    over.end.admit([2])
+    assert [node.asked for node in (saves, asked, over)] == [None] * 3
+
+
+def test_a_late_node_is_not_admitted_where_all_are_to_end(tmp_path: Path) -> None:
+    node = Node(tmp_path, before=BEFORE).others(a_report(1, restarts=BEFORE))
+    final = StopRequest(cause=Cause.CANCELED, message="enough")
+    node.store.write(STOP_FILE, final.to_json())
+    node.end.admit([2])
+    assert (node.asked, node.switch.stop) == (final, None)
+
+
+# A success
+
+
+SUCCESS = Ended(exit_code=0, output="", stop=None, oom_killed=None)
+
+
+def test_a_success_stands_unless_another_node_has_just_asked_for_a_launch(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert node.end.agreed(SUCCESS, follows=False) == SUCCESS
+    assert node.heartbeat.report.phase is Phase.SAVING
+    request = StopRequest(cause=Cause.NODE, message="node 2: lost", rank=1, restarts=AGREED)
+    node.store.write(STOP_FILE, request.to_json())
+    found = node.end.agreed(SUCCESS, follows=False)
+    assert found.stop
+    assert found.stop.restarts == AGREED
+    assert found.exit_code == 0
+
+
+def test_a_request_to_end_takes_no_success_back(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.store.write(STOP_FILE, StopRequest(cause=Cause.CANCELED, message="enough").to_json())
+    assert node.end.agreed(SUCCESS, follows=False) == SUCCESS
+    node.switch.ask(Stop(message="enough"))
+    assert node.end.agreed(SUCCESS, follows=False) == SUCCESS
+
+
+@pytest.mark.parametrize("has", [{"restarts": Restarts()}, {"nodes": 1}])
+def test_where_no_other_launch_can_follow_nobody_is_asked(tmp_path: Path, has: dict[str, Any]) -> None:
+    node = Node(tmp_path, **has)
+    assert node.end.agreed(SUCCESS, follows=True) == SUCCESS
+    assert node.heartbeat.report.phase is Phase.TRAINING
+
+
+@pytest.mark.parametrize("phase", [Phase.SAVING, Phase.DONE])
+def test_a_node_that_follows_the_first_waits_until_its_part_has_ended(tmp_path: Path, phase: Phase) -> None:
+    node = Node(tmp_path, rank=1).others(a_report(0))
+    waits: list[float | None] = []
+
+    def first_ends(seconds: float | None = None) -> bool:
+        waits.append(seconds)
+        node.others(a_report(0, phase, restarts=AGREED if phase is Phase.SAVING and len(waits) == 1 else ()))
+        return False
+
+    node.switch.event.wait = first_ends
+    assert node.end.agreed(SUCCESS, follows=True) == SUCCESS
+    # That it saves after another launch says nothing of this one.
+    assert len(waits) == (2 if phase is Phase.SAVING else 1)
+
+
+# A failure that follows from another
+
+
+CONSEQUENCE = NodeFailure(cause=Cause.NODE, message="connection reset", exit_code=1, consequence=True)
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None) -> list[float]:
+    """Have the wait for an explanation go by at once; do something after its first pause."""
+    now, pauses = [1000.0], []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+        if len(pauses) == 1:
+            then()
+
+    monkeypatch.setattr(gang_end, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return pauses
+
+
+def test_a_failure_that_another_node_explains_is_its_consequence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    request = StopRequest(cause=Cause.USER, message="ValueError", rank=1, restarts=AGREED)
+    quick(monkeypatch, lambda: node.store.write(STOP_FILE, request.to_json()))
+    found = node.end._failed(CONSEQUENCE)
+    assert (found.code, found.cause, found.restarts) == (143, None, AGREED)
+    assert found.message == "node 1 ended the launch (USER): ValueError"
+    assert node.asked == request
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_failure_that_nobody_explains_is_of_the_node_that_has_fallen_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
+) -> None:
+    node = Node(tmp_path, replaces=replaces).others(a_report(1), a_report(2))
+    beats = replace(a_report(1), heartbeat_at=9.0)
+    pauses = quick(monkeypatch, lambda: node.others(beats))
+    found = node.end._failed(CONSEQUENCE)
+    assert sum(pauses) == 5.0
+    assert found.cause is Cause.NODE
+    assert "the training ended because node 2 was lost: connection reset" in (found.message or "")
+    assert node.asked
+    # It does not come to another launch, unless another takes its place.
+    assert [each.rank for each in node.asked.restarts] == ([2] if replaces else [])
+    assert found.restarts == node.asked.restarts
+
+
+def test_a_failure_of_its_own_is_asked_about_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = quick(monkeypatch)
+    node = Node(tmp_path).others(a_report(1), a_report(2))
+    own = NodeFailure(cause=Cause.USER, message="ValueError", exit_code=1)
+    found = node.end._failed(own)
+    assert node.asked
+    assert (pauses, found.cause, found.message) == ([], Cause.USER, "ValueError")
+    assert [(each.rank, each.cause) for each in node.asked.restarts] == [(0, Cause.USER)]
+    alone = Node(tmp_path / "alone", nodes=1)
+    assert alone.end._failed(CONSEQUENCE).cause is Cause.NODE
+    assert pauses == []
+
+
+def test_a_failure_for_which_no_budget_is_left_says_so_to_all(tmp_path: Path) -> None:
+    node = Node(tmp_path, restarts=Restarts(hang=1))
+    found = node.end._failed(NodeFailure(cause=Cause.USER, message="ValueError", exit_code=1))
+    said = "ValueError; not launched again: restarts.program is 0"
+    assert node.asked
+    assert (found.message, node.asked.message, node.asked.restarts, found.restarts) == (said, said, (), ())
+
+
+def test_nodes_that_did_not_find_one_another_may_try_again(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    found = node.end.not_together(AgentError("no hunter22 of node 2", cause=Cause.NODE))
+    assert (found.code, found.cause, found.message) == (69, Cause.NODE, "no *** of node 2")
+    assert [each.rank for each in found.restarts] == [0]
+
+
+# How a launch ended
+
+
+class Launch:
+    """A launch that has ended, with the launcher's report of the process that failed first."""
+
+    def __init__(self, process: ProcessFailure | None = None, output: str = "ValueError: x\n") -> None:
+        self.process = process
+        self.output = output
+        self.kept: list[int] = []
+        self.hang_evidence = SimpleNamespace(keep_records=self.kept.append)
+
+    def first_failure(self, ended: Ended) -> ProcessFailure | None:
+        assert isinstance(ended, Ended)
+        return self.process
+
+    def last_output(self, ended: Ended) -> str:
+        assert isinstance(ended, Ended)
+        return self.output
+
+
+def ended_by(exit_code: int, stop: Stop | None = None, *, oom_killed: bool | None = None) -> Ended:
+    return Ended(exit_code=exit_code, output="", stop=stop, oom_killed=oom_killed)
+
+
+STOP = Stop(message="node 1 ended the launch", restarts=AGREED)
+
+
+@pytest.mark.parametrize("process, code", [(None, 143), (ProcessFailure(rank=5, exit_code=-9), -9)])
+def test_a_launch_that_was_stopped_says_why_and_how_its_program_ended(
+    tmp_path: Path, process: ProcessFailure | None, code: int
+) -> None:
+    launch: Any = Launch(process, "the last line")
+    found = Node(tmp_path).end.outcome_of(launch, ended_by(143, STOP))
+    assert (found.code, found.exit_code, found.cause, found.message) == (143, code, None, STOP.message)
+    assert (found.tail, found.restarts, launch.kept) == ("the last line", AGREED, [])
+
+
+@pytest.mark.parametrize(
+    "process, oom_killed, exit_code, cause",
+    [
+        (None, None, 3, Cause.USER),
+        (ProcessFailure(rank=5, exit_code=-9), True, -9, Cause.OOM),
+        (None, True, -9, Cause.OOM),
+    ],
+)
+def test_a_launch_that_failed_is_diagnosed_by_all_that_is_known_and_its_records_are_kept(
+    tmp_path: Path, process: ProcessFailure | None, oom_killed: bool | None, exit_code: int, cause: Cause
+) -> None:
+    node = Node(tmp_path, before=BEFORE)
+    launch: Any = Launch(process)
+    found = node.end.outcome_of(launch, ended_by(exit_code if process is None else 1, oom_killed=oom_killed))
+    assert (found.exit_code, found.cause, found.tail) == (exit_code, cause, "ValueError: x\n")
+    assert ("(rank 5)" in (found.message or "")) is (process is not None)
+    assert launch.kept == [1]
+
+
+def standing(rank: int, at: str) -> NodeReport:
+    return a_report(rank, stands=(StackPosition(rank=rank, at=(at,)),))
+
+
+def test_after_a_hang_the_main_node_names_those_that_stand_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = (standing(1, "asleep (train.py:3)"), standing(2, "reduce (train.py:12)"))
+    hung = Stop(message="no step for 30 s", cause=Cause.HANG, stacks=True)
+    said = []
+    for rank, stop in ((0, hung), (0, replace(hung, stacks=False)), (1, hung)):
+        node = Node(tmp_path / str(len(said)), rank=rank).others(*others)
+        node.heartbeat.update(stands=standing(rank, "reduce (train.py:12)").stands)
+        launch: Any = Launch()
+        said.append(node.end.outcome_of(launch, ended_by(143, stop)).message or "")
+    odd = said[0].removeprefix("no step for 30 s; ")
+    assert odd.startswith("rank 1 stands")
+    assert "while 2 of 3 ranks stand in reduce (train.py:12)" in odd
+    assert said[1:] == ["no step for 30 s"] * 2
+    assert caplog.messages == [odd]
+
+
+def test_where_all_stand_alike_nobody_is_named(tmp_path: Path) -> None:
+    node = Node(tmp_path).others(standing(1, "here"), a_report(2))
+    node.heartbeat.update(stands=standing(0, "here").stands)
+    launch: Any = Launch()
+    found = node.end.outcome_of(launch, ended_by(143, Stop(message="m", cause=Cause.HANG, stacks=True)))
+    assert (found.message, found.cause) == ("m", Cause.HANG)
+
+
+def test_a_node_in_whose_place_another_comes_is_not_launched_again_by_the_explanation_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, rank=1, nodes=2)
+    restart = Restart(cause=Cause.NODE, message="node 1: lost", rank=1, lost=(1,))
+    request = StopRequest(cause=Cause.NODE, message="node 1: lost", rank=0, restarts=(restart,))
+    pauses = quick(monkeypatch, lambda: node.store.write(STOP_FILE, request.to_json()))
+    assert node.end._failed(CONSEQUENCE).restarts == ()
+    assert pauses == [0.25]
+
+
+def test_a_request_that_cannot_be_written_launches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    monkeypatch.setattr(node.heartbeat, "ask_all_to_stop", lambda _: None)
+    assert node.end.ask_others(Cause.USER, "m", AGREED) == ()
+
+
+def test_before_the_first_checkpoint_a_failure_names_none(tmp_path: Path) -> None:
+    node = Node(tmp_path).others(a_report(1))
+    node.heartbeat.update(checkpoint=None)
+    node.end.declare(HANG)
+    assert node.asked
+    assert node.asked.restarts[0].checkpoint is None

@@ -1,0 +1,52 @@
+"""What a task's log has of a gang: each line once, and the state when it has changed."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from airflow_provider_ocidist.backends.base import LogLine, LogPart
+from airflow_provider_ocidist.gangs.gang_log import GangLog
+from airflow_provider_ocidist.model.report import Progress
+from airflow_provider_ocidist.model.run import NodeState, RunStatus
+from tests.gangs.records import START, gang, node, report
+
+LINE = LogLine("id", START + 1, 0, "step 7")
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> GangLog:
+    caplog.set_level(logging.INFO)
+    return GangLog(logging.getLogger("test"), (START,))
+
+
+def training(step: int) -> RunStatus:
+    at = report(0, progress=Progress(step=step, printed=True))
+    return RunStatus(nodes=(node(0, NodeState.RUNNING, report=at),))
+
+
+def test_a_line_is_logged_once(log: GangLog, caplog: pytest.LogCaptureFixture) -> None:
+    assert log.take_lines(LogPart([LINE]), START + 10)
+    assert not log.take_lines(LogPart([LINE]), START + 20)
+    assert caplog.messages == ["[node 0] step 7"]
+    assert log.follower.cursor == (START + 1,)
+
+
+def test_a_state_is_logged_when_it_has_changed(log: GangLog, caplog: pytest.LogCaptureFixture) -> None:
+    for status in [gang(NodeState.PENDING)] * 3 + [training(7)] * 2 + [training(8)]:
+        log.take_status(status)
+    assert caplog.messages == [
+        "nodes: 1 PENDING",
+        "nodes: 1 RUNNING (TRAINING); step 7",
+        "nodes: 1 RUNNING (TRAINING); step 8",
+    ]
+
+
+def test_the_state_does_not_repeat_the_steps_that_the_programs_lines_show(
+    log: GangLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.take_lines(LogPart([LINE]), START + 10)
+    for step in (7, 8, 9):
+        log.take_status(training(step))
+    assert caplog.messages == ["[node 0] step 7", "nodes: 1 RUNNING (TRAINING)"]

@@ -1,0 +1,209 @@
+"""How a lost node is replaced, step by step, and what a refusal of each step means: on a home in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, SpansRegions
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.gangs import durations
+from airflow_provider_ocidist.gangs.decisions import GoOnWithout, Replace
+from airflow_provider_ocidist.gangs.durations import observe, seconds
+from airflow_provider_ocidist.gangs.replacements import catch_up, change_nodes, replace_lost
+from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.model.run import RunRecord, RunRef
+from tests.gangs.test_elastic_rules import FEWER, elastic, fewer
+from tests.gangs.test_replacement_rules import LOST, a_record, a_ref, gone
+from tests.gangs.test_watch_rules import Log
+
+BUSY, REFUSED = BackendError("busy", retryable=True), BackendError("no right to create")
+SECOND = replace(LOST, rank=2, message="node 2: gone", cause=Cause.PREEMPTED)
+REF = a_ref()
+
+
+class Home(Backend, ReplacesNodes, SpansRegions):
+    """A home that replaces nodes, and fails at a step as the test says."""
+
+    def __init__(self, now: RunRef | None = None, **errors: Exception) -> None:
+        self.now = now or REF
+        self.errors = errors
+        self.launches = True
+        self.done: list[Any] = []
+
+    def _does(self, step: str, *what: Any) -> None:
+        self.done.append((step, *what))
+        if step in self.errors:
+            raise self.errors[step]
+
+    def near(self, ref: RunRef) -> Backend:
+        assert isinstance(ref, RunRef)
+        return self
+
+    def current(self, ref: RunRef) -> RunRef:
+        assert isinstance(ref, RunRef)
+        self._does("current", ref)
+        return self.now
+
+    def replace_nodes(self, ref: RunRef, failures: Sequence[Restart]) -> RunRef:
+        self._does("replace_nodes", ref, failures)
+        run_ids = list(ref.run_ids)
+        for each in failures:
+            run_ids[each.rank or 0] += "b"
+        return replace(ref, run_ids=tuple(run_ids), replaced=(*ref.replaced, *failures))
+
+    def launch_again(self, ref: RunRef, failures: Sequence[Restart]) -> bool:
+        self._does("launch_again", ref, failures)
+        return self.launches
+
+    def go_on_without(self, ref: RunRef, change: Restart) -> bool:
+        self._does("go_on_without", ref, change)
+        return True
+
+    def renew(self, ref: RunRef) -> None:
+        self._does("renew", ref)
+
+    directories = gangs = property(lambda self: self)
+    connect = plan = submit = logs = logs_of = status = cancel = delete = None
+
+
+Home.__abstractmethods__ = frozenset()
+
+
+def watching(home: Any, record: RunRecord | None = None) -> tuple[Any, Log]:
+    watch = SimpleNamespace(
+        backend=home, record=record or a_record(REF), write_the_rest=lambda: home.done.append("rest")
+    )
+    return watch, Log()
+
+
+def steps(home: Home) -> list[str]:
+    return [each if isinstance(each, str) else each[0] for each in home.done]
+
+
+def test_the_nodes_agree_then_a_node_is_made_then_it_is_recorded_then_it_is_watched() -> None:
+    home, failures = Home(), (LOST, SECOND)
+    watch, log = watching(home, a_record(REF, irreplaceable="for a while"))
+    assert change_nodes(watch, Replace(failures), log) is True
+    found = watch.record.ref
+    assert home.done == [
+        ("current", REF),
+        ("launch_again", REF, failures),
+        ("replace_nodes", REF, failures),
+        ("renew", found),
+        "rest",
+    ]
+    assert (found.run_ids, found.replaced) == (("run0", "run1b", "run2b"), failures)
+    assert watch.record.irreplaceable == ""
+    assert log.warnings == [
+        "NODE: node 1: gone; run1b takes its place",
+        "PREEMPTED: node 2: gone; run2b takes its place",
+    ]
+
+
+def test_what_another_process_has_replaced_is_not_replaced_again() -> None:
+    known = replace(REF, replaced=(LOST,), run_ids=("run0", "run1b", "run2"))
+    home = Home(replace(known, replaced=(LOST, SECOND), run_ids=("run0", "run1b", "run2b")))
+    watch, log = watching(home, a_record(known))
+    assert replace_lost(watch, [SECOND], log) is True
+    assert steps(home) == ["current", "renew", "rest"]
+    assert watch.record.ref == home.now
+    assert log.warnings == ["PREEMPTED: node 2: gone; run2b takes its place"], "only the new one"
+
+
+def test_of_a_gang_that_is_to_end_no_node_is_replaced() -> None:
+    home = Home()
+    home.launches = False
+    watch, log = watching(home)
+    assert replace_lost(watch, [LOST], log) is False
+    assert steps(home) == ["current", "launch_again"]
+    assert watch.record == a_record(REF, irreplaceable="its nodes are to end")
+
+
+@pytest.mark.parametrize("step", ["current", "launch_again", "replace_nodes", "renew"])
+@pytest.mark.parametrize("error", [BUSY, REFUSED])
+def test_what_passes_is_left_to_the_next_look_and_what_does_not_ends_the_wait(
+    step: str, error: BackendError
+) -> None:
+    home = Home(**{step: error})
+    watch, log = watching(home)
+    assert replace_lost(watch, [LOST], log) is False
+    assert steps(home)[-1] == step
+    assert watch.record == a_record(REF, irreplaceable="" if error is BUSY else "no right to create")
+    assert log.warnings == [
+        "busy; the lost node is replaced later"
+        if error is BUSY
+        else "no right to create; the lost node is not replaced"
+    ]
+
+
+def test_where_nodes_cannot_be_replaced_it_is_given_up() -> None:
+    watch, log = watching(SimpleNamespace(kind="elsewhere", done=[]))
+    assert replace_lost(watch, [LOST], log) is False
+    assert watch.record.irreplaceable == "backend 'elsewhere' cannot replace a node"
+
+
+def with_fewer() -> RunRecord:
+    """Return the record of a gang that has gone on without node 2 for a while."""
+    status = fewer(gone(2))
+    return observe(observe(elastic(), status, 0.0), status, 60.0)
+
+
+def test_nodes_that_train_are_not_asked_for_a_launch_when_a_missing_one_is_asked_for() -> None:
+    home = Home()
+    watch, log = watching(home, with_fewer())
+    assert replace_lost(watch, [SECOND], log) is True
+    assert steps(home) == ["current", "replace_nodes", "renew", "rest"]
+
+
+def test_one_that_takes_part_and_is_lost_is_waited_for_also_among_fewer() -> None:
+    home = Home()
+    watch, log = watching(home, with_fewer())
+    assert replace_lost(watch, [LOST], log) is True
+    assert steps(home)[1] == "launch_again"
+
+
+@pytest.mark.parametrize("error", [BUSY, REFUSED])
+def test_a_refusal_of_a_missing_machine_ends_nothing_and_it_is_asked_for_again_after_a_while(
+    error: BackendError,
+) -> None:
+    before = with_fewer()
+    assert seconds(before, durations.FEWER) == 60.0
+    for failures in ([SECOND], [LOST, SECOND]):
+        watch, log = watching(Home(replace_nodes=error), before)
+        assert replace_lost(watch, failures, log) is False
+        assert watch.record == durations.begin_again(before, durations.FEWER)
+        assert seconds(watch.record, durations.FEWER) == 0.0
+        assert log.warnings == [f"{error}; the training goes on with fewer nodes"]
+
+
+def test_nodes_that_go_on_are_asked_in_the_run_directory_and_the_gang_has_no_others_yet() -> None:
+    home = Home()
+    watch, log = watching(home)
+    assert change_nodes(watch, GoOnWithout(FEWER), log) is False
+    assert home.done == [("go_on_without", REF, FEWER)]
+    assert log.warnings == []
+    watch, log = watching(Home(go_on_without=BUSY))
+    assert change_nodes(watch, GoOnWithout(FEWER), log) is False
+    assert log.warnings == ["busy; will ask again"]
+    assert watch.record == a_record(REF)
+
+
+def test_another_that_watches_follows_what_the_owner_has_replaced() -> None:
+    home = Home()
+    watch, log = watching(home)
+    catch_up(watch, log)
+    assert (steps(home), log.warnings) == (["current"], [])
+    home.now = replace(REF, replaced=(LOST,), run_ids=("run0", "run1b", "run2"))
+    catch_up(watch, log)
+    assert watch.record.ref == home.now
+    assert steps(home) == ["current", "current", "rest"]
+    assert log.warnings == ["NODE: node 1: gone; run1b takes its place"]
+    home.errors = {"current": BUSY}
+    catch_up(watch, log)
+    assert log.warnings[1:] == ["busy; will ask again"]
