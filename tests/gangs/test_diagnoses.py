@@ -137,11 +137,11 @@ def test_a_preemption_does_not_excuse_a_program_that_has_failed() -> None:
 
 
 def test_the_node_that_names_a_cause_is_blamed_and_not_the_one_that_ended_first() -> None:
-    told = node(0, NodeState.FAILED, report=report(0, exit_code=143), finished_at=START + 1)
+    asked = node(0, NodeState.FAILED, report=report(0, exit_code=143), finished_at=START + 1)
     guilty = node(
         1, NodeState.FAILED, report=report(1, cause=Cause.OOM, message="killed"), finished_at=START + 2
     )
-    action = decide(record(), RunStatus(nodes=(told, guilty)), START + 5)
+    action = decide(record(), RunStatus(nodes=(asked, guilty)), START + 5)
     assert action == Fail(Cause.OOM, "node 1: killed")
 
 
@@ -164,10 +164,10 @@ def test_the_node_that_names_a_cause_is_blamed_though_the_service_calls_it_ended
 
 
 def test_a_node_that_was_asked_to_stop_says_by_whom() -> None:
-    told = node(
+    asked = node(
         0, NodeState.FAILED, report=report(0, message="told to stop by SIGTERM"), details="exit code 143"
     )
-    action = decide(record(nodes=1), RunStatus(nodes=(told,)), START + 5)
+    action = decide(record(nodes=1), RunStatus(nodes=(asked,)), START + 5)
     assert action == Fail(Cause.NODE, "node 0: told to stop by SIGTERM")
 
 

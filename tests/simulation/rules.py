@@ -692,7 +692,7 @@ class Rules:
             and teller.dead
             and (goes_on_until or not (teller.signalled and teller.ended_well))
         ):
-            # What it had begun has ended with it, or it was gone before it was told (q1.1017, q1.1510): the lease
+            # What it had begun has ended with it, or it was gone before the request (q1.1017, q1.1510): the lease
             # ends the gang.
             return
         if {"service", "store"} <= down:

@@ -35,16 +35,16 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
     for step in (1, 2):
         (source / f"step-{step}.txt").write_text(f"weights of {step}")
         published.append(publish(source / f"step-{step}.txt", safe, step=step))
-    told = Checkpoints(uri=safe)
+    settings = Checkpoints(uri=safe)
     damage(published[1].uri)
-    found = resume(target, told, OciAccess(), StopSwitch())
+    found = resume(target, settings, OciAccess(), StopSwitch())
     assert found == published[0]
     assert [path.name for path in target.iterdir()] == ["step-1.txt"]
     assert "the checkpoint of step 2 is damaged" in caplog.text
 
     damage(published[0].uri)
     with pytest.raises(AgentError, match=r"all 2 checkpoints below .* are damaged: delete them"):
-        resume(tmp_path / "another machine", told, OciAccess(), StopSwitch())
+        resume(tmp_path / "another machine", settings, OciAccess(), StopSwitch())
 
 
 def without_a_file(folder: Path) -> None:
@@ -117,7 +117,7 @@ def test_after_a_clear_the_newest_life_that_had_a_checkpoint_is_gone_on_from(tmp
 
     def again(generation: int) -> CheckpointRef | None:
         program = Program(source=None, script="train.py")
-        told = AgentConfig(
+        settings = AgentConfig(
             run_name="x",
             nodes=1,
             run_dir="x",
@@ -125,7 +125,7 @@ def test_after_a_clear_the_newest_life_that_had_a_checkpoint_is_gone_on_from(tmp
             checkpoints_stem=stem,
             generation=generation,
         )
-        return resume_after_clear(tmp_path / "own", told, OciAccess(), StopSwitch())
+        return resume_after_clear(tmp_path / "own", settings, OciAccess(), StopSwitch())
 
     assert again(3) is None
     for generation, step in ((1, 30), (12, 10), (14, 99)):
@@ -171,8 +171,8 @@ def test_what_another_node_has_sent_wrongly_is_read_again_from_the_store(
 
     own = tmp_path / "own"
     if way == "resume":
-        told = Checkpoints(uri=str(tmp_path / "safe"))
-        assert resume(own, told, OciAccess(), StopSwitch(), through=through) == published
+        settings = Checkpoints(uri=str(tmp_path / "safe"))
+        assert resume(own, settings, OciAccess(), StopSwitch(), through=through) == published
     else:
         start_from(own, Checkpoints(start_from=published.uri), OciAccess(), StopSwitch(), through=through)
     assert (own / "step-20.txt").read_text() == "weights"

@@ -959,27 +959,6 @@ def test_where_the_clock_is_set_back_what_is_written_from_there_on_is_published(
     assert [found.step for found in complete(str(watched.target))] == [5, 4, 3, 2, 1, 0]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_what_was_written_before_the_clock_was_set_back_and_proved_after_it_hides_no_later_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    print("seed", seed)
-    dice = random.Random(seed)
-    watched = Watched(tmp_path, keep=100)
-    at, set_back = 0, 0
-    clock = SimpleNamespace(monotonic=lambda: float(at), time=lambda: BEGIN / 1e9 + at + 0.5 - set_back)
-    monkeypatch.setattr(file_clocks, "time", clock)
-    watched.uploader._newest_saves.clock = file_clocks.WallClock()
-    back_at, seconds = dice.randint(1, 4), dice.randint(10, 100_000)
-    for at in range(6):
-        save(watched, f"step-{at}.txt", at - set_back)
-        if at == back_at:
-            set_back = seconds
-        watched.step(2)
-    assert watched.steps == list(range(6))
-    assert [found.step for found in complete(str(watched.target))] == [5, 4, 3, 2, 1, 0]
-
-
 @pytest.mark.parametrize(
     "passed, set_back", [(10.0, 0.0), (0.0, 0.4), (3600.0, -100.0), (10.0, 0.6), (10.0, 3600.0)]
 )
