@@ -7,7 +7,8 @@ import sys
 import time
 
 from airflow_provider_ocidist.agent.join.peer_reports import read_report
-from airflow_provider_ocidist.agent.join.topology import SILENCE, own_rank
+from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
+from airflow_provider_ocidist.agent.join.topology import own_rank
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -31,7 +32,7 @@ def judge(report: NodeReport | None, now: float) -> int:
     if report.phase is Phase.DONE:
         return say("done", healthy=True)
     silent = now - report.heartbeat_at
-    return say(f"{report.phase}, last heartbeat {silent:.0f} s ago", healthy=silent < SILENCE)
+    return say(f"{report.phase}, last heartbeat {silent:.0f} s ago", healthy=silent < LOST_AFTER)
 
 
 def say(what: str, *, healthy: bool) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from airflow_provider_ocidist.backports import dataclass
 
-STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
+STRICT = {"extra": "forbid", "coerce_numbers_to_str": True}
 """Settings with which pydantic reads these classes in `job_file`; without pydantic they have no effect."""
 
 

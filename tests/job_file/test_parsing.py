@@ -557,3 +557,18 @@ def test_importing_it_costs_a_dag_file_no_pydantic_and_no_client_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_job_is_read_without_a_look_at_the_source_of_its_classes() -> None:
+    """In Python 3.11 two threads that parse source at a time fail with a SystemError, and tasks begin in threads."""
+    program = (
+        "import ast, sys\n"
+        "from airflow_provider_ocidist.job_file import parsing\n"
+        "def parse(*args, **kwargs):\n"
+        "    sys.exit('source was parsed')\n"
+        "ast.parse = parse\n"
+        "job = parsing.build({'name': 'a', 'nodes': 1, 'work_dir': '/tmp/a', 'program': {'script': 'a.py'}})\n"
+        "print(job.name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("a\n", "")
