@@ -43,9 +43,9 @@ class IdlePods(IdleNodes):
         extra = {**place, "work_dir": self.store.uri, "storage_conn_id": "oci_default"}
         return {"kubernetes_default": {"conn_type": "kubernetes", "extra": extra}, **super().connections}
 
-    def asked(self, path: str = ".*") -> list[dict[str, object]]:
+    def asked(self, path: str = "") -> list[dict[str, object]]:
         """Return the requests that the cluster's API server has answered; a pattern of the path chooses among them."""
-        wanted = {"path": path}
+        wanted = {"path": path} if path else {}
         answer = httpx.get(f"{self.emulator.url}/_emulator/kubernetes/calls", params=wanted)
         return list(answer.raise_for_status().json())
 

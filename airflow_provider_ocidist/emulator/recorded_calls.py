@@ -6,7 +6,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow_provider_ocidist.emulator import patterns
@@ -36,6 +36,9 @@ class RecordedCall:
     host: str
 
 
+FIELDS = tuple(field.name for field in fields(RecordedCall))
+
+
 def recorded(
     method: str, path: str, status: int, started: float, *, request_id: str = "", host: str = ""
 ) -> RecordedCall:
@@ -63,13 +66,16 @@ def filtered(calls: Iterable[RecordedCall], query: Mapping[str, str]) -> list[di
     try:
         for pattern in wanted.values():
             patterns.compiled(pattern)
-        return [
-            asdict(each)
+        found = [
+            each
             for each in calls
-            if patterns.all_fit(list(wanted.values()), [getattr(each, name) for name in wanted], budget)
+            if not wanted
+            or patterns.all_fit(list(wanted.values()), [getattr(each, name) for name in wanted], budget)
         ]
     except patterns.PatternError as error:
         raise invalid(f"A filter cannot be used: {error}.") from error
+    # Not asdict, which takes ten times as long: all requests wait meanwhile.
+    return [{name: getattr(each, name) for name in FIELDS} for each in found]
 
 
 def hide_par(text: str) -> str:
