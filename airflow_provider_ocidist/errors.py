@@ -276,5 +276,11 @@ def refusal_in(error: BaseException) -> str | None:
     return None if isinstance(error, StorageError) and error.retryable else type(error).__name__
 
 
+def service_error_in(error: BaseException) -> BackendError | None:
+    """Return what the service has answered, also where a store has passed it on; None: it has not answered."""
+    found = error.__cause__ if isinstance(error, StorageError) else error
+    return found if isinstance(found, BackendError) else None
+
+
 def _is_busy(status_code: int) -> bool:
     return status_code == 429 or status_code >= 500

@@ -14,6 +14,8 @@ TASK_ENDED = (*ENDED, "upstream_failed", "skipped", "removed")
 NEW_TOKEN_AFTER_S = 1800.0
 TROUBLED_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds between tries of a call that Airflow could not serve: SQLite has one writer, and it does not wait long."""
+LAST_LINES = 40
+"""Lines of a task's log that an error quotes."""
 
 
 class AirflowApiError(Exception):
@@ -172,7 +174,8 @@ class AirflowClient:
     ) -> dict[str, Any]:
         """Wait until a task is in one of the states; return the task instance.
 
-        Raises AirflowApiError when it is in none of them in time, or when both it and its run have ended otherwise.
+        Raises AirflowApiError, with the end of the task's log, when it is in none of them in time, or when both it and
+        its run have ended otherwise.
         """
         deadline = time.monotonic() + timeout
         while (task := self.task_instance(dag_id, run_id, task_id))["state"] not in states:
@@ -180,9 +183,20 @@ class AirflowClient:
             ended = task["state"] in TASK_ENDED and self.dag_run(dag_id, run_id)["state"] in ENDED
             if ended or time.monotonic() > deadline:
                 when = "at the end of its run" if ended else f"after {timeout:.0f} s"
-                raise AirflowApiError(f"{task_id} is {task['state']}, not {' or '.join(states)}, {when}")
+                said = self._end_of_log(dag_id, run_id, task_id)
+                raise AirflowApiError(
+                    f"{task_id} is {task['state']}, not {' or '.join(states)}, {when}{said}"
+                )
             time.sleep(0.2)
         return task
+
+    def _end_of_log(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """Return the last lines of a task, which say why it has ended; nothing where it has none."""
+        try:
+            lines = self.task_log(dag_id, run_id, task_id)
+        except (AirflowApiError, httpx.HTTPError):
+            return ""
+        return "\n".join(["; its log ends with:", *lines[-LAST_LINES:]])
 
 
 def _run(dag_id: str, run_id: str) -> str:

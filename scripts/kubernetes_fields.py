@@ -29,6 +29,9 @@ OWN = {
 """Models of operators, which the client does not have."""
 QUANTITIES = {
     **dict.fromkeys(("limits", "requests", "capacity", "allocatable", "hard", "used"), "dict[str, quantity]"),
+    **dict.fromkeys(
+        ("default", "defaultRequest", "max", "min", "maxLimitRequestRatio"), "dict[str, quantity]"
+    ),
     **dict.fromkeys(("sizeLimit", "divisor"), "quantity"),
 }
 """Types of the fields that hold amounts, which may be written as numbers, too."""

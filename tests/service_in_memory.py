@@ -95,6 +95,9 @@ class KnownGangs(RecordedGangs):
         self.model._do("begin", plan, known)
         return self.find(plan)
 
+    def _attempt_of(self, ref: RunRef) -> Attempt | None:
+        return next((each for each in self.model.recorded if each.key == ref.key), None)
+
     def close(self, ref: RunRef, end: End) -> None:
         self.model._do("close", ref.job_id, end)
 

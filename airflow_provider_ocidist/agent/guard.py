@@ -27,6 +27,8 @@ CHECKPOINTS = "OCIDIST_CHECKPOINT_DIR"
 LOGS = (".log", ".out", ".err", ".txt", ".csv", ".tsv", ".jsonl", ".lock", ".wandb", " (deleted)")
 """Ends of the names of files in that folder that are no checkpoints, and may stay open; the last is the mark of the
 kernel for a file that has no name any more."""
+AWAITS_WRITERS = "awaits writers"
+"""Name of the guard's process, as the kernel shows it, while it waits for those."""
 KILL_INTERVAL = 0.02
 """Seconds between two looks for processes that are left."""
 
@@ -63,6 +65,23 @@ def state_and_parent(pid: int) -> tuple[str, int]:
     except OSError:
         return "X", 0
     return fields[0].decode(), int(fields[1])
+
+
+def awaits_writers(pid: int) -> bool:
+    """Whether the guard of this process id waits for what the program has left, and still writes a checkpoint."""
+    try:
+        with open(f"/proc/{pid}/comm") as file:  # noqa: PTH123 - as above
+            return file.read().strip() == AWAITS_WRITERS
+    except OSError:
+        return False
+
+
+def _show_that_it_awaits_writers() -> None:
+    try:
+        with open("/proc/self/comm", "w") as file:  # noqa: PTH123 - as above
+            file.write(AWAITS_WRITERS)
+    except OSError:
+        return
 
 
 def kill_descendants(root: int) -> None:
@@ -139,6 +158,7 @@ def _end_leftovers(grace: float, writer_grace: float) -> bool:
             write = _write_checkpoints(left)
             if write and now - began <= writer_grace:
                 written_at = now
+                _show_that_it_awaits_writers()
             elif write or now - written_at > grace:
                 # Not at once: between two files of a checkpoint none is open.
                 cut_off = cut_off or write

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import weakref
 from pathlib import Path
 
 CREATE, MODIFY = 0x100, 0x2
@@ -17,13 +18,16 @@ _CHUNK = 1 << 16
 
 
 class Inotify:
-    """The events of one folder. Raises OSError where the machine has no instance left."""
+    """The events of one folder. Raises OSError where the kernel gives no instance."""
 
     def __init__(self, *, blocks: bool = False) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._queue = self._libc.inotify_init1(os.O_CLOEXEC | (0 if blocks else os.O_NONBLOCK))
         if self._queue < 0:
-            raise OSError(ctypes.get_errno(), "no inotify instance is left")
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        # A machine has few instances for all processes of a user: one that nobody closes goes with its last reference.
+        self._end = weakref.finalize(self, os.close, self._queue)
 
     def watch(self, folder: Path, wanted: int) -> bool:
         """Return whether the folder is there, and is watched from now on."""
@@ -44,4 +48,4 @@ class Inotify:
         return found
 
     def close(self) -> None:
-        os.close(self._queue)
+        self._end()

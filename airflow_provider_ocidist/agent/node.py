@@ -11,7 +11,7 @@ from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.drill import Drill, drill_of
-from airflow_provider_ocidist.agent.join.topology import (
+from airflow_provider_ocidist.agent.join.gathering import (
     SucceededBefore,
     await_others_end,
     await_others_saved,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -71,6 +72,10 @@ class StopSwitch:
         """Begin with the launch of this number, from 0: requests to end those before it are of the past."""
         with self._lock:
             self._launch = launch
+
+    def take_part_in_no_other(self) -> None:
+        """Forget from now on every request for another launch."""
+        self.take_part_in(sys.maxsize)
 
     def rearm(self, launch: int) -> None:
         """Forget the reason to end the launch before this one, from 0. Raises Stopped after any other, or a signal."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,
@@ -49,6 +50,16 @@ def cannot_be_used(what: str, error: BaseException) -> AgentError:
     if isinstance(found, StoreRefused):
         return StoreRefused(message, Cause.CONFIG)
     return AgentError(message, cause=Cause.CONFIG)
+
+
+def with_retries_unless_stopped(work: Callable[[], T], limit: float, switch: StopSwitch) -> T:
+    """Return what `with_retries` returns, or raise what it raises; but Stopped where a stop request has ended it."""
+    try:
+        return with_retries(work, limit, switch.event)
+    except (StoreUnavailable, StoreRefused):
+        # It is the reason then, and no fault of the store.
+        switch.check()
+        raise
 
 
 def with_retries(work: Callable[[], T], limit: float, ended: threading.Event) -> T:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob
 
 MISSING = "is needed here: the job does not set it, and the connection has no default for it"
 Fields = TypeVar("Fields", bound="ConnectionFields")
+Options = TypeVar("Options", bound=BackendOptions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +29,23 @@ class ConnectionFields:
     def requires_training(self, job: TrainingJob) -> bool:
         """Whether a run that shows no training fails: by its job, else by this default."""
         return truth(self.require_training if job.require_training is None else job.require_training)
+
+    def filled(self, job: TrainingJob) -> TrainingJob:
+        """Return a job with what it leaves to the connection."""
+        work_dir, require_training = job.work_dir or self.work_dir, self.requires_training(job)
+        return replace(job, work_dir=work_dir, require_training=require_training)
+
+
+def options_of(job: TrainingJob, cls: type[Options], kind: str) -> Options:
+    """Return a job's options for a kind of backend. Raises JobFileError where they are for another."""
+    if not isinstance(job.backend, cls) or job.backend.kind != kind:
+        raise JobFileError([Problem("backend", f"is for {job.backend.kind!r}, not for {kind!r}")])
+    return job.backend
+
+
+def missing(values: Mapping[str, object]) -> list[Problem]:
+    """Return the problems of what neither job nor connection says; `values`: what they say, by path."""
+    return [Problem(path, MISSING) for path, value in values.items() if not value]
 
 
 def read_fields(cls: type[Fields], fields: Mapping[str, Any]) -> Fields:

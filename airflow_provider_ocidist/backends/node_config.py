@@ -98,16 +98,23 @@ def plan_of(job: TrainingJob, key: RunKey, config: AgentConfig, **own: Any) -> P
     """Return the plan of an attempt, as far as it follows from its nodes' configuration. `own`: the backend's part."""
     return Plan(
         key=key,
-        nodes=job.nodes,
-        run_dir=config.run_dir,
-        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
         code=job.program.source if job.program.is_local else None,
         expects=expectations(config),
-        lease=config.limits.lease or None,
-        price=config.price,
-        replaces=config.replaces,
+        **shared_fields(config),
         **own,
     )
+
+
+def shared_fields(config: AgentConfig) -> dict[str, Any]:
+    """Return the fields of a plan and of a reference that follow from the configuration of a gang's nodes."""
+    return {
+        "nodes": config.nodes,
+        "run_dir": config.run_dir,
+        "checkpoints_uri": config.checkpoints.uri if config.checkpoints else None,
+        "lease": config.limits.lease or None,
+        "price": config.price,
+        "replaces": config.replaces,
+    }
 
 
 def shared_source(job: TrainingJob, key: RunKey) -> str | None:

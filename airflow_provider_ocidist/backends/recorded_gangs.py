@@ -82,20 +82,41 @@ class RecordedGangs:
         """Record an attempt, or what is known of it now. Raises BackendError."""
         self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
 
-    def renew(self, ref: RunRef) -> None:
-        """Record what a gang consists of now, where its attempt is recorded. Raises BackendError."""
+    def renew(self, ref: RunRef, end: End | None = None) -> None:
+        """Record what a gang consists of now, where its attempt is recorded. Raises BackendError.
+
+        `end`: of an attempt that has ended, but for a node.
+        """
         index = self.index(work_dir_of(ref.run_dir))
         for attempt in index.read(ref.key):
             if attempt.key == ref.key and attempt.place.run_dir == ref.run_dir:
-                index.write(replace(attempt, ref=ref, end=None))
+                index.write(replace(attempt, ref=ref, end=end))
 
     def close(self, ref: RunRef, end: End) -> None:
-        """Record that no node of a gang lives any more; otherwise each later try looks it up."""
+        """Record how a gang has ended. Each later try looks it up unless no node of it lives any more."""
         place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
         try:
-            self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
+            if end.alive:
+                self.renew(ref, end)
+            else:
+                self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
         except BackendError as error:
             log.warning("%s: its end is not recorded: %s", ref.key.name, error)
+
+    def close_ended(self, ref: RunRef) -> None:
+        """Record that nothing lives any more of a gang that another try has ended; a success stays one."""
+        try:
+            known = self._attempt_of(ref)
+        except BackendError as error:
+            log.warning("%s: its end is not recorded: %s", ref.key.name, error)
+        else:
+            self.close(ref, _end_of(known))
+
+    def _attempt_of(self, ref: RunRef) -> Attempt | None:
+        """Return what is recorded of a gang. Raises BackendError."""
+        found = self.index(work_dir_of(ref.run_dir)).read(ref.key)
+        wanted = ref.key, ref.run_dir
+        return next((each for each in found if (each.key, each.place.run_dir) == wanted), None)
 
     def ends(self, ref: RunRef) -> list[End]:
         """Return how the attempts of a gang's task and generation have ended. Raises BackendError."""
@@ -170,7 +191,7 @@ class RecordedGangs:
     def leave(self, attempt: Attempt) -> Attempt:
         """Stop what may live of an attempt by its run directory alone, and record its end. Raises BackendError."""
         self.stop_unseen(attempt)
-        end = End(succeeded=False)
+        end = _end_of(attempt)
         self.index_of(attempt).end(attempt.key, attempt.place, end)
         return replace(attempt, end=end)
 
@@ -197,7 +218,7 @@ class RecordedGangs:
         late = self.found(key, hidden)
         for attempt in hidden:
             if not _is_among(attempt, late):
-                self.index_of(attempt).end(attempt.key, attempt.place, End(succeeded=False))
+                self.index_of(attempt).end(attempt.key, attempt.place, _end_of(attempt))
         return late
 
     def stop_unseen(self, attempt: Attempt) -> None:
@@ -222,6 +243,12 @@ def by_age(refs: Iterable[RunRef]) -> list[RunRef]:
     """Return each gang once, the oldest first."""
     found = {ref.job_id: ref for ref in refs}
     return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))
+
+
+def _end_of(attempt: Attempt | None) -> End:
+    """Return the end of an attempt of which nothing lives any more: a success stays one."""
+    known = None if attempt is None else attempt.end
+    return replace(known, alive=False) if known is not None and known.succeeded else End(succeeded=False)
 
 
 def _is_among(attempt: Attempt, refs: Iterable[RunRef]) -> bool:

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import Finding
+from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.attempts import Attempt
-from airflow_provider_ocidist.model.report import StopRequest
-from airflow_provider_ocidist.model.run import Ending, NodeStatus, Plan, RunRef, RunStatus
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import NodeStatus, Plan, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import Stores
@@ -23,6 +25,8 @@ from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now,
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+
+WRITE_RIGHT = "create the bucket or the folder, or give Airflow's credentials the right to write there"
 
 Seen = TypeVar("Seen")
 """Type of what one look at the service returns of several gangs."""
@@ -141,13 +145,13 @@ class WorkDirBackend(Backend, Generic[Seen]):
     def _open(self, uri: str) -> Store:
         return self._stores.open(uri)
 
-    def _request_stop(self, ref: RunRef, ending: Ending | None) -> bool:
-        """Write a stop request for the nodes. Returns False where that failed."""
-        request = StopRequest(
-            cause=ending.cause if ending else Cause.CANCELED,
-            message=ending.message if ending else "the run was cancelled",
-        )
-        return self.directories.request_stop(ref.key, ref.run_dir, request)
+    def _preflight_plan(self, job: TrainingJob) -> Plan:
+        """Return the plan of a gang that is never created. Raises JobFileError as `plan` does."""
+        return self.plan(job, RunKey(dag_id=job.name, run_id="preflight", task_id="task"))
+
+    def _work_dir_finding(self, plan: Plan) -> Finding:
+        """Return whether the work directory of a plan can be used from here."""
+        return writable("work_dir", plan.run_dir.rpartition("/")[0], self._open, WRITE_RIGHT)
 
     @abstractmethod
     def _gangs_of(self, attempt: Attempt) -> list[RunRef]:

@@ -20,9 +20,8 @@ PATIENCE = 60.0
 
 
 def add_cancel(parser: argparse.ArgumentParser) -> None:
-    note.add_target(parser)
+    note.add_target(parser, run)
     watch.add_interval(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

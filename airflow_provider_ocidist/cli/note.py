@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +27,21 @@ _ODD_VALUES = (ArithmeticError, AttributeError, LookupError, RecursionError, Typ
 """Errors of PyYAML for a value that its tag does not fit, as in `!!timestamp soon`, or for endless nesting."""
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the argument for a run: its note, or its platform's id, also of a run of another user."""
+def add_target(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    """Let a command act on a run: its note, or its platform's id, also of a run of another user."""
     target = parser.add_argument(
         "target",
         nargs="?",
         default=INFO,
         metavar="RUN",
         help="file that `ocidist run` wrote; OCID of a job or of one of its job runs; or, with --backend, the id that "
-        "`ocidist list` prints (default: %(default)s)",
+        "`ocidist list` prints, of backend local the run directory (default: %(default)s)",
     )
     complete_with(target, _offered)
     add_connection(parser)
     add_backend(parser)
     add_json(parser)
+    parser.set_defaults(run=run)
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,7 @@ def is_id(target: str, backend: str = kinds.DEFAULT_BACKEND) -> bool:
     begins = words_of(backend).id_begins
     if begins:
         return target.startswith(begins)
-    return not target.endswith(NOTE_SUFFIXES) and not Path(target).expanduser().exists()
+    return not target.endswith(NOTE_SUFFIXES) and not Path(target).expanduser().is_file()
 
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:

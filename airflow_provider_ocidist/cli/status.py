@@ -37,18 +37,15 @@ STATE_COLOURS = {"SUCCEEDED": "green", "RUNNING": "cyan", "PENDING": "yellow", "
 
 
 def add_status(parser: argparse.ArgumentParser) -> None:
-    note.add_target(parser)
-    parser.set_defaults(run=_status)
+    note.add_target(parser, _status)
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:
-    note.add_target(parser)
-    parser.set_defaults(run=_logs)
+    note.add_target(parser, _logs)
 
 
 def add_show_config(parser: argparse.ArgumentParser) -> None:
-    note.add_target(parser)
-    parser.set_defaults(run=_show_config)
+    note.add_target(parser, _show_config)
 
 
 def add_list(parser: argparse.ArgumentParser) -> None:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
 
 
 def add_suspend(parser: argparse.ArgumentParser) -> None:
-    note.add_target(parser)
-    parser.set_defaults(run=_suspend)
+    note.add_target(parser, partial(_act, suspended=True))
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
-    note.add_target(parser)
-    parser.set_defaults(run=_resume)
-
-
-def _suspend(options: argparse.Namespace) -> int:
-    return _act(options, suspended=True)
-
-
-def _resume(options: argparse.Namespace) -> int:
-    return _act(options, suspended=False)
+    note.add_target(parser, partial(_act, suspended=False))
 
 
 def _act(options: argparse.Namespace, *, suspended: bool) -> int:

@@ -27,9 +27,8 @@ MAX_ATTEMPTS = 3
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
-    note.add_target(parser)
+    note.add_target(parser, run)
     add_interval(parser)
-    parser.set_defaults(run=run)
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:

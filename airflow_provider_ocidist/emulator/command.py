@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.emulator.access import Access, ClientSetup
     from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
     from airflow_provider_ocidist.emulator.context import Options
-    from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+    from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
     from airflow_provider_ocidist.emulator.server import Emulator
 
 EXIT_UNUSABLE = 2
@@ -309,13 +309,13 @@ def _version(text: str, known: Callable[[str], object]) -> str | None:
     return text
 
 
-def _control_plane(args: argparse.Namespace) -> RunaiOptions | None:
-    from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+def _control_plane(args: argparse.Namespace) -> RunaiSettings | None:
+    from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 
     if not args.runai:
         return None
     pools = tuple(args.runai_node_pool)
-    return RunaiOptions(node_pools=pools) if pools else RunaiOptions()
+    return RunaiSettings(node_pools=pools) if pools else RunaiSettings()
 
 
 def _cluster(args: argparse.Namespace) -> ClusterSettings | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.emulator.store import RecordStore
 
 
@@ -47,7 +47,7 @@ class Options:
     """Environments of this machine that stand for conda environments, by slug (or by object name)."""
     kubernetes: ClusterSettings | None = None
     """Settings of a Kubernetes cluster to start, too; None: no cluster."""
-    runai: RunaiOptions | None = None
+    runai: RunaiSettings | None = None
     """Options of a control plane of Run:ai to start over that cluster; None: no control plane."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Commands of this machine that stand for what container images run, by image."""

@@ -93,6 +93,12 @@ class Identity:
         if compartment_id != self.tenancy_id and self._all.get(compartment_id) is None:
             raise not_found()
 
+    def compartment_in(self, call: Call) -> str:
+        """Return the compartment that a list is asked for. Raises 404 where there is none, 400 without a name."""
+        compartment_id = call.required_query("compartmentId")
+        self.check_compartment(compartment_id)
+        return compartment_id
+
     def check_subnet(self, subnet_id: str) -> None:
         if subnet_id != self._ids.subnet_id:
             raise not_found()
@@ -148,8 +154,7 @@ class Identity:
         return answer([{**region, "isHomeRegion": True}])
 
     async def list_domains(self, call: Call) -> Response:
-        compartment_id = call.required_query("compartmentId")
-        self.check_compartment(compartment_id)
+        compartment_id = self.compartment_in(call)
         domain = {
             "name": availability_domain(self._ids.region),
             "id": "ocid1.availabilitydomain.oc1..local",
@@ -158,8 +163,7 @@ class Identity:
         return answer([domain])
 
     async def list_fault_domains(self, call: Call) -> Response:
-        compartment_id = call.required_query("compartmentId")
-        self.check_compartment(compartment_id)
+        compartment_id = self.compartment_in(call)
         domain = call.required_query("availabilityDomain")
         if domain != availability_domain(self._ids.region):
             raise not_found()
@@ -176,8 +180,7 @@ class Identity:
 
     async def list_compartments(self, call: Call) -> Response:
         """`accessLevel` changes nothing: without policies all compartments are accessible."""
-        parent = call.required_query("compartmentId")
-        self.check_compartment(parent)
+        parent = self.compartment_in(call)
         if call.query.get("accessLevel", "ANY") not in ACCESS_LEVELS:
             raise invalid(f"accessLevel must be one of {', '.join(ACCESS_LEVELS)}.")
         in_subtree = call.query.get("compartmentIdInSubtree") == "true"

@@ -7,17 +7,18 @@ from typing import Any
 
 from starlette.responses import Response
 
+from airflow_provider_ocidist.emulator.built_in import fields_of_all, shown
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import missing, not_found
 from airflow_provider_ocidist.emulator.file_systems import FileSystems
 from airflow_provider_ocidist.emulator.identity import BASE, Identity, availability_domain
 from airflow_provider_ocidist.emulator.installation import derived_ocid
 from airflow_provider_ocidist.emulator.resource_search import FoundResource
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer, matching, now, page
 
 CIDR = "127.0.0.0/16"
 """Range of the nodes' addresses, so that a node finds its address inside the subnet."""
-FILTERS = ("displayName", "lifecycleState", "vcnId")
+FILTERS = ("compartmentId", "displayName", "lifecycleState", "vcnId")
 PRIVATE_IP_FILTERS = ("ipAddress", "subnetId", "vnicId")
 
 
@@ -44,22 +45,19 @@ class Networks:
         return self._list(call, self._vcn())
 
     async def get_vcn(self, call: Call) -> Response:
-        return _get(call, self._vcn())
+        return shown(call, self._vcn())
 
     async def list_subnets(self, call: Call) -> Response:
         return self._list(call, self._subnet())
 
     async def get_subnet(self, call: Call) -> Response:
-        return _get(call, self._subnet())
+        return shown(call, self._subnet())
 
     async def list_private_ips(self, call: Call) -> Response:
         """Return the addresses of mount targets: nodes use this machine's, which are no resources."""
-        wanted = {name: call.query[name] for name in PRIVATE_IP_FILTERS if name in call.query}
-        if wanted.keys().isdisjoint({"subnetId", "vnicId"}):
+        if "subnetId" not in call.query and "vnicId" not in call.query:
             raise missing("subnetId or vnicId")
-        found = [body for body in self._private_ips() if wanted.items() <= body.items()]
-        chosen, headers = page(call, found, lambda each: (each["timeCreated"], each["id"]), default="DESC")
-        return answer(chosen, headers=headers)
+        return _page(call, matching(call, self._private_ips(), PRIVATE_IP_FILTERS))
 
     async def get_private_ip(self, call: Call) -> Response:
         for body in self._private_ips():
@@ -95,24 +93,12 @@ class Networks:
             }
 
     def _list(self, call: Call, body: dict[str, Any]) -> Response:
-        compartment_id = call.required_query("compartmentId")
-        self._identity.check_compartment(compartment_id)
-        wanted = {"compartmentId": compartment_id}
-        wanted |= {name: call.query[name] for name in FILTERS if name in call.query}
-        found = [body] if all(body.get(name) == value for name, value in wanted.items()) else []
-        chosen, headers = page(call, found, lambda each: (each["timeCreated"], each["id"]), default="DESC")
-        return answer(chosen, headers=headers)
+        self._identity.compartment_in(call)
+        return _page(call, matching(call, [body], FILTERS))
 
     def _common(self) -> dict[str, Any]:
-        return {
-            "compartmentId": self._ids.compartment_id,
-            "displayName": "ocidist",
-            "lifecycleState": "AVAILABLE",
-            "timeCreated": self._time_created,
-            "cidrBlock": CIDR,
-            "freeformTags": {},
-            "definedTags": {},
-        }
+        common = fields_of_all(self._ids.compartment_id, "AVAILABLE", self._time_created)
+        return {**common, "cidrBlock": CIDR}
 
     def _vcn(self) -> dict[str, Any]:
         return {**self._common(), "id": self._ids.vcn_id, "cidrBlocks": [CIDR], "dnsLabel": "ocidist"}
@@ -130,7 +116,6 @@ class Networks:
         }
 
 
-def _get(call: Call, body: dict[str, Any]) -> Response:
-    if call.params["id"] != body["id"]:
-        raise not_found()
-    return answer(body)
+def _page(call: Call, bodies: list[dict[str, Any]]) -> Response:
+    chosen, headers = page(call, bodies, lambda each: (each["timeCreated"], each["id"]), default="DESC")
+    return answer(chosen, headers=headers)

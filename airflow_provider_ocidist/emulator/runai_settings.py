@@ -16,7 +16,7 @@ class Account:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunaiOptions:
+class RunaiSettings:
     """How the stand-in behaves."""
 
     token_versions: tuple[str, ...] = ("v2", "v1")

@@ -274,6 +274,12 @@ def _page_key(token: str) -> tuple[str, str]:
     return str(key[0]), str(key[1])
 
 
+def matching(call: Call, bodies: Iterable[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the bodies that fit the query's filters of these names."""
+    wanted = {name: call.query[name] for name in names if name in call.query}
+    return [body for body in bodies if wanted.items() <= body.items()]
+
+
 def check_if_match(call: Call, etag: str) -> None:
     wanted = call.headers.get("if-match")
     if wanted not in (None, "*", etag):

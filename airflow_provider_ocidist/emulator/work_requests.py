@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, not_found
 from airflow_provider_ocidist.emulator.store import RecordStore, Table
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +77,11 @@ class AcceptedWork(ABC, Generic[Request]):
     @abstractmethod
     def body_of(self, request: Request) -> dict[str, Any]:
         """Return a request as a client gets it."""
+
+    def newest_first(self, call: Call, found: Sequence[Request]) -> Response:
+        """Return a page of requests."""
+        chosen, headers = page(call, found, lambda each: (each.time_accepted, each.id), default="DESC")
+        return answer([self.body_of(each) for each in chosen], headers=headers)
 
     @abstractmethod
     async def list(self, call: Call) -> Response: ...

@@ -13,8 +13,7 @@ from airflow_provider_ocidist.backends.capabilities import near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
 from airflow_provider_ocidist.gangs.task_log import TaskLog
-from airflow_provider_ocidist.model.attempts import End
-from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.run import Ending, RunRef, RunStatus
@@ -56,7 +55,7 @@ class Canceller:
         for ref in refs:
             if not ref.complete:
                 self._remove(ref, deadline, within)
-            near(self._backend, ref).gangs.close(ref, End(succeeded=False))
+            near(self._backend, ref).gangs.close_ended(ref)
 
     def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
         """Delete the job of an incomplete gang: an earlier try may still be creating nodes in it."""
@@ -97,10 +96,11 @@ def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> Back
         node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
     }
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
-    jobs, words = " ".join(ref.job_id for ref, _ in live), words_of(live[0][0].backend)
+    commands = " and ".join(cancel_command(ref.backend, ref.job_id) for ref, _ in live)
+    words = words_of(live[0][0].backend)
     return StillAlive(
-        f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with ocidist cancel "
-        f"{jobs}, or delete the {words.gang} {words.where}; the next try of this task waits for them again",
+        f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with "
+        f"{commands}, or delete the {words.gang} {words.where}; the next try of this task waits for them again",
         retryable=True,
     )
 

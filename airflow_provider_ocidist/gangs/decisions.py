@@ -11,7 +11,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations, limits, lost_nodes, verdict
 from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
 from airflow_provider_ocidist.gangs.diagnoses import CONSEQUENCES, Finding, failed_node, is_unexplained
-from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunRecord, RunStatus
 
 CANCEL_AGAIN_AFTER = 15.0
@@ -132,10 +132,9 @@ def _still_alive(record: RunRecord, status: RunStatus, after: float) -> str:
     """Return which nodes have not ended, and how to end them."""
     alive = [node for node in status.nodes if not node.state.terminal]
     nodes = ", ".join(f"node {node.rank} ({node.state}, {node.run_id or 'no id'})" for node in alive)
-    known_id = next((node.run_id for node in alive if node.run_id), record.ref.job_id)
-    words = words_of(record.ref.backend)
+    ref, words = record.ref, words_of(record.ref.backend)
     return (
         f"NOT ENDED {after:.0f} s after the first cancel, {words.cost}: {nodes}. "
-        f"Cancel again with `ocidist cancel {known_id}` or {words.where}; "
+        f"Cancel again with `{cancel_command(ref.backend, ref.job_id)}` or {words.where}; "
         f"if that does not end them, contact {words.helper}"
     )

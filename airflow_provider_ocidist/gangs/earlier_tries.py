@@ -14,7 +14,7 @@ from airflow_provider_ocidist.gangs.attempt_notes import noted_in
 from airflow_provider_ocidist.gangs.canceller import given_up
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
-from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
@@ -189,8 +189,8 @@ def _alive(ref: RunRef, why: str) -> str:
     runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id)) or "no run known"
     words = words_of(ref.backend)
     return (
-        f"{ref.key.name} may live ({runs}; {why}): end it with ocidist cancel {ref.job_id}, or delete the "
-        f"{words.gang} {words.where}"
+        f"{ref.key.name} may live ({runs}; {why}): end it with "
+        f"{cancel_command(ref.backend, ref.job_id)}, or delete the {words.gang} {words.where}"
     )
 
 
@@ -203,7 +203,7 @@ def _begun(attempt: Attempt) -> str:
 
 
 def _may_live(attempt: Attempt, try_number: int) -> bool:
-    return attempt.end is None and not _is_of_a_later_try(attempt, try_number)
+    return attempt.may_live and not _is_of_a_later_try(attempt, try_number)
 
 
 def _is_of_a_later_try(attempt: Attempt, try_number: int) -> bool:

@@ -26,9 +26,11 @@ from airflow_provider_ocidist.errors import (
     refusal_in,
 )
 from airflow_provider_ocidist.gangs.canceller import end_unless_claimed, given_up
+from airflow_provider_ocidist.gangs.reconnection import read_again
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
+from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.run import RunRef
 
 HANDLER_PATIENCE = 1.5
@@ -90,7 +92,7 @@ class Backoff:
         if self._stop.wait(pause):
             why = f"the task was killed while it waited for the service to recover: {error}"
             raise BackendError(why, cause=Cause.CANCELED) from error
-        if _quietly(reconnect, self._log):
+        if read_again(reconnect, self._log.warning):
             self._evidence = self._evidence.with_new_credentials()
 
 
@@ -189,23 +191,13 @@ def end_before_giving_up(
         if time.monotonic() >= give_up_at or stop.is_set():
             runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id))
             log.warning(
-                "%s: its nodes may still run, until their lease ends (limits.lease): %s; runs: %s; to end them: "
-                "ocidist cancel %s",
+                "%s: its nodes may still run, until their lease ends (limits.lease): %s; runs: %s; to end them: %s",
                 ref.key.name,
                 failed,
                 runs,
-                ref.job_id,
+                cancel_command(ref.backend, ref.job_id),
             )
             return None
         log.warning("%s: could not be ended yet (%s); trying again", ref.key.name, failed)
         stop.wait(GIVE_UP_PAUSE)
-        _quietly(reconnect, log)
-
-
-def _quietly(reconnect: Callable[[], object], log: TaskLog) -> bool:
-    try:
-        reconnect()
-    except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
-        log.warning("the connection could not be read again: %s", error)
-        return False
-    return True
+        read_again(reconnect, log.warning)

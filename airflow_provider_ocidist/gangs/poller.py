@@ -13,8 +13,9 @@ from typing import Protocol, TypeVar
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.gangs.actions import Action, Wait
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials, read_again
 from airflow_provider_ocidist.gangs.shared_look import look_together
-from airflow_provider_ocidist.gangs.watch import RENEW_EVERY, Watch
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.run import RunRef
 
 log = logging.getLogger(__name__)
@@ -123,7 +124,8 @@ class Poller:
         self._left: list[RunRef] = []
         """Gangs to forget before the next look."""
         self._wakes_at = 0.0
-        self._read_at = self._renewed_at = clock()
+        self._read_at = clock()
+        self._credentials = RefusedCredentials(clock, self._read_at)
 
     async def until_action(self, watch: Watch, interval: float) -> ActionOrError:
         """Return the next action for a gang, once there is one; `interval`: seconds between two looks."""
@@ -200,10 +202,10 @@ class Poller:
         backend = self._source.backend
         self._forget(backend)
         if began - self._read_at >= READ_EVERY:
-            self._refresh(anew=False)
+            read_again(self._refresh, log.warning)
         looked = look_together(backend, [each.watch for each in due], time.time())
         refused = [each.watch for each in due if each.watch.record.unanswered.is_refused]
-        if refused and self._renewed():
+        if refused and self._credentials.renew(self._renew, log.warning):
             for watch in refused:
                 watch.note_new_credentials()
         now = self._clock()
@@ -223,21 +225,12 @@ class Poller:
         for ref in left:
             backend.forget(ref)
 
-    def _renewed(self) -> bool:
-        """Return whether new credentials were read: a token may have expired, a key been replaced."""
-        if self._clock() - self._renewed_at < RENEW_EVERY:
-            return False
-        self._renewed_at = self._clock()
-        return self._refresh(anew=True)
-
-    def _refresh(self, *, anew: bool) -> bool:
+    def _refresh(self, *, anew: bool = False) -> None:
         self._read_at = self._clock()
-        try:
-            self._source.refresh(anew=anew)
-        except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
-            log.warning("the connection could not be read again: %s", error)
-            return False
-        return True
+        self._source.refresh(anew=anew)
+
+    def _renew(self) -> None:
+        self._refresh(anew=True)
 
     def _publish(self, followed: Followed, outcome: ActionOrError) -> None:
         with self._changed:

@@ -40,7 +40,7 @@ def _end(node: NodeStatus) -> float | None:
     if node.finished_at is not None or not node.state.terminal:
         return node.finished_at
     report = node.report
-    return (report.finished_at or report.heartbeat_at) if report else node.started_at
+    return report.ran_until if report else node.started_at
 
 
 def bound(job: TrainingJob, price: float | None) -> str:

@@ -32,8 +32,7 @@ class SpendingLog:
     def add(self, status: RunStatus, at: float, price: float | None) -> None:
         """Add a look; log when it is due. `at`: Unix time of the look, by the service's clock."""
         self._pace.add(status, at)
-        remaining = None if status.ended else self._pace.remaining(status)
-        self.newest = Spending.of(status, at, price, remaining)
+        self.newest = Spending.of(status, at, price, self._pace.remaining(status))
         if self.newest.spent.node_seconds <= 0:
             return
         now = self._clock()

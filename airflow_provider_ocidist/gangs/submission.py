@@ -27,6 +27,7 @@ from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_ea
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
+from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
@@ -218,7 +219,7 @@ class GangSubmitter:
         """Write stop requests for gangs from before a clear: they end also if the service does not answer."""
         for attempt in known:
             is_of_a_later_try = attempt.tries is not None and attempt.tries.try_number > try_number
-            if attempt.end is None and attempt.key.generation < generation and not is_of_a_later_try:
+            if attempt.may_live and attempt.key.generation < generation and not is_of_a_later_try:
                 gangs = self._backend.gangs.at(attempt.place)
                 gangs.leave_stop_request(attempt.place.run_dir, attempt.key)
 
@@ -248,7 +249,7 @@ class GangSubmitter:
     def _left(self, attempt: Attempt, draft: Plan) -> Attempt:
         """Request a stop of an attempt's gang at another backend, since this backend cannot see it."""
         backend = attempt.place.backend
-        if attempt.end is not None or backend == draft.backend:
+        if not attempt.may_live or backend == draft.backend:
             return attempt
         self._log.warning(
             "%s may be running on backend %s, and the job now names %s: its nodes get a stop request",
@@ -343,9 +344,9 @@ class GangSubmitter:
 
 def _given_way(latest: Attempt, living: Sequence[RunRef], try_number: int) -> Overtaken:
     assert latest.tries is not None
-    key, jobs = latest.key, " ".join(ref.job_id for ref in living)
+    key, commands = latest.key, " and ".join(cancel_command(ref.backend, ref.job_id) for ref in living)
     record = f"g{key.generation}-a{key.attempt}-*.json below attempts/{key.task_digest}/ of its work_dir"
-    remedy = f"end it with ocidist cancel {jobs}" if jobs else f"remove its record, {record}"
+    remedy = f"end it with {commands}" if commands else f"remove its record, {record}"
     return Overtaken(
         f"try {latest.tries.try_number} of this task has begun {key.name}, and this is try {try_number}: it gives up "
         "and does not end that gang. If the DAG run was deleted and created again, so that tries count from 1, "
@@ -367,7 +368,8 @@ def _to_look_at(known: Sequence[Attempt], generation: int) -> list[Attempt]:
     return [
         attempt
         for attempt in known
-        if attempt.end is None or (attempt.end.succeeded and attempt.key.generation == generation)
+        if attempt.may_live
+        or (attempt.end and attempt.end.succeeded and attempt.key.generation == generation)
     ]
 
 

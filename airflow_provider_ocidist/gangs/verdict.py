@@ -244,4 +244,4 @@ def _trained_for(report: NodeReport) -> float:
     """Return how many seconds a node trained, by its own clock."""
     if report.trained_for is not None:
         return report.trained_for
-    return (report.finished_at or report.heartbeat_at) - report.started_at
+    return report.ran_until - report.started_at

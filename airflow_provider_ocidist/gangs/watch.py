@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.gang_log import GangLog
 from airflow_provider_ocidist.gangs.leases import Renewals
 from airflow_provider_ocidist.gangs.limits import past_deadline
+from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials
 from airflow_provider_ocidist.gangs.shared_look import look_together
 from airflow_provider_ocidist.gangs.spending_log import SpendingLog
 from airflow_provider_ocidist.gangs.task_log import RareWarnings, TaskLog
@@ -35,8 +37,6 @@ LAST_LINES_AFTER = 2.0
 """Seconds after the end of a run in which its last lines can be found."""
 LAST_LINES_PATIENCE = 60.0
 """Seconds for which a failing service is asked for the last lines."""
-RENEW_EVERY = 30.0
-"""Least seconds between two readings of new credentials after refusals."""
 
 
 class Watch:
@@ -75,7 +75,7 @@ class Watch:
         """Refusal that the service returned to the last request, if any."""
         self._asked_at: float | None = None
         """Time of the last unanswered request, by `clock`; None: the service has answered since."""
-        self._renewed_at = -RENEW_EVERY
+        self._credentials = RefusedCredentials(clock, -math.inf)
         self.spending_log = SpendingLog(logger, clock)
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
@@ -236,14 +236,9 @@ class Watch:
             self.record = replace(self.record, unanswered=ANSWERED)
 
     def _renew_credentials(self, now: float) -> None:
-        if self.reconnect is None or self._clock() - self._renewed_at < RENEW_EVERY:
+        if self.reconnect is None:
             return
-        self._renewed_at = self._clock()
-        try:
-            self.reconnect()
-        except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
-            self.warn("the connection could not be read again: %s", error, now)
-        else:
+        if self._credentials.renew(self.reconnect, lambda text, error: self.warn(text, error, now)):
             self.note_new_credentials()
 
     def after_unforeseen(self, error: Exception, now: float) -> Action | Exception:

@@ -52,6 +52,8 @@ class End:
     """Failure that ended the attempt, and how far it had come; None for a success, and for one that had not trained."""
     final: bool = False
     """Whether Airflow makes no retry after this end, whatever `retries` are left."""
+    alive: bool = False
+    """Whether a node may live all the same: one that took no part in a success, and could not be ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class Attempt:
     ref: RunRef | None = None
     """Reference to the gang; None: as far as is known, the request that creates it was not answered."""
     end: End | None = None
-    """End of the attempt; None: a node of it may live."""
+    """End of the attempt; None: it is open."""
     candidate: str = ""
     """Candidate that the attempt runs on, as in its plan."""
 
@@ -75,6 +77,11 @@ class Attempt:
         if ref is not None:
             place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
         return cls(key=plan.key, place=place, tries=plan.tries, ref=ref, candidate=plan.candidate)
+
+    @property
+    def may_live(self) -> bool:
+        """Whether a node of it may live."""
+        return self.end is None or self.end.alive
 
     @property
     def order(self) -> tuple[int, int]:

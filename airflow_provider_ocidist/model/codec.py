@@ -28,7 +28,7 @@ def encode(value: Any) -> Any:
     if kind in _AS_THEY_ARE:
         return value
     if dataclasses.is_dataclass(kind):
-        return _encoded(value, _fields(kind))
+        return _encoded(value, _written(kind))
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -38,13 +38,13 @@ def encode(value: Any) -> Any:
     return value
 
 
-def _encoded(value: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Mapping[str, Any]:
+def _encoded(value: Any, fields: tuple[tuple[str, str, Any], ...]) -> Mapping[str, Any]:
     """Return the fields that do not hold their default, as most of a report do, which is written at every beat."""
     found = {}
-    for field in fields:
-        item = getattr(value, field.name)
-        if item is not field.default and not _is_default(field, item):
-            found[_key_of(field)] = item if type(item) in _AS_THEY_ARE else encode(item)
+    for name, key, default in fields:
+        item = getattr(value, name)
+        if item is not default and (default is dataclasses.MISSING or item != default):
+            found[key] = item if type(item) in _AS_THEY_ARE else encode(item)
     return found
 
 
@@ -78,8 +78,15 @@ def _key_of(field: dataclasses.Field[Any]) -> str:
 
 
 @functools.cache
-def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(cls)
+def _written(cls: Any) -> tuple[tuple[str, str, Any], ...]:
+    """Return the name of each field, its key in JSON, and its default, MISSING where it has none."""
+    return tuple((field.name, _key_of(field), _default_of(field)) for field in dataclasses.fields(cls))
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 @functools.cache
@@ -91,16 +98,8 @@ def _readers(cls: Any) -> Mapping[str, tuple[str, Callable[[Any], Any]]]:
     hints = get_type_hints(cls)
     return {
         _key_of(field): (field.name, _reader(hints[field.name], f"{cls.__name__}.{field.name}"))
-        for field in _fields(cls)
+        for field in dataclasses.fields(cls)
     }
-
-
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    if field.default is not dataclasses.MISSING:
-        return bool(value == field.default)
-    if field.default_factory is not dataclasses.MISSING:
-        return bool(value == field.default_factory())
-    return False
 
 
 def _reader(hint: Any, name: str) -> Callable[[Any], Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,12 @@ OTHER = Words(node="node", gang="run", where="at the service", helper="the servi
 def words_of(kind: str) -> Words:
     """Return the words of a kind of backend; general ones for a kind that this version does not know."""
     return WORDS.get(kind, OTHER)
+
+
+def cancel_command(kind: str, job_id: str) -> str:
+    """Return the command line that ends a gang, which it names as `ocidist list` does."""
+    backend = [] if kind == DEFAULT_BACKEND else ["--backend", kind]
+    return shlex.join(["ocidist", "cancel", *backend, job_id])
 
 
 def place_in(kind: str, resource_id: str) -> tuple[str, ...]:

@@ -230,6 +230,11 @@ class NodeReport:
     admits: bool = False
     """Whether this node is about to ask for a launch with late nodes: one whose program succeeds waits for that."""
 
+    @property
+    def ran_until(self) -> float:
+        """Unix time of its end, or of its last heartbeat."""
+        return self.finished_at or self.heartbeat_at
+
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
 

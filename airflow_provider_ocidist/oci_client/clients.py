@@ -1,4 +1,4 @@
-"""OCI clients: one for each service, with our limits, and how failures are retried. Imports `oci` late."""
+"""OCI clients: each with our limits, and how failures are retried. Imports `oci` late."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from airflow_provider_ocidist.oci_client.request import CONFLICTS, Caller, Signe
 
 Service = Literal[
     "data_science",
+    "data_science_runs",
     "object_storage",
     "logging",
     "logging_search",
@@ -30,6 +31,7 @@ Service = Literal[
 
 _CLIENTS: Mapping[Service, tuple[str, str]] = {
     "data_science": ("oci.data_science", "DataScienceClient"),
+    "data_science_runs": ("airflow_provider_ocidist.oci_client.job_runs", "JobRunsClient"),
     "object_storage": ("oci.object_storage", "ObjectStorageClient"),
     "logging": ("oci.logging", "LoggingManagementClient"),
     "logging_search": ("oci.loggingsearch", "LogSearchClient"),
@@ -116,7 +118,7 @@ def _retry_strategy(max_attempts: int, service: Service, *, urgent: bool = False
     from oci.retry import retry_checkers
 
     checker, strategy = _retry_kinds()
-    conflicts = {} if service == "data_science" else {409: list(CONFLICTS)}
+    conflicts = {} if service.startswith("data_science") else {409: list(CONFLICTS)}
     checkers = [
         retry_checkers.LimitBasedRetryChecker(max_attempts=max(1, max_attempts)),
         retry_checkers.TotalTimeExceededRetryChecker(

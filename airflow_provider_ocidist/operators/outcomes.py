@@ -94,7 +94,7 @@ class TryOutcome:
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
-        self._close(watch.record.ref, End(succeeded=True))
+        self._close(watch.record.ref, End(succeeded=True, alive=not watch.status.ended))
         result: dict[str, Any] = task_context.handed_on(watch.result(warning))
         if warning:
             self._log.warning("SUCCEEDED, BUT %s", warning)

@@ -256,7 +256,11 @@ class TrainingTry:
             known = replace(opened.ref, candidate=ref.candidate, price=ref.price)
             record = replace(opened, ref=known)
         except BackendError as error:
-            self._log.warning("the limits of the job are unknown because it cannot be read: %s", error)
+            self._log.warning(
+                "the record of this gang is lost, and its job cannot be read: no limit of the job applies any more, no "
+                "lost node is replaced (restarts), and the gang does not go on with fewer nodes (min_nodes): %s",
+                error,
+            )
             since = (ref.submitted_at,) * ref.nodes
             record = RunRecord(ref=ref, lease=ref.lease, logs_since=since)
         here = self._deadline(self.context["ti"].start_date)

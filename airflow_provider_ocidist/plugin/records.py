@@ -16,6 +16,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select, tuple_
 
+from airflow_provider_ocidist.backends.local.plans import KIND as LOCAL
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.run import RunRef
 
@@ -27,7 +28,7 @@ _ID = re.compile(rf"(?:{_NAME})?")
 """Pattern of the services' ids, since they are inserted into searches; an id may be empty."""
 _JOB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?")
 """Pattern of the id of a gang, which becomes a part of a path: an OCID, a UUID, or a namespace and a name."""
-SHARING = ("pytorchjob", "trainjob", "runai")
+SHARING = ("pytorchjob", "trainjob", "runai", LOCAL)
 """Homes whose nodes may meet in a mounted folder that the API server's machine has, too."""
 BUCKETS = ("oci://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
 """Beginnings of the URIs of object storage, where no place is a file on the API server's machine."""
@@ -162,7 +163,9 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
         ref = RunRef.from_json(value)
         places = [ref.run_dir, *([ref.checkpoints_uri] if ref.checkpoints_uri else [])]
         ids = [*ref.run_ids, *filter(None, (ref.compartment_id, ref.log_group_id, ref.log_id))]
-        are_ids = _JOB_ID.fullmatch(ref.job_id) and all(_ID.fullmatch(text) for text in ids)
+        # Of processes on this machine the id is their run directory.
+        is_id = ref.job_id == ref.run_dir if ref.backend == LOCAL else _JOB_ID.fullmatch(ref.job_id)
+        are_ids = is_id and all(_ID.fullmatch(text) for text in ids)
         key = ref.key
         mine = (key.dag_id, key.run_id, key.task_id, key.map_index) == (
             task.dag_id,

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import OpensById, secrets_of_gang
+from airflow_provider_ocidist.backends.capabilities import OpensById, ReplacesNodes, secrets_of_gang
+from airflow_provider_ocidist.backends.local.plans import KIND as LOCAL
+from airflow_provider_ocidist.backends.local.plans import folder_in
 from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
@@ -148,7 +150,7 @@ class StatusCache:
         before = watched.answer.value
         try:
             hook, backend = self._backend(conn_id, ref.backend)
-            known = self._known(hook, backend, conn_id, ref)
+            known = self._current(backend, conn_id, self._known(hook, backend, conn_id, ref))
             ref = known.record.ref
             (status,) = backend.status([ref])
             watched.pace.add(status, time.time())
@@ -212,6 +214,18 @@ class StatusCache:
             self._gangs.pop(place, None)
             return _remembered(self._gangs, place, lambda: known)
 
+    def _current(self, backend: Backend, conn_id: str, known: _Known) -> _Known:
+        """Return a gang with the nodes that it has now: its task may have replaced some since it was opened."""
+        ref = known.record.ref
+        if not (ref.replaces and isinstance(backend, ReplacesNodes)):
+            return known
+        now = backend.current(ref)
+        if now != ref:
+            known = replace(known, record=replace(known.record, ref=now))
+            with self._lock:
+                self._gangs[conn_id, ref.job_id, ref.key.task_digest] = known
+        return known
+
     def _backend(self, conn_id: str, kind: str) -> tuple[OciHook, Backend]:
         connected_at, hook, backend = self._connected.get((conn_id, kind), (float("-inf"), None, None))
         if hook is None or backend is None or time.monotonic() - connected_at > CONNECTION_FRESH:
@@ -223,8 +237,9 @@ class StatusCache:
 
 def _require_own_places(hook: OciHook, ref: RunRef) -> None:
     """Raise RunNotFound where a gang's folders are on this machine, and not below the connection's `work_dir`."""
+    own = folder_in(hook.fields) if ref.backend == LOCAL else hook.fields.get("work_dir")
     for place in filter(None, (ref.run_dir, ref.checkpoints_uri)):
-        if not in_bucket(place) and not is_below(place, hook.fields.get("work_dir")):
+        if not in_bucket(place) and not is_below(place, own):
             raise RunNotFound(
                 f"{place} is not below the connection's work_dir: the page reads no other files of its machine",
                 cause=Cause.CONFIG,

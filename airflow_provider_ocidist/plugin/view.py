@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.failure import Failure
@@ -49,7 +50,7 @@ def task_view(record: TaskRecord, snapshot: Snapshot, now: float) -> Json:
         "nodes": _nodes(record, snapshot),
         "losses": losses_of(record, snapshot),
         "checkpoints": _checkpoints(record, snapshot),
-        "outputs": list(status.outputs if status else record.result.get("outputs") or ()),
+        "outputs": list(status.outputs if status else _items(record.result.get("outputs"))),
         "node_seconds": node_seconds_shown(status, record, now),
         "spent": spent(snapshot, record, now),
         "now": now,
@@ -58,18 +59,18 @@ def task_view(record: TaskRecord, snapshot: Snapshot, now: float) -> Json:
 
 def run_row(record: TaskRecord) -> Json:
     """Return the row of one training run in the list."""
-    ref, result = record.ref, record.result
+    ref = record.ref
     assert ref is not None
-    checkpoint = result.get("checkpoint") or {}
+    checkpoint, progress = _part(record, "checkpoint"), _part(record, "progress")
     return {
         "task": _task(record),
         "name": ref.key.name,
         "nodes": ref.nodes,
         "topology": ref.topology,
         "submitted_at": ref.submitted_at,
-        "step": (result.get("progress") or {}).get("step") or checkpoint.get("step"),
-        "loss": (result.get("progress") or {}).get("loss") or checkpoint.get("loss"),
-        "checkpoint_uri": result.get("checkpoint_uri"),
+        "step": progress.get("step") or checkpoint.get("step"),
+        "loss": progress.get("loss") or checkpoint.get("loss"),
+        "checkpoint_uri": record.result.get("checkpoint_uri"),
     }
 
 
@@ -143,7 +144,7 @@ def _progress(record: TaskRecord, snapshot: Snapshot) -> Json:
     if snapshot.status is not None and snapshot.status.progress is not None:
         known = asdict(snapshot.status.progress)
     else:
-        known = dict(record.result.get("progress") or {})
+        known = dict(_part(record, "progress"))
     names = ("step", "steps", "loss", "throughput", "learning_rate", "updated_at")
     return {
         **{name: known.get(name) for name in names},
@@ -154,17 +155,17 @@ def _progress(record: TaskRecord, snapshot: Snapshot) -> Json:
 
 def restarts_of(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
     """Return why the nodes have launched the training again, the first one first."""
-    known = codec.encode(snapshot.status.restarts) if snapshot.status else record.result.get("restarts") or ()
+    known = codec.encode(snapshot.status.restarts) if snapshot.status else _parts(record, "restarts")
     names = ("cause", "message", "rank", "step", "seconds")
-    return [{name: each.get(name) for name in names} for each in known if isinstance(each, Mapping)]
+    return [{name: each.get(name) for name in names} for each in known]
 
 
 def members_of(record: TaskRecord, snapshot: Snapshot) -> tuple[int, ...]:
     """Return the ranks of the nodes that take part, or did at the end; empty: all."""
     if snapshot.status is not None:
         return snapshot.status.members
-    known = [each for each in record.result.get("restarts") or () if isinstance(each, Mapping)]
-    return tuple(known[-1].get("members") or ()) if known else ()
+    known = _parts(record, "restarts")
+    return tuple(_items(known[-1].get("members"))) if known else ()
 
 
 def failure_of(record: TaskRecord, snapshot: Snapshot, now: float) -> Json | None:
@@ -207,9 +208,10 @@ def _failure(published: Mapping[str, Any], status: RunStatus | None) -> Json:
     return {
         "cause": cause,
         "message": published["message"],
-        "remedy": (MEANINGS[cause].on_page if cause else None) or published.get("remedy"),
+        "remedy": (MEANINGS[Cause(cause)].on_page if cause in list(Cause) else None)
+        or published.get("remedy"),
         "rank": rank,
-        "tail": tail or "\n".join(map(str, published.get("last_lines") or ())) or None,
+        "tail": tail or "\n".join(map(str, _items(published.get("last_lines")))) or None,
     }
 
 
@@ -224,8 +226,7 @@ def _nodes(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
 def _known(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
     status = snapshot.status
     if status is None:
-        nodes = record.result.get("nodes") or ()
-        return [dict(node) for node in nodes if isinstance(node, Mapping)]
+        return [dict(node) for node in _parts(record, "nodes")]
     failed = [node.rank for node in status.nodes if node.report and node.report.cause and node.report.tail]
     with_tail = set(failed[:TAILS])
     slow = {each.node: each.line for node in status.nodes if node.report for each in node.report.slow}
@@ -267,7 +268,9 @@ def _node(node: NodeStatus, *, with_tail: bool) -> Json:
 
 def losses_of(record: TaskRecord, snapshot: Snapshot) -> list[list[float]]:
     """Return step and loss: of all checkpoints, and of the node with most points of the present attempt."""
-    curves: list[Sequence[Sequence[float]]] = [(record.result.get("progress") or {}).get("losses") or ()]
+    curves: list[Sequence[Sequence[float]]] = [
+        [each for each in map(_numbers, _items(_part(record, "progress").get("losses"))) if len(each) == 2]
+    ]
     progress: Iterable[Any] = (
         (node.report.progress for node in snapshot.status.nodes if node.report) if snapshot.status else ()
     )
@@ -285,10 +288,10 @@ def losses_of(record: TaskRecord, snapshot: Snapshot) -> list[list[float]]:
 
 def _checkpoints(record: TaskRecord, snapshot: Snapshot) -> Json:
     items = [asdict(each) for each in snapshot.checkpoints.items]
-    known = record.result.get("checkpoint")
+    known = _part(record, "checkpoint")
     if not items and snapshot.status is not None and snapshot.status.checkpoint is not None:
         items = [asdict(snapshot.status.checkpoint)]
-    elif not items and isinstance(known, Mapping):
+    elif not items and known:
         items = [dict(known)]
     return {
         "items": items,
@@ -303,7 +306,10 @@ def node_seconds_shown(status: RunStatus | None, record: TaskRecord, now: float)
     times = (
         spans_of(status)
         if status
-        else [(node.get("started_at"), node.get("finished_at")) for node in record.result.get("nodes") or ()]
+        else [
+            (_number(node.get("started_at")), _number(node.get("finished_at")))
+            for node in _parts(record, "nodes")
+        ]
     )
     return seconds_of(times, now)
 
@@ -318,6 +324,32 @@ def spent(snapshot: Snapshot, record: TaskRecord, now: float) -> Json | None:
     at = now if snapshot.status.at is None else snapshot.status.at
     used = Spending.of(snapshot.status, at, price, snapshot.remaining)
     return used.to_json() if used.spent.node_seconds else None
+
+
+# What a task has published may be anything: others write XComs too.
+
+
+def _part(record: TaskRecord, name: str) -> Mapping[str, Any]:
+    """Return a part of a task's result; empty if it is no mapping."""
+    found = record.result.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _parts(record: TaskRecord, name: str) -> list[Mapping[str, Any]]:
+    """Return the mappings of a list in a task's result."""
+    return [each for each in _items(record.result.get(name)) if isinstance(each, Mapping)]
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _numbers(value: Any) -> list[float]:
+    return [each for each in map(_number, _items(value)) if each is not None]
 
 
 def no_such_task(task: TaskId) -> Json:

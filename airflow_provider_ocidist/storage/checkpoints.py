@@ -356,4 +356,6 @@ def _replace(arrived: Path, final: Path) -> None:
                 raise
         finally:
             shutil.rmtree(former, ignore_errors=True)
-    raise CheckpointError(f"{final} cannot be replaced: other processes keep writing to it", uri=str(final))
+    raise StorageError(
+        f"{final} cannot be replaced: other processes keep writing to it", uri=str(final), retryable=True
+    )

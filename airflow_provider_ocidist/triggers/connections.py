@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.errors import BackendError, StorageError, service_error_in
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.homes import place_in
 from airflow_provider_ocidist.triggers.threads import in_thread
@@ -132,10 +132,9 @@ class SharedConnection:
         if backend is None:
             return self._anew().hook.backend()
         if anew:
-            try:
-                self.reconnect(anew=True)
-            except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
-                log.warning("the connection could not be read again: %s", error)
+            from airflow_provider_ocidist.gangs.reconnection import read_again
+
+            read_again(lambda: self.reconnect(anew=True), log.warning)
         return backend
 
     def reconnect(self, *, anew: bool) -> None:
@@ -161,8 +160,8 @@ class SharedConnection:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether OCI has refused so that asking again cannot help."""
-    refusal = error.__cause__ if isinstance(error, StorageError) else error
-    return isinstance(refusal, BackendError) and not refusal.retryable
+    refusal = service_error_in(error)
+    return refusal is not None and not refusal.retryable
 
 
 _connections: dict[tuple[str, ...], SharedConnection] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError, Unopenable
+from airflow_provider_ocidist.errors import OcidistError, Unopenable, service_error_in
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.connections import OpenedConnection, is_refusal, shared_storage
@@ -248,18 +248,14 @@ class CheckpointLook:
         if not is_refusal(error):
             self.unanswered = self.unanswered.failed(seconds)
             return
-        status = _status_of(error)
+        refusal = service_error_in(error)
+        status = None if refusal is None else refusal.status_code
         if status is None or self._is_evident:
             raise error
         # `use` reads the connection again after a refusal.
         self.unanswered = self.unanswered.refused(str(status), seconds).with_new_credentials()
         if self.unanswered.is_conclusive:
             raise error
-
-
-def _status_of(error: BaseException) -> int | None:
-    refusal = error.__cause__ if isinstance(error, StorageError) else error
-    return refusal.status_code if isinstance(refusal, BackendError) else None
 
 
 def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:

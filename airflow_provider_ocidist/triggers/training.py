@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
+from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.triggers.connections import (
     LogOf,
     SharedConnection,
@@ -69,6 +70,8 @@ class DistributedTrainingTrigger(BaseTrigger):
         self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
+        # Makes the logger of the class, which `log` then returns: one for each of a thousand triggers takes 1 KB.
+        self.logger()
         self.conn_id = sys.intern(conn_id)
         self._gang: str | Watch = json.dumps(record)
         """Record of the gang as text until a watch exists, to save memory: a thousand triggers wait in one process."""
@@ -194,9 +197,9 @@ class DistributedTrainingTrigger(BaseTrigger):
                 if time.monotonic() >= give_up_at:
                     log.exception(
                         "%s: could not be cancelled; its nodes may run until their lease ends (limits.lease); "
-                        "to end them: ocidist cancel %s",
+                        "to end them: %s",
                         ref.key.name,
-                        ref.job_id,
+                        cancel_command(ref.backend, ref.job_id),
                     )
                     raise
                 log.warning("%s: could not be cancelled yet (%s); trying again", ref.key.name, error)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError, service_error_in
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import RunKey
@@ -126,7 +126,8 @@ def _listed(store: Store, prefix: str) -> set[str]:
 
 
 def _is_not_found(error: StorageError) -> bool:
-    return isinstance(error.__cause__, BackendError) and error.__cause__.status_code == 404
+    refused = service_error_in(error)
+    return refused is not None and refused.status_code == 404
 
 
 def _attempt(store: Store, prefix: str, name: str, names: Container[str]) -> Attempt:

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.drill import DrillJournal
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import NodeReport, Renewal, Restart, StopRequest
-from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
+from airflow_provider_ocidist.model.run import Ending, Plan, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import (
     LEASE_FILE,
     LOG_CURSOR,
@@ -27,6 +27,8 @@ from airflow_provider_ocidist.work_dir.refusals import Refusals
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
+
+CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
 class RunDirectories:
@@ -96,6 +98,11 @@ class RunDirectories:
             log.warning("%s: could not write a stop request for the nodes: %s", key.name, error)
             return False
         return True
+
+    def request_end(self, ref: RunRef, ending: Ending | None) -> bool:
+        """Write the stop request of a cancel: its reason, where there is one. Returns False where that failed."""
+        request = StopRequest(cause=ending.cause, message=ending.message) if ending else CANCELED
+        return self.request_stop(ref.key, ref.run_dir, request)
 
     def stop_requested(self, gang: Plan | RunRef) -> bool:
         """Return whether the nodes of a gang find a stop request. Raises BackendError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError, service_error_in
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
 
@@ -70,10 +70,10 @@ def unusable(error: StorageError | OSError, doing: str = "") -> BackendError:
     """Return the error for a work directory that cannot be written or read, with what to do where that helps."""
     passes = isinstance(error, StorageError) and error.retryable
     remedy = "" if passes else "; create its bucket, or name another work_dir"
-    refused = error.__cause__
+    refused = service_error_in(error)
     return BackendError(
         f"work_dir cannot be used{doing and ', '}{doing}: {error}{remedy}",
-        status_code=refused.status_code if isinstance(refused, BackendError) else None,
+        status_code=refused.status_code if refused else None,
         retryable=passes,
         cause=Cause.SERVICE if passes else Cause.CONFIG,
     )

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.join import topology
+from airflow_provider_ocidist.agent.join import gathering
+from airflow_provider_ocidist.agent.join.gathering import await_others_end, meet
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.topology import await_others_end, meet
 from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.monitor.watches import Watches
@@ -157,7 +157,7 @@ def test_the_wait_for_others_is_no_matter_of_this_nodes_clock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random_ = random.Random(7)
-    monkeypatch.setattr(topology.time, "time", lambda: random_.uniform(-1e9, 1e9))
+    monkeypatch.setattr(gathering.time, "time", lambda: random_.uniform(-1e9, 1e9))
     heartbeat = Heartbeat(store, a_report(0, Phase.JOINING), StopSwitch())
     began = time.monotonic()
     with pytest.raises(TopologyTimeout, match="node 1 of 2"):
@@ -169,7 +169,7 @@ def test_the_wait_for_others_is_no_matter_of_this_nodes_clock(
 def test_a_node_that_failed_stays_for_those_at_work_whatever_their_clocks_say(
     store: Store, monkeypatch: pytest.MonkeyPatch, off: float
 ) -> None:
-    monkeypatch.setattr(topology, "LOST_AFTER", 0.4)
+    monkeypatch.setattr(gathering, "LOST_AFTER", 0.4)
     store.write("nodes/1.json", a_report(1, Phase.SAVING, beat=time.time() + off).to_json())
     began = time.monotonic()
     await_others_end(store, 0, 2, 60.0, threading.Event())
@@ -177,7 +177,7 @@ def test_a_node_that_failed_stays_for_those_at_work_whatever_their_clocks_say(
         "a silent one is left after a while, as this node measured it"
     )
     # Longer than a beat takes on a busy machine.
-    monkeypatch.setattr(topology, "LOST_AFTER", 3.0)
+    monkeypatch.setattr(gathering, "LOST_AFTER", 3.0)
     with Beating(store, a_report(1, Phase.SAVING), moves=False):
         began = time.monotonic()
         await_others_end(store, 0, 2, 4.0, threading.Event())

@@ -294,6 +294,16 @@ def test_a_left_writer_that_goes_on_with_the_next_file_is_waited_for(checkpoints
     assert second.read_text() == "whole\n"
 
 
+def test_a_guard_that_waits_for_such_a_process_shows_it(checkpoints: Path) -> None:
+    file = checkpoints / "step-1.bin"
+    program = left_with(file, "sleep 100")
+    with Guarded(SH, "-c", program, script=with_graces(0.02, 60.0)) as guarded:
+        until(lambda: guard.awaits_writers(guarded.process.pid))
+        file.unlink()
+        assert guarded.ended() == 0
+    assert not guard.awaits_writers(guarded.process.pid)
+
+
 def test_what_is_left_behind_and_writes_to_a_deleted_file_is_not_waited_for(checkpoints: Path) -> None:
     file = checkpoints / "step-1.bin"
     program = left_with(file, f"rm {file}; sleep 100")

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.vault import read_secret
 from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
 from airflow_provider_ocidist.agent.stages.context import open_heartbeat
-from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries
 from airflow_provider_ocidist.errors import (
     AgentError,
@@ -107,6 +107,16 @@ def test_a_node_that_is_asked_to_stop_asks_no_more() -> None:
     ended.set()
     with pytest.raises(StoreUnavailable):
         with_retries(_down, 1e9, ended)
+
+
+def test_a_node_that_is_stopped_while_it_waits_for_a_store_ends_for_that_reason(access: OciAccess) -> None:
+    """Also before it has joined any other: a signal is no fault of the service."""
+    config = AgentConfig(run_name="one", nodes=1, run_dir="oci://bucket/x", program=Program(script="x.py"))
+    nowhere = replace(access, endpoint="http://127.0.0.1:1")
+    switch = StopSwitch()
+    switch.ask(Stop(message="this node was stopped by SIGTERM"))
+    with pytest.raises(Stopped, match="SIGTERM"):
+        open_heartbeat(config, nowhere, A_REPORT, switch)
 
 
 @pytest.mark.parametrize(

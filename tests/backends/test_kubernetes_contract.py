@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
 from airflow_provider_ocidist.model.run import RunRef
@@ -29,7 +29,7 @@ def emulator() -> Iterator[Emulator]:
     options = Options(
         grace_s=1.0,
         kubernetes=ClusterSettings(**clusters.FAST, status_delay_s=0.5, pull_s=0.2),
-        runai=RunaiOptions(lag_s=0.0),
+        runai=RunaiSettings(lag_s=0.0),
     )
     need_views()
     with Emulator(options=options) as running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ import yaml
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.cli import main
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.run import RunRef
 from tests.backends.clusters import FAST, IMAGE
 from tests.emulator.kubernetes.waiting import until
-from tests.training_jobs import PROGRAMS, a_key
+from tests.training_jobs import PROGRAMS, a_job, a_key, wait_until
 from tests.views import need_views
 
 KINDS = ("pytorchjob", "trainjob", "runai")
@@ -31,7 +34,7 @@ KINDS = ("pytorchjob", "trainjob", "runai")
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
     need_views()
-    options = Options(grace_s=1.0, kubernetes=ClusterSettings(**FAST), runai=RunaiOptions(lag_s=0.0))
+    options = Options(grace_s=1.0, kubernetes=ClusterSettings(**FAST), runai=RunaiSettings(lag_s=0.0))
     with Emulator(options=options) as running:
         yield running
 
@@ -95,7 +98,9 @@ def test_a_run_is_shown_and_ended_by_the_id_that_its_platform_gives_it(
     assert yaml.safe_load(capsys.readouterr().out)["jobId"] == ref.job_id
     assert main(["logs", found["job_id"], *place]) == 0
     capsys.readouterr()
-    assert main(["cancel", found["job_id"], "--interval", "0.1", *place]) == 0
+    ocidist, *named = shlex.split(cancel_command(ref.backend, ref.job_id))
+    assert ocidist == "ocidist"
+    assert main([*named, "--interval", "0.1", "--conn-id", "home"]) == 0
     assert ref.key.name in capsys.readouterr().out
 
 
@@ -171,3 +176,24 @@ def test_an_id_that_the_platform_does_not_know_is_no_missing_file(
     # The note that `ocidist run` would have written is a file whatever the backend.
     assert main(["status", *place]) != 0
     assert "info.yaml: No such file" in capsys.readouterr().err
+
+
+def test_a_gang_of_this_machines_processes_is_named_by_its_run_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = Local.connect({"work_dir": str(tmp_path)})
+    job = a_job(nodes=1, seconds=0.1, backend={"kind": "local"})
+    ref = backend.submit(backend.plan(job, a_key()))
+    wait_until(backend, ref, lambda status: status.ended)
+    place = ("--backend", "local", "--field", f"work_dir={tmp_path}")
+    for command, words in {"status": "SUCCEEDED", "logs": "step 1/1 loss 1.0000"}.items():
+        assert main([command, ref.run_dir, *place]) == 0
+        assert words in capsys.readouterr().out
+    # As messages name it, with the usual connection, whose work_dir is another.
+    assert (
+        main([*shlex.split(cancel_command(ref.backend, ref.job_id))[1:], "--field", "work_dir=/elsewhere"])
+        == 0
+    )
+    assert ref.key.name in capsys.readouterr().out
+    assert main(["status", str(tmp_path), *place]) != 0
+    assert "is no run directory" in capsys.readouterr().err

@@ -32,7 +32,7 @@ from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.triggers.training import CAN_KILL
-from scripts.airflow_api import AirflowClient
+from scripts.airflow_api import AirflowApiError, AirflowClient
 from scripts.emulator_process import Access, EmulatorProcess
 from scripts.local_airflow import LocalAirflow
 from tests.homes.places import HOMES
@@ -529,6 +529,9 @@ def test_a_program_that_raises_fails_the_task_at_once_with_its_exception(stage: 
     assert failure["last_lines"][-1] == "ValueError: boom"
     assert log.rindex(f"Remedy: {failure['remedy']}") > log.rindex("last lines of node 1")
     stage.wait_for_nodes(stage.ref("failing"), *ENDED, timeout=5)
+    # What a test did not expect says why.
+    with pytest.raises(AirflowApiError, match="ValueError: boom"):
+        stage.wait_for_task("failing", "success")
 
 
 def test_the_rendered_fields_show_the_plan_and_no_secret(stage: Stage) -> None:

@@ -7,18 +7,22 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.gangs import canceller as module
-from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed, given_up
+from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
+from tests.gangs.records import START
 from tests.gangs.test_submission_rules import without_waiting
 from tests.service_in_memory import DONE, LIVE, Model
 from tests.training_jobs import a_key
 
 LOG = logging.getLogger("test")
+REAL_PAUSE = Canceller._pause
 
 
 @pytest.fixture
@@ -76,6 +80,71 @@ def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
     assert model.done("close") == [ref.job_id]
 
 
+@pytest.mark.parametrize("step, cancels", [(15.0, 4), (14.5, 2)])
+def test_after_15_s_and_no_sooner_it_is_cancelled_again_and_each_time_that_is_logged(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: float, cancels: int
+) -> None:
+    monkeypatch.setattr(module, "time", Clock(step))
+    ref = model.has(a_key(), [LIVE])
+    after_looks(model, ref, 4)
+    canceller(model).end([ref], "it is old")
+    assert model.done("cancel") == [ref.job_id] * cancels
+    assert caplog.messages == [f"ending {ref.key.name}, it is old"] * cancels
+
+
+def test_a_gang_has_its_whole_time_to_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time", Clock(1.0))
+    ref = model.has(a_key(), [LIVE])
+    model.ends_at_once = False
+    with pytest.raises(StillAlive):
+        canceller(model).end([ref], "it is old", within=7.0)
+    # A look at each second; the one after the seventh is too late.
+    assert len(model.done("status")) == 8
+
+
+def test_each_gang_has_its_own_time_to_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(1.0)
+    monkeypatch.setattr(module, "time", clock)
+    first, second = (model.has(replace(a_key(), attempt=attempt), [LIVE]) for attempt in (1, 2))
+    cancels = canceller(model)
+    cancels.end([first], "it is old")
+    clock.now += 2 * module.END_WITHIN
+    after_looks(model, second, 5)
+    cancels.end([second], "it is old")
+    assert model.done("close") == [first.job_id, second.job_id]
+
+
+class Pauses(threading.Event):
+    """Has a pause go by at once on a clock, and notes it; nobody sets it."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        self.clock.now += timeout
+        return False
+
+
+def test_the_longer_a_gang_takes_to_end_the_longer_are_the_pauses_up_to_ten_seconds(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(0.0)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(Canceller, "_pause", REAL_PAUSE)
+    ref, pauses = model.has(a_key(), [LIVE]), Pauses(clock)
+    after_looks(model, ref, 80)
+    canceller(model, pauses).end([ref], "it is old")
+    waited = 0.0
+    for seconds in pauses.seconds:
+        assert seconds == pytest.approx(min(10.0, max(1.0, waited / 20)))
+        waited += seconds
+    assert (pauses.seconds[0], pauses.seconds[-1]) == (1.0, 10.0)
+
+
 def test_a_cancel_that_was_not_taken_is_sent_again_at_the_next_look(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,7 +166,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
     runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
     said = str(caught.value)
     assert f"cancelled nodes have not ended within 1800 s: {runs}; end them" in said
-    assert f"ocidist cancel {ref.job_id}, or delete the run" in said
+    assert f"ocidist cancel --backend {ref.backend} {ref.job_id}, or delete the run" in said
     assert ended.job_id not in said
     assert caught.value.retryable
     assert len(model.done("status")) > 20
@@ -163,6 +232,16 @@ def test_a_job_that_was_never_complete_is_removed_however_often_it_is_refused(mo
     assert ref.job_id not in model.existing
 
 
+def test_a_stopped_submitter_removes_no_longer(model: Model) -> None:
+    stop = threading.Event()
+    stop.set()
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(409)]
+    with pytest.raises(BackendError, match=r"^stopped while an earlier gang was ending$"):
+        canceller(model, stop).end([ref], "it is old")
+    assert model.done("delete") == [ref.job_id]
+
+
 def test_a_job_that_is_gone_already_is_removed(model: Model) -> None:
     ref = model.has(a_key(), [DONE], missing=1)
     model.refusals["delete"] = [refused(404)]
@@ -191,13 +270,15 @@ def test_a_job_that_cannot_be_removed_is_named_at_the_end(
         in said
     )
     assert caught.value.retryable
-    assert 50 < len(model.done("delete")) < 70
+    # One a second, at the beginning too.
+    assert len(model.done("delete")) == 61
 
 
 def test_a_whole_job_stays_in_the_books(model: Model) -> None:
     ref = model.has(a_key(), [LIVE, LIVE])
     canceller(model).end([ref], "it is old")
     assert model.done("delete") == []
+    assert ("close", ref.job_id, End(succeeded=False)) in model.calls
 
 
 @pytest.mark.parametrize(
@@ -260,3 +341,15 @@ def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
     assert model.done("cancel") == [ref.job_id]
     assert [thread.daemon for thread in asking] == [True], "a process that is killed does not wait for it"
     answer.set()
+
+
+def test_why_a_task_gives_up_its_gang_is_recorded_in_500_characters_and_without_secrets() -> None:
+    found = given_up(ValueError("no login with --password=hunter2hunter2"), START)
+    assert (found.cause, found.since) == (Cause.SERVICE, START)
+    assert found.message.startswith("its task has given up: ValueError: no login with --password=")
+    assert "hunter2" not in found.message
+    assert len(given_up(ValueError("in vain " * 100), START).message) == 500
+
+
+def test_these_times_are_documented() -> None:
+    assert (module.END_WITHIN, module.LONGEST_PAUSE, module.CLAIM_PATIENCE) == (1800.0, 10.0, 1.5)

@@ -274,6 +274,7 @@ def test_what_waits_to_take_part_is_cancelled_for_a_reason_that_is_no_failure() 
     assert action == Cancel(Ending(cause=Cause.CANCELED, message=NOT_NEEDED, since=NOW), of_the_rest=True)
     assert Cancel(Ending(cause=Cause.USER, message="m", since=NOW)).of_the_rest is False
     assert Succeed().warning is None
+    assert Replace(()).first_ends is False
 
 
 def test_a_success_is_returned_with_its_doubt() -> None:
@@ -412,6 +413,22 @@ def test_a_replacement_does_not_keep_a_gang_beyond_its_deadline_or_its_budget() 
     spent = replace(known, budget=Budget(node_seconds=3000.0))
     assert ending_of(decide(spent, status, NOW)).cause is Cause.BUDGET
     assert isinstance(decide(replace(known, budget=Budget(node_seconds=3000.5)), status, NOW), Replace)
+
+
+def test_a_gang_does_not_go_on_with_fewer_beyond_its_deadline_or_its_budget() -> None:
+    nodes = (waiting(0), waiting(1), gone(2))
+    status = RunStatus(nodes=tuple(replace(each, started_at=NOW - 1000) for each in nodes))
+    known = elastic(irreplaceable="the limit of the service", expects=Expectations(reports=False))
+    cases: list[tuple[dict[str, Any], Cause | None]] = [
+        ({}, None),
+        ({"deadline": NOW + 0.5}, None),
+        ({"deadline": NOW}, Cause.DEADLINE),
+        ({"budget": Budget(node_seconds=3000.5)}, None),
+        ({"budget": Budget(node_seconds=3000.0)}, Cause.BUDGET),
+    ]
+    for changes, cause in cases:
+        action = decide(replace(known, **changes), status, NOW)
+        assert isinstance(action, GoOnWithout) if cause is None else ending_of(action).cause is cause
 
 
 # With fewer nodes

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs import canceller, earlier_tries
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail
 from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, decide, unread
-from airflow_provider_ocidist.gangs.diagnoses import node_of
+from airflow_provider_ocidist.gangs.diagnoses import failed_node, is_unexplained, node_of
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.homes import WORDS
 from airflow_provider_ocidist.model.report import Phase
@@ -190,6 +190,35 @@ def test_the_root_of_the_trouble_is_named_first() -> None:
     assert judged(never, late).message == "node 1: late"
 
 
+def test_of_nodes_that_name_no_cause_the_one_is_blamed_whose_reason_the_service_gives() -> None:
+    first = node(0, FAILED, details="exit 1", finished_at=1.0)
+    known = node(1, FAILED, cause=Cause.CAPACITY, details="no host", finished_at=9.0)
+    for nodes in ((first, known), (known, first)):
+        assert judged(*nodes) == Fail(Cause.CAPACITY, "node 1: no host")
+
+
+def test_a_success_that_nobody_has_reported_yet_counts_as_a_failure_once_all_nodes_have_ended() -> None:
+    silent, runs = node(0, SUCCEEDED), node(1, NodeState.RUNNING)
+    assert failed_node(record(), RunStatus(nodes=(silent, runs))) is None
+    _, cause, message = DIAGNOSES["a success nobody reported"]
+    assert failed_node(record(), RunStatus(nodes=(silent, trained(1)))) == (cause, message)
+    exited, cause, message = DIAGNOSES["a success that exited otherwise"]
+    assert failed_node(record(), RunStatus(nodes=(exited, runs))) == (cause, message)
+
+
+def test_only_a_failure_without_the_services_reason_waits_for_reports_that_cannot_be_read() -> None:
+    runs = node(1, NodeState.RUNNING)
+    for first, expected in (
+        (node(0, FAILED), True),
+        (node(0, FAILED, cause=Cause.CAPACITY), False),
+        (node(0, CANCELED), False),
+    ):
+        status = RunStatus(nodes=(first, runs), reports_readable=False)
+        assert is_unexplained(record(), status) is expected
+        assert not is_unexplained(record(), replace(status, reports_readable=True))
+        assert not is_unexplained(record(expects=Expectations(reports=False)), status)
+
+
 def test_nodes_that_live_on_are_named_with_the_way_to_end_them() -> None:
     ending = Ending(cause=Cause.HANG, message="no step", since=START)
     known = replace(record(3), ending=ending, ending_limit=60.0)
@@ -199,10 +228,11 @@ def test_nodes_that_live_on_are_named_with_the_way_to_end_them() -> None:
     assert found.cause is Cause.HANG
     assert found.message.startswith("no step; NOT ENDED 60 s after the first cancel")
     assert "node 1 (RUNNING, no id), node 2 (ENDING, run2)" in found.message
-    assert "`ocidist cancel run2`" in found.message
-    nameless = decide(known, RunStatus(nodes=alive[:2]), START + 60)
-    assert isinstance(nameless, Fail)
-    assert "`ocidist cancel job`" in nameless.message
+    assert "`ocidist cancel job`" in found.message
+    here = replace(known, ref=replace(known.ref, backend="local", job_id="/srv/my work/x"))
+    at_home = decide(here, RunStatus(nodes=alive), START + 60)
+    assert isinstance(at_home, Fail)
+    assert "`ocidist cancel --backend local '/srv/my work/x'`" in at_home.message
 
 
 def messages_at(kind: str) -> dict[str, str]:

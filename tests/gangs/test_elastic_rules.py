@@ -212,6 +212,14 @@ def test_a_late_node_that_freezes_is_ended_and_asked_for_again() -> None:
     assert not action.first_ends
 
 
+def test_a_late_node_is_not_called_frozen_while_reports_cannot_be_read_or_no_silence_counts() -> None:
+    late = a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER), progress=None)
+    status = fewer(a_node(2, report=late))
+    silent = looked(elastic(lost_timeout=60.0), status, 61.0)
+    assert decide(silent, replace(status, reports_readable=False), NOW) == Wait()
+    assert decide(replace(silent, lost_timeout=None), status, NOW) == Wait()
+
+
 def test_a_further_loss_is_replaced_as_ever_and_the_lost_one_before_stays_out() -> None:
     trains = a_node(0, report=a_report(0, restarts=(LOST, FEWER)))
     lost = gone(1, report=a_report(1, restarts=(LOST, FEWER), progress=Progress(step=9)))
@@ -264,6 +272,19 @@ def test_a_success_stands_though_what_waited_to_take_part_cannot_be_ended() -> N
     assert "NOT ENDED 100 s after the first cancel" in over.warning
     assert "node 2 (RUNNING, run2)" in over.warning
     assert over.warning.endswith("; its lease ends it in 600 s")
+    without = decide(replace(record, ref=replace(record.ref, lease=None)), status, NOW + 100)
+    assert isinstance(without, Succeed)
+    assert without.warning is not None
+    assert "lease" not in without.warning
+
+
+def test_a_success_that_cannot_be_read_does_not_stand_beside_what_cannot_be_ended() -> None:
+    done = (a_node(rank, NodeState.SUCCEEDED, report=None) for rank in (0, 1))
+    status = RunStatus(nodes=(*done, a_node(2, report=None)), reports_readable=False)
+    ending = Ending(cause=Cause.CANCELED, message="enough", since=NOW)
+    action = decide(elastic(members=(0, 1), ending=ending, ending_limit=100.0), status, NOW + 100)
+    assert isinstance(action, Fail)
+    assert (action.cause, action.message.partition("; ")[0]) == (Cause.CANCELED, "enough")
 
 
 @pytest.mark.parametrize("state", [NodeState.FAILED, NodeState.RUNNING])

@@ -50,3 +50,22 @@ def test_the_state_does_not_repeat_the_steps_that_the_programs_lines_show(
     for step in (7, 8, 9):
         log.take_status(training(step))
     assert caplog.messages == ["[node 0] step 7", "nodes: 1 RUNNING (TRAINING)"]
+
+
+class Shown(GangLog):
+    """Shows the states elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.getLogger("test"), (START,))
+        self.said: list[str] = []
+
+    def write_status(self, status: RunStatus, said: str) -> None:
+        self.said.append(said)
+
+
+def test_who_shows_the_states_elsewhere_gets_each_once_in_full() -> None:
+    shown = Shown()
+    shown.take_lines(LogPart([LINE]), START + 10)
+    for step in (7, 7, 8):
+        shown.take_status(training(step))
+    assert shown.said == [f"nodes: 1 RUNNING (TRAINING); step {step}" for step in (7, 8)]

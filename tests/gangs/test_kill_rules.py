@@ -497,7 +497,7 @@ def test_while_neither_side_is_reached_it_is_tried_for_ten_minutes_and_then_name
     assert f"{REF.key.name}: could not be ended yet ({failed}); trying again" in said
     assert said[-1] == (
         f"{REF.key.name}: its nodes may still run, until their lease ends (limits.lease): {failed}; "
-        "runs: ocid1.run0; to end them: ocidist cancel ocid1.job"
+        "runs: ocid1.run0; to end them: ocidist cancel --backend x ocid1.job"
     )
 
 
@@ -514,7 +514,7 @@ def test_a_task_that_is_killed_meanwhile_gives_up_at_once(
     service = Service(BackendError("unreachable"))
     give_up(service, clock, killed_at=clock.now + 20)
     assert clock.slept == [15.0, 15.0]
-    assert "ocidist cancel ocid1.job" in caplog.text
+    assert "ocidist cancel --backend x ocid1.job" in caplog.text
 
 
 def test_each_run_is_named_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,6 +27,7 @@ from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model import evidence
+from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Sending
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
@@ -39,6 +40,7 @@ from tests.killed_tasks import WAITING
 from tests.training_jobs import a_job, a_key
 
 ROOT = Path(__file__).parents[2]
+LOG = logging.getLogger("test")
 CASES = 16
 CANCELS = r"/20190101/jobRuns/{run_id}/actions/cancelJobRun"
 
@@ -116,7 +118,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let evidence be old at once; how old it has to be is tested by itself."""
     monkeypatch.setattr(evidence, "REFUSED_FOR", 0.0)
     monkeypatch.setattr(evidence, "LONGEST_PAUSE", 0.1)
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.watch.RENEW_EVERY", 0.0)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.reconnection.RENEW_EVERY", 0.0)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -181,6 +183,17 @@ def test_a_task_that_fails_for_a_reason_nobody_thought_of_ends_its_gang(
     with pytest.raises(ZeroDivisionError):
         failing.resume(Context(), record.to_json())
     assert ends(idle, [record]) == [True]
+
+
+def test_a_task_that_knows_its_gang_by_name_only_says_what_does_not_apply_to_it(
+    idle: IdleGangs, conn_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = replace(idle.records[CASES + 7].ref, job_id="ocid1.datasciencejob.oc1.iad.absent")
+    one = try_of(task(conn_id), 1)
+    one._log, one.context["ti"].start_date = LOG, None
+    record = one._left_behind(ref)
+    assert (record.ref, record.restarts, record.min_nodes, record.deadline) == (ref, Restarts(), None, None)
+    assert "lost node is replaced (restarts)" in caplog.text
 
 
 def test_a_task_that_is_killed_before_it_waits_ends_its_gang(idle: IdleGangs, conn_id: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp
 from airflow_provider_ocidist.gangs import poller as poller_module
+from airflow_provider_ocidist.gangs import reconnection
 from airflow_provider_ocidist.gangs.actions import Fail
 from airflow_provider_ocidist.gangs.poller import Poller, Schedule, Turn
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -225,7 +226,7 @@ class Hours:
 def hours(gangs: Gangs, monkeypatch: pytest.MonkeyPatch) -> Hours:
     monkeypatch.setattr(evidence, "LONGEST_PAUSE", 0.05)
     monkeypatch.setattr(poller_module, "LONGEST_HOLD", 0.05)
-    monkeypatch.setattr(poller_module, "RENEW_EVERY", 0.0)
+    monkeypatch.setattr(reconnection, "RENEW_EVERY", 0.0)
     return Hours(gangs)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_ocidist.gangs.actions import Wait
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.shared_look import look_together
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef, RunStatus
@@ -55,3 +56,23 @@ def test_a_state_that_cannot_be_made_out_harms_only_its_own_compartment() -> Non
     assert found[:2] == [(Wait(), Wait())] * 2
     assert isinstance(found[2][0], KeyError)
     assert found[2][1] == Wait()
+
+
+class Asked(Gangs):
+    """A backend that knows no time, and notes from when on lines are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since: list[Sequence[float]] = []
+
+    def logs_of(self, wanted: Any, most: int = 0) -> Any:
+        self.since += [since for _, since in wanted]
+        return super().logs_of(wanted, most)
+
+
+def test_where_the_service_knows_no_time_lines_are_read_by_the_clock_of_who_looks() -> None:
+    backend = Asked()
+    watch = a_watch(backend, "gang", "a")
+    for now in (1000.0, 1010.0):
+        look_together(backend, [watch], now)
+    assert backend.since == [[1.0], [1000.0 - LogFollower.LAG]]

@@ -217,7 +217,9 @@ def test_a_job_file_that_was_edited_before_any_node_existed_counts_as_edited(
     ref = ends(submit(backend, job, key))
     assert ref.key.attempt == 1
     assert ref.job_id != begun.job_id
-    assert '"5"' in str(backend._job(ref.job_id).job_configuration_details.environment_variables)
+    assert '"5"' in str(
+        backend._client.get_job(ref.job_id).data.job_configuration_details.environment_variables
+    )
     assert [found.job_id for found in backend.gangs.find(backend.plan(job, key))] == [ref.job_id]
     assert submit(backend, job, key) == ref
 

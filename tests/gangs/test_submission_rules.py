@@ -232,6 +232,19 @@ def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_is_made(model: 
     assert model.claims == {new.ref.key.name: 2}
 
 
+def test_a_node_that_a_success_could_not_end_is_ended_before_the_training_begins_anew(model: Model) -> None:
+    key = a_key()
+    old = model.has(key, [DONE, LIVE])
+    success = End(succeeded=True, try_number=1, alive=True)
+    before = recorded(model, old, tries=Tries(try_number=1, max_tries=0), end=success)
+    new = submit(model, dataclasses.replace(key, generation=3), number=2)
+    ((_, _, looked_at),) = [call for call in model.calls if call[0] == "begin"]
+    assert before in looked_at
+    assert ("close", old.job_id, End(succeeded=True, try_number=1)) in model.calls
+    assert model.states[old.job_id] == [DONE, NodeState.CANCELED]
+    assert new.ref.key.generation == 3
+
+
 def test_attempts_are_counted_anew_after_a_clear(model: Model) -> None:
     key = a_key()
     for number in (1, 2, 3):

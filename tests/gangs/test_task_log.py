@@ -26,3 +26,10 @@ def test_another_warning_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> 
     for text in ("no answer", "refused", "no answer"):
         warnings.warn("%s", OSError(text), 1000.0)
     assert caplog.messages == ["no answer", "refused", "no answer"]
+
+
+def test_an_error_without_words_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = RareWarnings(logging.getLogger("test"))
+    for now in (1000.0, 1010.0):
+        warnings.warn("the connection could not be read again: %s", OSError(), now)
+    assert caplog.messages == ["the connection could not be read again: "]

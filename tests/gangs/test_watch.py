@@ -103,7 +103,7 @@ def test_a_cancel_that_is_refused_is_not_repeated_without_end(seed: int) -> None
     assert len(service.done("cancel")) >= limit / 120
     assert action.cause is Cause.DEADLINE
     assert all(run_id in action.message for run_id in ref.run_ids)
-    assert f"ocidist cancel {ref.run_ids[0]}" in action.message
+    assert f"ocidist cancel --backend {ref.backend} {ref.job_id}" in action.message
 
 
 class Late(Backend):

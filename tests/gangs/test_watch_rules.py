@@ -20,6 +20,7 @@ from airflow_provider_ocidist.backends.capabilities import (
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, GaveUp
 from airflow_provider_ocidist.gangs import watch as watch_module
 from airflow_provider_ocidist.gangs.decisions import Cancel, Succeed, Wait
+from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials
 from airflow_provider_ocidist.gangs.shared_look import PollResult, look_together
 from airflow_provider_ocidist.gangs.spending import Spending
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -172,6 +173,17 @@ def test_a_connection_that_cannot_be_read_again_proves_nothing() -> None:
     watch.reconnect = refuse
     assert [look_at(watch, seconds) for seconds in (0.0, 300.0, 600.0, 900.0, 1200.0)] == [Wait()] * 5
     assert "the connection could not be read again: the database is locked" in log.warnings
+
+
+def test_a_connection_that_is_refused_as_the_request_was_is_no_other_warning() -> None:
+    watch, log = watched(Service(DENIED))
+
+    def refuse() -> None:
+        raise BackendError("denied (request 2)", status_code=403)
+
+    watch.reconnect = refuse
+    assert look_at(watch, 0.0) == Wait()
+    assert log.warnings == ["denied (request 1); will ask again"]
 
 
 def test_an_outage_is_waited_out_and_reads_no_connection() -> None:
@@ -450,6 +462,17 @@ def test_a_minute_begins_anew_with_each_answer(monkeypatch: pytest.MonkeyPatch) 
     assert not any("missing" in line for line in log.warnings)
 
 
+def test_lines_that_can_never_be_read_are_waited_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    pauses = quick(monkeypatch, service)
+    service.parts = [LogPart([], {0: START})]
+    watch, log = watched(service, with_log(record()))
+    watch.write_the_rest()
+    # The first answer is news: the minute begins there.
+    assert len(pauses) == 32
+    assert log.warnings == ["the last lines of some nodes cannot be read; their own logs have them"]
+
+
 def test_a_gang_without_a_log_is_not_asked_for_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service()
     assert quick(monkeypatch, service) == []
@@ -688,10 +711,8 @@ def test_a_connection_that_cannot_be_read_is_said_every_minute() -> None:
         raise OSError("locked")
 
     watch.reconnect = refuse
-    watch._clock = lambda: 0.0
-    watch._renewed_at = -30.0
     for now in (1000.0, 1030.0, 1060.0):
-        watch._renewed_at = -30.0
+        watch._credentials = RefusedCredentials(lambda: 0.0, read_at=-30.0)
         watch._renew_credentials(now)
     assert log.warnings == ["the connection could not be read again: locked"] * 2
 

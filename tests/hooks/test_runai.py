@@ -18,7 +18,7 @@ from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.cli import main
 from airflow_provider_ocidist.cli.connection import connection_of
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.hooks.runai import RunaiHook
 from airflow_provider_ocidist.provider_info import RUNAI_FIELDS
@@ -27,7 +27,7 @@ from tests.emulator.runai.clusters import PaperCluster
 
 @pytest.fixture(scope="module")
 def access() -> Iterator[RunaiAccess]:
-    with RunaiServer(PaperCluster(), RunaiOptions()) as found:
+    with RunaiServer(PaperCluster(), RunaiSettings()) as found:
         yield found
 
 

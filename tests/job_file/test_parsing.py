@@ -302,8 +302,8 @@ WRONG = {
     "tags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1, g: 1}": [
         "line 3: tags: there are 7; 6 are allowed besides those of ocidist"
     ],
-    "restarts: {node: 1}\ntags: {a: 1, b: 1, c: 1, d: 1, e: 1}": [
-        "line 4: tags: there are 5; 4 are allowed besides those of ocidist"
+    "nodes: 2\nrestarts: {node: 1}\ntags: {a: 1, b: 1, c: 1, d: 1, e: 1}": [
+        "line 5: tags: there are 5; 4 are allowed besides those of ocidist"
     ],
     "nodes: 1\nnodes: 2": ["line 4: nodes: is there twice, first on line 3"],
     "env: {A: 1, A: 2}": ["line 3: env.A: is there twice, first on line 3"],
@@ -315,6 +315,12 @@ def test_wrong_input_is_reported_in_words_with_its_line(problems, text):
     found = problems(MINIMAL + text)
     assert len(found) == len(WRONG[text])
     assert all(line.startswith(expected) for line, expected in zip(found, WRONG[text], strict=True)), found
+
+
+@pytest.mark.parametrize("text", ["nodes: 2\nbackend: {topology: multi_node}\n", "nodes: 1\n"])
+def test_where_no_lost_node_is_replaced_two_more_tags_are_allowed(folder, text):
+    tags = "restarts: {node: 1}\ntags: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1}"
+    assert len(parsing.parse(f"{MINIMAL}{text}{tags}", base_dir=folder).tags) == 6
 
 
 PROGRAMS = {
@@ -567,8 +573,9 @@ def test_a_job_is_read_without_a_look_at_the_source_of_its_classes() -> None:
         "def parse(*args, **kwargs):\n"
         "    sys.exit('source was parsed')\n"
         "ast.parse = parse\n"
-        "job = parsing.build({'name': 'a', 'nodes': 1, 'work_dir': '/tmp/a', 'program': {'script': 'a.py'}})\n"
-        "print(job.name)\n"
+        "program = {'script': 'a', 'module': True}\n"
+        "job = {'name': 'a', 'nodes': 1, 'work_dir': '/tmp/a', 'image': 'i', 'program': program}\n"
+        "print(parsing.build(job).name)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("a\n", "")

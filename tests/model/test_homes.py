@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.model.homes import OTHER, WORDS, place_in, words_of
+from airflow_provider_ocidist.model.homes import OTHER, WORDS, cancel_command, place_in, words_of
 
 PACKAGE = Path(kinds.__file__).parent
 ROOMS = (
@@ -137,3 +137,22 @@ def test_the_page_takes_the_nouns_of_a_home_from_the_view() -> None:
 )
 def test_only_ids_of_a_known_form_name_a_region(kind: str, resource_id: str, place: tuple[str, ...]) -> None:
     assert place_in(kind, resource_id) == place
+
+
+@pytest.mark.parametrize(
+    "kind, job_id, command",
+    [
+        (
+            "oci_data_science",
+            "ocid1.datasciencejob.oc1.iad.x",
+            "ocidist cancel ocid1.datasciencejob.oc1.iad.x",
+        ),
+        ("pytorchjob", "team/x", "ocidist cancel --backend pytorchjob team/x"),
+        ("runai", "7f-3a", "ocidist cancel --backend runai 7f-3a"),
+        ("local", "/srv/my work/x", "ocidist cancel --backend local '/srv/my work/x'"),
+    ],
+)
+def test_the_command_that_ends_a_gang_names_its_home_where_that_is_not_the_usual_one(
+    kind: str, job_id: str, command: str
+) -> None:
+    assert cancel_command(kind, job_id) == command

@@ -354,7 +354,8 @@ def sent_headers(adapter, body):
 
 
 @pytest.mark.parametrize(
-    "service", ["data_science", "object_storage", "logging_search", "secrets", "identity"]
+    "service",
+    ["data_science", "data_science_runs", "object_storage", "logging_search", "secrets", "identity"],
 )
 def test_every_service_has_a_client_with_our_limits(access, service):
     made = client(access, service)

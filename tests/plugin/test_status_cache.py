@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
-from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensById
-from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunStatus
+from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensById, ReplacesNodes
+from airflow_provider_ocidist.backends.local import Local
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.plugin import status_cache as module
 from airflow_provider_ocidist.plugin.log_tail import LINES, MOST_LINES, log_tail_of
 from airflow_provider_ocidist.plugin.status_cache import StatusCache
 from tests.plugin.gangs import START, node, ref
+from tests.training_jobs import a_job, a_key, wait_until
 
 GANG = ref(checkpoints_uri=None)
 
@@ -87,6 +92,49 @@ async def test_what_is_read_is_what_the_service_says_and_not_the_xcom():
     assert look.console_url.startswith("https://cloud.oracle.com/data-science/job-runs/ocid1.")
     await cache.tail("oci_default", forged, 0, START + 10)
     assert service.opened == [forged.job_id], "asked for once"
+
+
+class Replacing(Service, ReplacesNodes):
+    """A service whose nodes others replace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gang = replace(GANG, replaces=True)
+        self.now = self.gang
+        self.looked_at = []
+
+    def current(self, gang):
+        return self.now
+
+    def replace_nodes(self, gang, failures):
+        raise NotImplementedError
+
+    def end_nodes(self, gang, ranks):
+        raise NotImplementedError
+
+    def status(self, refs):
+        self.looked_at += refs
+        return super().status(refs)
+
+
+async def test_a_node_that_has_taken_the_place_of_a_lost_one_is_the_one_that_is_looked_at(monkeypatch):
+    monkeypatch.setattr(module, "RUNNING_FRESH", 0.0)
+    service = Replacing()
+    cache = StatusCache(service)
+    assert (await cache.at("oci_default", GANG)).record.ref == service.gang
+    lost = Restart(cause=Cause.NODE, message="gone", rank=1)
+    service.now = replace(service.gang, run_ids=(GANG.run_ids[0], "another"), replaced=(lost,))
+    look = await cache.at("oci_default", GANG)
+    assert (look.problem, look.record.ref) == (None, service.now)
+    assert service.looked_at == [service.gang, service.now]
+    service.log = [line(1, START)]
+    await cache.tail("oci_default", GANG, 1, START + 10)
+    assert service.opened == [GANG.job_id], "the secrets and limits are those of the job"
+    # A gang whose job replaces no node costs no further request.
+    fixed = Replacing()
+    fixed.gang = fixed.now = GANG
+    fixed.current = lambda _: pytest.fail("asked for")
+    assert (await StatusCache(fixed).at("oci_default", GANG)).problem is None
 
 
 async def test_the_job_of_another_task_is_not_looked_at():
@@ -257,3 +305,25 @@ def test_beside_nodes_that_write_very_much_only_the_last_seconds_are_read():
 
 def test_a_gang_without_a_log_group_says_so():
     assert "log_group_id" in log_tail_of(Service(), ref(log_group_id=None), 0, START).problem
+
+
+async def test_a_gang_of_this_machines_processes_is_shown_if_it_lies_in_the_connections_folder(
+    tmp_path, monkeypatch
+):
+    for name in ("work", "other"):
+        connection = {"conn_type": "oci", "extra": {"work_dir": str(tmp_path / name)}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
+    backend = Local.connect({"work_dir": str(tmp_path / "work")})
+    job = a_job(nodes=1, seconds=0.1, backend={"kind": "local"})
+    gang = backend.submit(backend.plan(job, a_key()))
+    wait_until(backend, gang, lambda status: status.ended)
+    cache = StatusCache()
+    look = await cache.at("work", gang)
+    assert look.problem is None
+    assert [(each.state, each.exit_code) for each in look.status.nodes] == [(NodeState.SUCCEEDED, 0)]
+    assert [each.step for each in look.checkpoints.items] == [1]
+    tail = await cache.tail("work", gang, 0, time.time())
+    assert "step 1/1 loss 1.0000" in [line.text for line in tail.lines]
+    look = await cache.at("other", gang)
+    assert look.status is None
+    assert "is not below the connection's work_dir" in look.problem

@@ -167,6 +167,31 @@ def test_without_a_look_the_result_of_the_task_is_shown():
     assert not view["going_on"]
 
 
+ODD = [None, 5, "x", {"a": 1}, [1], [None, "x"], [[1]], [["x", 1]], [{"members": 3, "started_at": "x"}]]
+"""Values that no task of ours publishes."""
+
+
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_whatever_others_have_written_into_the_xcoms_of_a_task_the_page_is_shown(odd: object) -> None:
+    names = (
+        "checkpoint",
+        "checkpoint_uri",
+        "progress",
+        "restarts",
+        "nodes",
+        "outputs",
+        "warning",
+        "node_hours",
+    )
+    results = [{name: odd} for name in names] + [{"progress": {"losses": odd, "step": odd}}]
+    for result in results:
+        written = record(state="success", result=result)
+        json.dumps([task_view(written, Snapshot(), NOW), run_row(written)])
+    for name in ("cause", "rank", "remedy", "last_lines", "node_hours"):
+        written = record(state="failed", failure={"message": "it failed", name: odd})
+        assert task_view(written, failed(), NOW)["failure"]["message"] == "it failed"
+
+
 def test_a_success_is_no_failure_though_an_earlier_node_was_lost():
     assert task_view(record(state="success"), failed(), NOW)["failure"] is None
 
@@ -237,6 +262,19 @@ def test_a_gang_at_another_home_is_shown_wherever_its_nodes_meet(backend, job_id
         log_group_id=None,
     )
     assert ref_in(gang.to_json(), TASK) == gang
+
+
+def local_ref(**changes):
+    place = "/home/airflow/.ocidist/nightly-train-g1-a1"
+    gang = {"job_id": place, "run_dir": place, "checkpoints_uri": None, "log_group_id": None}
+    run_ids = ("nightly-train-g1-a1-0", "nightly-train-g1-a1-1.1")
+    return ref(**{"backend": "local", "run_ids": run_ids, **gang, **changes})
+
+
+def test_a_gang_of_this_machines_processes_is_known_by_its_run_directory():
+    assert ref_in(local_ref().to_json(), TASK) == local_ref()
+    for forged in ({"job_id": "/etc"}, {"run_dir": "/etc"}, {"job_id": "etc", "run_dir": "etc"}):
+        assert ref_in(local_ref(**forged).to_json(), TASK) is None, forged
 
 
 @pytest.mark.parametrize(

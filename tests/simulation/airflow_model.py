@@ -146,7 +146,12 @@ class Airflow:
             self.began = self.world.now
         self._set("running")
         self.workers += 1
-        worker = Process(self.world, f"worker {self.try_number}.{self.workers}", self.scenario.worker_skew)
+        worker = Process(
+            self.world,
+            f"worker {self.try_number}.{self.workers}",
+            self.scenario.worker_skew,
+            runs_package=True,
+        )
         self.worker = worker
         worker.on_death.append(lambda: self._worker_gone(worker))
         worker.ended_well = worker.signalled = False
@@ -479,7 +484,9 @@ class Triggerer:
     def __init__(self, airflow: Airflow, number: int) -> None:
         self.airflow, self.number = airflow, number
         self.world = airflow.world
-        self.process = Process(self.world, f"triggerer {number}", airflow.scenario.triggerer_skew)
+        self.process = Process(
+            self.world, f"triggerer {number}", airflow.scenario.triggerer_skew, runs_package=True
+        )
         self.loop: Loop | None = None
         self._waiting: list[Callable[[], None]] = []
         self.process.spawn(self._run, name="loop")

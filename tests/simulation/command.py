@@ -29,7 +29,7 @@ def main() -> int:
     if arguments.one is not None or arguments.recipe is not None:
         return _one(arguments)
     if arguments.mutants:
-        from tests.simulation.mutants import run_all
+        from tests.simulation.trials import run_all
 
         return run_all(arguments.seeds, arguments.seed, arguments.only, arguments.processes)
     from tests.simulation.schedule import run
@@ -70,7 +70,6 @@ def arguments_of() -> argparse.Namespace:
     parser.add_argument(
         "--known", default="", help="regular expression: violations that are known, and not counted"
     )
-    parser.add_argument("--until", default="", help="regular expression: stop at the first such violation")
     parser.add_argument("--mutants", action="store_true", help="put each known defect back, and look for it")
     parser.add_argument("--only", default="", help="regular expression: which mutants")
     return parser.parse_args()
@@ -130,8 +129,8 @@ class Tally:
     """The same for the schedules that met a kind of fault."""
     calls: int = 0
 
-    def add(self, done: Done, known: str) -> list[tuple[str, str]]:
-        """Count one more schedule; return the rules that it violates, and how, but for what is known."""
+    def add(self, done: Done, known: str) -> None:
+        """Count one more schedule, and what it violates but for what is known."""
         self.done += 1
         self.kinds.update(done.kinds)
         self.struck.update(set(done.kinds))
@@ -142,14 +141,9 @@ class Tally:
         self.spent.update(dict.fromkeys(done.kinds, done.took))
         if done.digest:
             self.digests[done.seed] = done.digest
-        new = [
-            (rule, text)
-            for rule, _, text in done.violations
-            if not (known and re.search(known, f"{rule}: {text}"))
-        ]
-        for rule, text in new:
-            self.found.setdefault(rule, []).append((done.seed, text))
-        return new
+        for rule, _, text in done.violations:
+            if not (known and re.search(known, f"{rule}: {text}")):
+                self.found.setdefault(rule, []).append((done.seed, text))
 
     def print(self, took: float) -> None:
         print(
@@ -231,9 +225,7 @@ def campaign(
     began = time.monotonic()
     tally = Tally()
     for done in crew.run_all(_numbered(arguments), work_on, _lost, arguments.processes, limit):
-        for rule, text in tally.add(done, arguments.known):
-            if arguments.until and re.search(arguments.until, f"{rule}: {text}"):
-                print(f"FOUND after {tally.done} schedules: {rule} (seed {done.seed})", flush=True)
+        tally.add(done, arguments.known)
     tally.print(time.monotonic() - began)
     if tally.found and not arguments.no_shrink:
         # What does not end cannot be run to its end again.

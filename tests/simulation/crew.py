@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import multiprocessing
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +24,7 @@ SCHEDULES_EACH = 400
 """After which a process is replaced, so that what it has kept of each does not grow for ever."""
 AHEAD = 4
 """Schedules that a process has before it: it need not wait for the one that hands them out."""
+PR_SET_PDEATHSIG = 1
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -42,20 +45,23 @@ def run_all(
     lost: Callable[[Item, str], Result],
     processes: int,
     limit: float = LIMIT,
+    *,
+    replaced_after: int = SCHEDULES_EACH,
 ) -> Iterator[Result]:
     """Yield what came of each item, in the order of their ends.
 
     `lost` makes the result of an item that does not end within the limit, or ends the process that is at it.
+    `replaced_after`: the number of items after which a process is replaced.
     """
     left = iter(items)
     workers: list[_Worker[Item]] = [_new(work, limit) for _ in range(processes)]
     try:
         while True:
             for at, worker in enumerate(workers):
-                if worker.had >= SCHEDULES_EACH and not worker.given:
+                if worker.had >= replaced_after and not worker.given:
                     _end(worker)
                     workers[at] = _new(work, limit)
-            _give(workers, left)
+            _give(workers, left, replaced_after)
             if not any(worker.given for worker in workers):
                 return
             next_limit = min(worker.since for worker in workers if worker.given) + limit
@@ -96,6 +102,8 @@ def _serve(
     pipe: Connection[Any, Any], of_parent: Connection[Any, Any], work: Callable[[Item], Result], limit: float
 ) -> None:
     of_parent.close()
+    # However the campaign ends, its processes do not outlive it.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     while True:
         try:
             item = pipe.recv()
@@ -108,11 +116,11 @@ def _serve(
         pipe.send(result)
 
 
-def _give(workers: list[_Worker[Item]], left: Iterator[Item]) -> None:
+def _give(workers: list[_Worker[Item]], left: Iterator[Item], replaced_after: int) -> None:
     """Give each process what it may have before it, to all of them in turn."""
     for ahead in range(AHEAD):
         for worker in workers:
-            if len(worker.given) > ahead or worker.had >= SCHEDULES_EACH:
+            if len(worker.given) > ahead or worker.had >= replaced_after:
                 continue
             item = next(left, None)
             if item is None:

@@ -27,7 +27,7 @@ class Machine:
         self.rules = machines.rules
         self.environment = environment
         skew = machines.scenario.node_skews[rank % len(machines.scenario.node_skews)]
-        self.process = Process(world, f"node {gang.number}.{rank}", skew)
+        self.process = Process(world, f"node {gang.number}.{rank}", skew, runs_package=True)
         self.process.machine = self
         self.address = f"10.0.{gang.number % 250}.{rank + 1}"
         # Another machine in the place of a lost one has none of its files.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +23,18 @@ class Mutant:
     """By module: lines as they are, and as the defect has them."""
     rules: str
     """Regular expression: which rule, and which words, show that it was found."""
+    needs: str = ""
+    """Name of the circumstance that it shows in (`circumstances`); empty: in most."""
 
 
-def _one(name: str, point: str, module: str, old: str, new: str, rules: str) -> Mutant:
-    return Mutant(name, point, {module: [(old, new)]}, rules)
+def _one(name: str, point: str, module: str, old: str, new: str, rules: str, needs: str = "") -> Mutant:
+    return Mutant(name, point, {module: [(old, new)]}, rules, needs)
 
 
-def _some(name: str, point: str, module: str, changes: Sequence[tuple[str, str]], rules: str) -> Mutant:
-    return Mutant(name, point, {module: changes}, rules)
+def _some(
+    name: str, point: str, module: str, changes: Sequence[tuple[str, str]], rules: str, needs: str = ""
+) -> Mutant:
+    return Mutant(name, point, {module: changes}, rules, needs)
 
 
 _OCI = "backends/oci_data_science/"
@@ -93,6 +94,7 @@ MUTANTS = (
         "finish(Moment.CUT_OFF, ",
         "finish(Moment.EXITED if stop is None else Moment.CUT_OFF, ",
         "wholeness: .*before:.* a full disk",
+        needs="a full disk",
     ),
     _one(
         "what a kill has cut off counts as whole",
@@ -101,6 +103,7 @@ MUTANTS = (
         "finish(Moment.CUT_OFF, ",
         "finish(Moment.CUT_OFF if stop is None else Moment.EXITED, ",
         "wholeness: .*before:.*(marked failed|cleared|restarted)",
+        needs="a kill amid a save",
     ),
     _one(
         "an archive is not read to its end",
@@ -133,6 +136,7 @@ MUTANTS = (
         "    return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())",
         "    return True",
         "wholeness",
+        needs="an end amid the second file",
     ),
     _one(
         "files of two saves count as one",
@@ -141,6 +145,7 @@ MUTANTS = (
         "            left_over=_left_over(item, self._proved.get(item.path)),\n",
         "",
         "wholeness",
+        needs="a save over another",
     ),
     _one(
         "the step in the name decides which is newest",
@@ -170,6 +175,7 @@ MUTANTS = (
         self._digits = max(known, digits)
         if digits < known:""",
         "order",
+        needs="Lightning's names",
     ),
     _one(
         "last.ckpt is ignored",
@@ -178,6 +184,7 @@ MUTANTS = (
         "            if placed:\n",
         '            if placed and name != "last.ckpt":\n',
         "order",
+        needs="last.ckpt beside others",
     ),
     _one(
         "what belongs to a checkpoint is deleted",
@@ -212,6 +219,7 @@ MUTANTS = (
         "storage/checkpoints.py",
         _NO_FENCE_TO_PUBLISH,
         "fence",
+        needs="a node that outlives its gang",
     ),
     Mutant(
         "an earlier attempt deletes after a later one has published",
@@ -228,6 +236,7 @@ MUTANTS = (
             ),
         },
         "retention: gang|retention: the newest",
+        needs="a node that outlives its gang",
     ),
     _one(
         "a name without a number is no checkpoint",
@@ -252,6 +261,7 @@ MUTANTS = (
         "    ReportOutcome.FAILURE: NodeEnd.FAILED,",
         "    ReportOutcome.FAILURE: NodeEnd.WELL,",
         "success",
+        needs="swallowed exits",
     ),
     _one(
         "a node without a report counts as successful",
@@ -268,6 +278,7 @@ MUTANTS = (
         "    return Saved.COMPLETE if _was_complete(status, status.checkpoint) else Saved.FORMER",
         "    return Saved.OWN",
         "success",
+        needs="trains nothing later",
     ),
     _one(
         "a training that showed nothing is not doubted",
@@ -276,6 +287,7 @@ MUTANTS = (
         "    return Success(nothing) if took < SHORT_RUN else Success()",
         "    return Success()",
         "no warning",
+        needs="shows nothing",
     ),
     _one(
         "a training that has to show something need not",
@@ -284,6 +296,7 @@ MUTANTS = (
         "    if record.expects.training:",
         "    if False:",
         "success: .*showed nothing",
+        needs="has to show something",
     ),
     _some(
         "one refusal ends the wait",
@@ -295,6 +308,7 @@ MUTANTS = (
             (" and self.renewed", ""),
         ),
         "gave up|healthy gang ended|left running",
+        needs="refusals",
     ),
     _one(
         "one refusal amid the creation fails the task",
@@ -303,14 +317,16 @@ MUTANTS = (
         "        return try_number > 1 or (error.amid_submission and not is_believed)",
         "        return try_number > 1",
         "gave up",
+        needs="refusals amid the creation",
     ),
     _one(
         "refused credentials are not read anew",
         "4",
-        "gangs/watch.py",
-        "            self.reconnect()\n",
-        "            pass\n",
+        "gangs/reconnection.py",
+        "        reconnect()\n",
+        "        pass\n",
         "gave up|healthy gang ended|left running|lost model",
+        needs="a replaced key",
     ),
     _some(
         "one 404 counts as a deletion",
@@ -334,6 +350,7 @@ MUTANTS = (
         "        if not node.is_saving:",
         "        if True:",
         "healthy gang ended",
+        needs="no store amid a save",
     ),
     _one(
         "a task gives up and leaves its gang running",
@@ -366,6 +383,7 @@ MUTANTS = (
         "        error = answer.refused or (None if stop_requested else answer.unseen)",
         "        error = answer.refused",
         "slow cancel|left running",
+        needs="a hidden run",
     ),
     _one(
         "no attempt writes its fence",
@@ -419,6 +437,7 @@ MUTANTS = (
         "            alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)",
         "            alive = {}",
         "left running|two gangs|slow cancel",
+        needs="a gang created in part",
     ),
     _one(
         "a failed submission leaves no stop request",
@@ -487,10 +506,11 @@ MUTANTS = (
     _one(
         "a node that fetches is waited for without limit",
         "6",
-        "agent/join/topology.py",
+        "agent/join/gathering.py",
         "        if now > deadline and gathering.overdue(timeout):",
         "        if now > deadline and gathering.overdue(timeout) and not gathering.fetching:",
         "endless|guard.*fetching",
+        needs="fetches for ever",
     ),
     _one(
         "a kill does not cancel the gang",
@@ -520,6 +540,7 @@ MUTANTS = (
             ),
         ),
         "slow cancel|left running",
+        needs="a kill of a worker that waits",
     ),
     _one(
         "cancels wait behind all other calls",
@@ -556,10 +577,11 @@ MUTANTS = (
     _one(
         "a node restores before the others have saved",
         "15.1",
-        "agent/join/topology.py",
+        "agent/join/gathering.py",
         "            if not behind:\n",
         "            if True:\n",
         "restore|order|healthy gang ended|not launched again",
+        needs="a launch just after a save",
     ),
     _one(
         "unproved checkpoints of a launch are kept",
@@ -584,6 +606,7 @@ MUTANTS = (
         "    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None",
         "    return None",
         "not replaced",
+        needs="only a machine is lost",
     ),
     _one(
         "the budget of lost machines is ignored",
@@ -592,6 +615,7 @@ MUTANTS = (
         "    ended = [node.report for node in status.nodes if node.report and node.state.terminal]\n",
         "    return True\n    ended = []\n",
         "budget|crash loop",
+        needs="machines are lost",
     ),
     _some(
         "a silent machine is replaced while it may live",
@@ -615,6 +639,7 @@ MUTANTS = (
             ),
         ),
         "two nodes of one rank",
+        needs="a machine is silent",
     ),
     _one(
         "a machine in the place of a lost one is asked for without an idempotency token",
@@ -623,6 +648,7 @@ MUTANTS = (
         "opc_retry_token=token",
         "opc_retry_token=None",
         "two nodes of one rank|budget",
+        needs="machines are lost",
     ),
     _one(
         "what was refused while no worker lived is asked for again",
@@ -631,6 +657,7 @@ MUTANTS = (
         "        self._note_refusal(ref, known, status)\n",
         "",
         "candidates",
+        needs="a refused shape, and a dead worker",
     ),
     _one(
         "nodes compare only the step that they restored",
@@ -639,6 +666,7 @@ MUTANTS = (
         "starts_from=found.digest or found.uri",
         'starts_from=f"step {found.step}"',
         "restore",
+        needs="two checkpoints of one step",
     ),
     _one(
         "a store that is down during a fetch is not retried",
@@ -647,6 +675,7 @@ MUTANTS = (
         "    if isinstance(error, (StorageError, BackendError)) and error.retryable:",
         "    if False:",
         "gave up|healthy gang ended|tried again",
+        needs="no store at the start",
     ),
     _one(
         "a job that is listed and answers 404 is not retried",
@@ -656,6 +685,7 @@ MUTANTS = (
                 retryable=True,""",
         """                status_code=400,""",
         "gave up|healthy gang ended|left running|two gangs",
+        needs="a job that is listed and not found",
     ),
     _one(
         "a failed submission relies on the list of runs",
@@ -664,6 +694,7 @@ MUTANTS = (
         "with_runs(ref, existing | submission.abandoned()), stop)\n            if alive",
         "with_runs(ref, {}), stop)\n            if alive",
         "left running|two gangs|slow cancel",
+        needs="a gang created in part",
     ),
     _one(
         "an unusual state counts as the end",
@@ -680,6 +711,7 @@ MUTANTS = (
         "        if refusal is None or not refusal.holds(nodes, now):",
         "        if True:",
         "candidates",
+        needs="refused shapes",
     ),
     _one(
         "the budget of node-hours is ignored",
@@ -712,6 +744,7 @@ MUTANTS = (
         " and line.id not in seen:",
         ":",
         "log.*again",
+        needs="a log",
     ),
     _one(
         "late lines of the log are not searched for",
@@ -720,8 +753,13 @@ MUTANTS = (
         "            since = [max(newest, self._looked_at) - self.OVERLAP for newest in self._newest]\n        else:",
         "            since = [max(newest, self._looked_at) for newest in self._newest]\n        else:",
         "log.*never",
+        needs="a log",
     ),
 )
+
+
+def named(name: str) -> Mutant:
+    return next(each for each in MUTANTS if each.name == name)
 
 
 def mutate(package: Path) -> None:
@@ -729,7 +767,7 @@ def mutate(package: Path) -> None:
     name = os.environ.get(VARIABLE)
     if not name:
         return
-    mutant = next(each for each in MUTANTS if each.name == name)
+    mutant = named(name)
     changes = {(package / module).resolve(): changes for module, changes in mutant.changes.items()}
     loader: Any = importlib.machinery.SourceFileLoader
     whole = loader.get_code
@@ -746,48 +784,3 @@ def mutate(package: Path) -> None:
         return compile(text, str(path), "exec")
 
     loader.get_code = get_code
-
-
-def run_all(seeds: int, seed: str, only: str, processes: int) -> int:
-    """Look for each mutant in its own process, and print the table; return 1 if one was not found."""
-    missed = 0
-    print("| defect | point | found after | by |\n| --- | --- | --- | --- |", flush=True)
-    for mutant in MUTANTS:
-        if not re.search(only, mutant.name):
-            continue
-        found, last = _look_for(mutant, seeds, seed, processes)
-        missed += found is None
-        after, by = found or ("NOT FOUND", last)
-        print(f"| {mutant.name} | {mutant.point} | {after} | {by} |", flush=True)
-    print(f"{missed} mutants were not found" if missed else "every mutant was found")
-    return 1 if missed else 0
-
-
-def _look_for(mutant: Mutant, seeds: int, seed: str, processes: int) -> tuple[tuple[str, str] | None, str]:
-    """Return after how many schedules a mutant was found, and by what; and the last line that was printed."""
-    campaign = ["--seeds", str(seeds), "--seed", seed, "--processes", str(processes), "--no-shrink"]
-    command = [sys.executable, "-u", "-m", "tests.simulation", *campaign]
-    environment = {**os.environ, VARIABLE: mutant.name}
-    last = ""
-    with subprocess.Popen(
-        [*command, "--until", mutant.rules],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            last = line.strip()[:120] or last
-            match = re.fullmatch(r"FOUND after (\d+) schedules: (.*) \(seed (\S+)\)\n", line)
-            if match and not _is_violated_anyway(match[3], mutant.rules):
-                process.terminate()
-                return (match[1], f"{match[2]} (seed {match[3]})"), last
-    return None, last
-
-
-def _is_violated_anyway(seed: str, rules: str) -> bool:
-    """Whether the code as it is violates this rule too: then the mutant has not been found."""
-    from tests.simulation.schedule import run
-
-    return any(re.search(rules, f"{rule}: {text}") for rule, _, text in run(seed).violations)

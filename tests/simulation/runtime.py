@@ -37,11 +37,13 @@ SHORT = 0.5
 class Process:
     """A process on a machine: what a kill ends at once, with a clock of its own."""
 
-    def __init__(self, world: World, name: str, skew: float = 0.0) -> None:
+    def __init__(self, world: World, name: str, skew: float = 0.0, *, runs_package: bool = False) -> None:
         self.world = world
         self.name = name
         self.skew = skew
         """Seconds by which its clock is ahead of the world's."""
+        self.runs_package = runs_package
+        """Whether it has what the modules of the package keep for a process: models have nothing of that."""
         self.born = world.now
         self.dead = False
         self.frozen_until = 0.0
@@ -258,7 +260,7 @@ class World:
                 return over()
             self.now = max(self.now, at)
             waiter.done, waiter.reason = True, reason
-            if process is not self._last:
+            if process.runs_package and process is not self._last:
                 self._change_globals(process)
             self.current = task
             if task.loop is not None:

@@ -597,6 +597,8 @@ def _saves_over(dice: random.Random, scenario: Scenario, length: float) -> Mappi
             steps=9,
             save_every=every,
             fails_at=2 * every + 1,
+            # After an error of the program itself no other gang would follow.
+            raises="ECC",
             fails_times=1,
             keeps=0,
         ),

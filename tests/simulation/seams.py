@@ -51,15 +51,20 @@ class Trace(logging.Handler):
 _installed: SimpleNamespace | None = None
 
 
+def prepare() -> None:
+    """Import what is not ours, with real threads: it is not what is tested."""
+    for name in ("oci.retry.retry", "oci.retry.retry_checkers", "oci.retry.retry_sleep_utils"):
+        importlib.import_module(name)
+    importlib.import_module("airflow.sdk.bases.operator")
+
+
 def install() -> SimpleNamespace:
     """Import the package with our clock and threads, and put the models at its edges; once in a process."""
     global _installed
     if _installed is not None:
         return _installed
-    # What is not ours comes first, with real threads: it is not what is tested.
-    import oci.retry.retry
-    import oci.retry.retry_checkers
-    import oci.retry.retry_sleep_utils
+    prepare()
+    import oci.retry
     from airflow.sdk.bases.operator import ExecutorSafeguard
 
     logging.disable(logging.NOTSET)
@@ -142,6 +147,7 @@ def _patch_clients() -> None:
 
     clients._CLIENTS = {
         "data_science": ("tests.simulation.service", "DataScienceClient"),
+        "data_science_runs": ("tests.simulation.service", "DataScienceClient"),
         "logging_search": ("tests.simulation.service", "LogSearchClient"),
         "object_storage": ("tests.simulation.store", "ObjectStorageClient"),
     }
@@ -164,7 +170,7 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist.agent.monitor import health, peers, progress, watches
     from airflow_provider_ocidist.agent.prepare import code, workspace
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-    from airflow_provider_ocidist.agent.save import judging, shard_uploader
+    from airflow_provider_ocidist.agent.save import judging, renames, shard_uploader
     from airflow_provider_ocidist.agent.stages import context, meeting, program_launch
     from airflow_provider_ocidist.agent.train import activity, supervise
     from airflow_provider_ocidist.backends.oci_data_science import plans, submission
@@ -203,6 +209,7 @@ def _patch_agent() -> None:
     activity.Activity.look = lambda own: own._stages
     for module in (judging, shard_uploader):
         module.open_for_writing = _open_for_writing
+    renames.Inotify = _kept(renames.Inotify)
     guard.descendants = lambda *_: []
     topology.own_interface = lambda _address: "eth0"
     topology.count_devices = lambda _environ: 0
@@ -218,6 +225,36 @@ def _patch_agent() -> None:
     canceller.Canceller.end.__kwdefaults__["within"] = SHORT_ENDING
     locations._numbers = itertools.count(1)
     locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
+
+
+def _kept(real: type) -> type:
+    """Return `Inotify` with instances that are used again: the kernel takes some 10 ms to close one."""
+    free: dict[int, list[Any]] = {}
+
+    class Kept(real):
+        def __init__(self) -> None:
+            # A process that was forked has its own: events go to whoever reads first.
+            if free.get(os.getpid()):
+                self._libc, self._queue = free[os.getpid()].pop()
+            else:
+                super().__init__()
+                # It is closed by nobody, as it is used again.
+                self._end.detach()
+            self._watches: list[int] = []
+
+        def watch(self, folder: Path, wanted: int) -> bool:
+            number = self._libc.inotify_add_watch(self._queue, os.fsencode(folder), wanted)
+            self._watches += [number] if number >= 0 else []
+            return number >= 0
+
+        def close(self) -> None:
+            for number in self._watches:
+                self._libc.inotify_rm_watch(self._queue, number)
+            while self.read():
+                pass
+            free.setdefault(os.getpid(), []).append((self._libc, self._queue))
+
+    return Kept
 
 
 def _stamped(fetch: Callable[..., Path]) -> Callable[..., Path]:

@@ -154,6 +154,9 @@ class DataScience:
     def get_job(self, job_id: str) -> Any:
         return self._shown(self._there(self.jobs, job_id))
 
+    def described_job(self, job_id: str) -> Mapping[str, Any]:
+        return self._there(self.jobs, job_id).body
+
     def list_jobs(self, compartment_id: str, *, stale: bool = False, **query: Any) -> Any:
         self.pages_of_jobs += 1
         page = int(query.get("page") or 0)
@@ -344,7 +347,7 @@ class Service:
 
 
 class DataScienceClient:
-    """The calls of the SDK's client that the backend makes, with the SDK's own retry strategy around each."""
+    """The calls that the backend makes of the SDK's client and of ours, with the SDK's own retry strategy."""
 
     def __init__(self, config: Any, *, retry_strategy: Any = None, timeout: Any = (10, 60), **_: Any) -> None:
         self.retry_strategy = retry_strategy
@@ -380,6 +383,9 @@ class DataScienceClient:
 
     def get_job(self, job_id: str, **options: Any) -> Any:
         return _answer(self._ask("get_job", Service.data_science.get_job, job_id, **options))
+
+    def described_job(self, job_id: str) -> Any:
+        return self._ask("get_job", Service.data_science.described_job, job_id)
 
     def list_jobs(self, compartment_id: str, **query: Any) -> Any:
         def work(*, stale: bool = False) -> Any:
@@ -417,6 +423,9 @@ class DataScienceClient:
 
     def get_job_run(self, run_id: str, **options: Any) -> Any:
         return _answer(self._ask("get_job_run", Service.data_science.get_run, run_id, **options))
+
+    def described_run(self, run_id: str) -> Any:
+        return self._ask("get_job_run", Service.data_science.get_run, run_id).as_sent
 
     def list_job_runs(self, compartment_id: str, **query: Any) -> Any:
         def work(*, stale: bool = False) -> Any:

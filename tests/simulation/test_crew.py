@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
+
+import pytest
 
 from tests.simulation import command, crew
 
@@ -31,11 +34,29 @@ def test_each_item_has_its_answer_though_one_hangs_and_one_ends_its_process():
     ]
 
 
-def test_processes_are_replaced_after_so_many_schedules(monkeypatch):
-    monkeypatch.setattr(crew, "SCHEDULES_EACH", 3)
-    owners = list(crew.run_all(range(9), lambda _: os.getpid(), lambda *_: 0, 1))
+def test_processes_are_replaced_after_so_many_items():
+    owners = list(crew.run_all(range(9), lambda _: os.getpid(), lambda *_: 0, 1, replaced_after=3))
     assert len(owners) == 9
     assert len(set(owners)) == 3
+
+
+def test_what_a_campaign_has_begun_does_not_outlive_it():
+    reader, writer = multiprocessing.Pipe(duplex=False)
+
+    def hang(_: int) -> None:
+        writer.send(os.getpid())
+        time.sleep(600)
+
+    context = multiprocessing.get_context("fork")
+    campaign = context.Process(target=lambda: list(crew.run_all([1], hang, lambda *_: None, 1)))
+    campaign.start()
+    writer.close()
+    assert reader.recv() > 0
+    campaign.kill()
+    campaign.join()
+    assert reader.poll(30)
+    with pytest.raises(EOFError):
+        reader.recv()
 
 
 def test_a_seed_that_does_not_end_is_a_violation_and_the_campaign_goes_on(monkeypatch, capsys):

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.simulation import mutants, seams
+from tests.simulation import mutants, scenario, seams
+from tests.simulation.circumstances import CIRCUMSTANCES, in_order
 
 ROOT = Path(__file__).parents[2]
 BROKEN = "an unchanged checkpoint counts as whole"
@@ -77,3 +78,18 @@ def test_what_is_left_out_of_the_simulation_or_shared_by_its_processes_is_there(
     for name in (*seams.NOT_SIMULATED, *seams.PURE):
         place = package.joinpath(*name.split("."))
         assert place.is_dir() or place.with_suffix(".py").is_file(), name
+
+
+def test_each_circumstance_in_which_a_mutant_shows_is_drawn_now_and_then():
+    assert {mutant.needs for mutant in mutants.MUTANTS} - {""} == set(CIRCUMSTANCES)
+    drawn = [scenario.draw(f"drawn.{number}") for number in range(1000)]
+    found = {name: sum(map(has_it, drawn)) for name, has_it in CIRCUMSTANCES.items()}
+    assert {name: count for name, count in found.items() if count < 3} == {}
+
+
+def test_schedules_with_the_circumstance_that_a_mutant_needs_are_tried_first():
+    has_it = CIRCUMSTANCES["a node that outlives its gang"]
+    numbers = in_order("drawn", 200, "a node that outlives its gang")
+    first = [number for number in range(200) if has_it(scenario.draw(f"drawn.{number}"))]
+    assert numbers == [*first, *(number for number in range(200) if number not in first)]
+    assert in_order("drawn", 200, "") == list(range(200))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import oci
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_provider_ocidist.errors import StorageError, Unopenable
 from airflow_provider_ocidist.oci_client.request import Caller, Signer
@@ -105,6 +106,84 @@ def test_delete_removes_and_may_be_repeated(store):
     store.delete("a/x")
     store.delete("a/x")
     assert [entry.name for entry in store.list()] == ["y"]
+
+
+class Bucket(MemoryFileSystem):
+    """A bucket whose key may read and write objects, and nothing else."""
+
+    protocol = ("s3", "s3a")
+
+    def makedirs(self, path, exist_ok=False):
+        raise PermissionError(f"the bucket of {path} cannot be looked at")
+
+
+def test_of_a_bucket_no_folder_is_asked_for():
+    store = FsspecStore("s3://bucket/work", Bucket(), f"/{uuid.uuid4().hex}/work")
+    store.write("a/b.json", b"hello")
+    upload = store.upload("a/c.bin", 5, 5)
+    upload.write(0, 0, b"whole")
+    upload.commit()
+    assert [(entry.name, store.read(entry.name)) for entry in store.list()] == [
+        ("a/b.json", b"hello"),
+        ("a/c.bin", b"whole"),
+    ]
+
+
+class NoBucket(Bucket):
+    """An object store without the bucket: s3fs and gcsfs answer a write to it as they do a read of a missing file."""
+
+    refused = "pipe_file"
+
+    def pipe_file(self, path, value, mode="overwrite", **options):
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    def open(self, path, mode="rb", **options):
+        stream = super().open(path, mode, **options)
+        if self.refused == "open":
+            raise FileNotFoundError("The specified bucket does not exist")
+        if self.refused == "write":
+            stream.write = self._refuse
+        if self.refused == "close":
+            stream.close = self._refuse
+        return stream
+
+    def _refuse(self, *_):
+        raise FileNotFoundError("The specified bucket does not exist")
+
+
+def _write_whole(store):
+    store.write("x", b"1")
+
+
+def _write_parts(store):
+    upload = store.upload("x", 1, 1)
+    try:
+        upload.write(0, 0, b"1")
+        upload.commit()
+    finally:
+        upload.abort()
+
+
+@pytest.mark.parametrize(
+    "refused, use",
+    [
+        ("pipe_file", _write_whole),
+        ("open", _write_parts),
+        ("write", _write_parts),
+        ("close", _write_parts),
+    ],
+)
+def test_a_write_to_a_missing_bucket_says_so_and_is_no_absence(refused, use):
+    driver = type(f"Without{refused}", (NoBucket,), {"refused": refused})()
+    store = FsspecStore("s3://bucket/work", driver, f"/{uuid.uuid4().hex}/work")
+    with pytest.raises(
+        StorageError, match=r"s3://bucket/work/x: .*no such bucket or folder: create it"
+    ) as caught:
+        use(store)
+    assert not caught.value.retryable
+    assert not store.exists("x")
+    with pytest.raises(FileNotFoundError):
+        store.read("x")
 
 
 def test_names_cannot_escape(store):

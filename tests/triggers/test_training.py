@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.oci_client.job_runs import JobRunsClient
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger, training
 from tests.training_jobs import a_job, a_key, wait_until
 
@@ -105,9 +106,9 @@ def test_what_nodes_may_print_of_their_secrets_is_masked_in_one_request_for_each
     masked: list[str] = []
     monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
     asked: list[str] = []
-    get_job = OciDataScience._job
+    read = JobRunsClient.described_job
     monkeypatch.setattr(
-        OciDataScience, "_job", lambda self, job_id: asked.append(job_id) or get_job(self, job_id)
+        JobRunsClient, "described_job", lambda self, job_id: asked.append(job_id) or read(self, job_id)
     )
     mask_secrets_of_nodes(backend, ref)
     assert masked == ["hf_abcdef"]
@@ -115,5 +116,5 @@ def test_what_nodes_may_print_of_their_secrets_is_masked_in_one_request_for_each
 
 
 def test_a_watch_begins_also_where_the_secrets_cannot_be_had(trigger, backend, monkeypatch) -> None:
-    monkeypatch.setattr(OciDataScience, "_job", lambda *_: 1 / 0)
+    monkeypatch.setattr(JobRunsClient, "described_job", lambda *_: 1 / 0)
     mask_secrets_of_nodes(backend, replace(ref_of(trigger), log_group_id="ocid1.loggroup.oc1.iad.x"))

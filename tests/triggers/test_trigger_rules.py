@@ -140,6 +140,13 @@ def test_the_event_is_the_record_as_it_is_by_then(trigger: Trigger, ref: RunRef)
     assert trigger.shared.model.done("cancel") == []
 
 
+def test_all_triggers_of_a_process_share_a_logger(trigger: Trigger, ref: RunRef) -> None:
+    other = a_trigger(ref)
+    for each in (trigger, other):
+        run(first(each.run()))
+    assert trigger.log is other.log
+
+
 def test_a_watcher_without_an_owner_has_no_log_of_a_try(ref: RunRef, trigger: Trigger) -> None:
     watcher = a_trigger(ref, owner={})
     run(first(watcher.run()))
@@ -400,7 +407,7 @@ def test_ending_is_given_up_in_the_end_with_the_way_to_do_it(
         run(trigger.on_kill())
     assert 1 <= len(slept) <= 8
     assert f"{ref.key.name}: could not be cancelled; its nodes may run until their lease ends" in caplog.text
-    assert f"to end them: ocidist cancel {ref.job_id}" in caplog.text
+    assert f"to end them: ocidist cancel --backend {ref.backend} {ref.job_id}" in caplog.text
 
 
 # Whether the task waits elsewhere

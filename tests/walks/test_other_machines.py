@@ -17,7 +17,7 @@ from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.access import connection
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
@@ -41,7 +41,7 @@ def emulator() -> Iterator[Emulator]:
     options = Options(
         grace_s=1.0,
         kubernetes=ClusterSettings(**{**FAST, "node_capacity": capacity}),
-        runai=RunaiOptions(lag_s=0.0),
+        runai=RunaiSettings(lag_s=0.0),
     )
     with Emulator(options=options) as running:
         yield running

@@ -59,8 +59,15 @@ def test_a_try_that_is_overtaken_as_it_writes_says_so(store: Store) -> None:
 
 
 def test_a_claim_that_changes_all_the_time_may_be_tried_again(store: Store) -> None:
+    busy = Busy(store, list(range(1, 60)))
     with pytest.raises(StorageError) as raised:
-        claim_gang(Busy(store, list(range(1, 60))), PREFIX, 100)  # type: ignore[arg-type]  # has what a claim asks of a store
+        claim_gang(busy, PREFIX, 100)  # type: ignore[arg-type]  # has what a claim asks of a store
+    assert busy.writes == 20
     assert raised.value.retryable is True
     assert raised.value.uri == store.uri
     assert str(raised.value).startswith(f"{store.uri_of(PREFIX + CLAIM_FILE)} keeps changing")
+
+
+def test_the_first_claim_of_a_first_try_is_written(store: Store) -> None:
+    assert claim_gang(store, PREFIX, 1) == 1
+    assert claimed_by(store, PREFIX) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -23,11 +24,11 @@ STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7
 """Signal that asks a process for its stacks. No library that we know uses the real-time signals; SIGUSR1 and 2 belong
 to programs."""
 ANSWER_LIMIT = 2.0
-"""Seconds within which a process must answer: one that is stopped, or waits for a disk, does not."""
+"""Seconds within which a process must write the next byte: one that is stopped, or waits for a disk, does not."""
 TOTAL_LIMIT = 20.0
 """Seconds for all processes of a node: idle machines cost money."""
 QUIET = 0.1
-"""Seconds without another byte after which an answer is complete."""
+"""Seconds without another byte after which an answer is complete, unless the process is still at it."""
 SPY_LIMIT = 10.0
 """Seconds for py-spy to show one process."""
 SPIES = 4
@@ -139,20 +140,27 @@ def _ask(pid: int, file: Path, until: float) -> str:
     """Return what a process writes into the file when it is asked; empty where it has no handler for that."""
     if not catches(pid, STACK_SIGNAL):
         return ""
-    before = _size(file)
+    before, free = _size(file), _threads(pid) - _blocking(pid, STACK_SIGNAL)
     try:
         os.kill(pid, STACK_SIGNAL)
     except OSError:
         return ""
-    deadline = min(until, time.monotonic() + ANSWER_LIMIT)
     size, changed_at = before, time.monotonic()
-    while time.monotonic() < deadline:
-        time.sleep(QUIET / 4)
-        now = time.monotonic()
-        if _size(file) != size:
-            size, changed_at = _size(file), now
-        elif size > before and now - changed_at > QUIET:
+    while (now := time.monotonic()) < until:
+        found = _size(file)
+        if _is_pending(pid, STACK_SIGNAL):
+            # What arrives before it has begun to answer is a late answer of another process.
+            before = size = found
+        elif found != size:
+            size, changed_at = found, now
+        # On a busy machine it may have to wait within its answer: its handler still blocks the signal then.
+        if now - changed_at > ANSWER_LIMIT or (
+            size > before and now - changed_at > QUIET and not free & _blocking(pid, STACK_SIGNAL)
+        ):
             break
+        time.sleep(QUIET / 4)
+    if size == before:
+        return ""
     with file.open("rb") as opened:
         opened.seek(before)
         return opened.read().decode(errors="replace")
@@ -197,8 +205,29 @@ def _status(place: Path) -> dict[str, str]:
 
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal."""
+    return _is_in("SigCgt", Path(f"/proc/{pid}"), number)
+
+
+def _is_pending(pid: int, number: int) -> bool:
+    """Whether no thread of a process has taken a signal yet that was sent to the process."""
+    return _is_in("ShdPnd", Path(f"/proc/{pid}"), number)
+
+
+def _threads(pid: int) -> set[Path]:
+    with contextlib.suppress(OSError):
+        return set(Path(f"/proc/{pid}/task").iterdir())
+    return set()
+
+
+def _blocking(pid: int, number: int) -> set[Path]:
+    """Return a process's threads that block a signal; that which runs a handler blocks the handler's."""
+    return {thread for thread in _threads(pid) if _is_in("SigBlk", thread, number)}
+
+
+def _is_in(signals: str, place: Path, number: int) -> bool:
+    """Whether a signal is in a set of those that the kernel shows of a process or thread; False once it is gone."""
     try:
-        return bool(int(_status(Path(f"/proc/{pid}"))["SigCgt"], 16) >> (number - 1) & 1)
+        return bool(int(_status(place)[signals], 16) >> (number - 1) & 1)
     except (OSError, KeyError, ValueError):
         return False
 

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.topology import own_address
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries
+from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries_unless_stopped
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -33,7 +33,7 @@ def instructions_of_ads(
 ) -> NodeInstructions:
     """Return this node's settings from ADS, once its gang is known. Raises AgentError, Stopped."""
     if ads_contract.is_cluster(environ):
-        gang = with_retries(lambda: _gang(environ, switch), _timeout(environ), switch.event)
+        gang = with_retries_unless_stopped(lambda: _gang(environ, switch), _timeout(environ), switch)
         instructions = ads_contract.instructions_of_cluster(environ, gang)
     else:
         instructions = ads_contract.instructions_of_job(environ, arguments, str(Path.cwd() / "ocidist-run"))

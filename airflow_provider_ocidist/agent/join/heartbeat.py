@@ -147,6 +147,10 @@ class Heartbeat:
         """Return the stop request for this launch, if one can be read without a retry."""
         return self._own(_stop_request(self.quick_store))
 
+    def load_stop_request(self) -> StopRequest | None:
+        """Return what `read_stop_request` does; raises as `load_stop_request`."""
+        return self._own(load_stop_request(self.quick_store))
+
     def ask_all_to_stop(self, request: StopRequest) -> StopRequest | None:
         """Write a stop request, unless there is one for this launch: the first failure explains the rest.
 

@@ -1,4 +1,4 @@
-"""Topology: this node's rank and address, and the addresses of the others."""
+"""Topology: this node's rank, address and devices, and its place among the others."""
 
 from __future__ import annotations
 
@@ -6,39 +6,23 @@ import contextlib
 import ctypes
 import ipaddress
 import json
-import logging
-import math
 import os
 import re
 import socket
 import struct
-import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, NodeIdentity, identity_of
-from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_report, read_reports
-from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, LOST_AFTER
-from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
+from airflow_provider_ocidist.errors import AgentError, Cause, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.members import members_of, others_of
-from airflow_provider_ocidist.model.pauses import pause_after
-from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
-from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.model.report import NodeReport
 
-logger = logging.getLogger(__name__)
-
-FIRST_LOOK, LAST_LOOK, LONGEST_PAUSE = 0.1, 0.4, 2.0
-"""Seconds between two looks: the first, the usual, and the longest of a long wait. A gang that is complete waits for
-the next look, so they are small beside the time that it has waited."""
-SAY_INTERVAL = 30.0
-"""Seconds between two lines of the log that name the missing nodes."""
-JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
+LISTED_EVERY = 0.4
+"""Seconds between two looks into the service's list of nodes."""
 SHARED_PORTS = range(20000, 29000)
 """Ports at which gangs meet that share one machine."""
 
@@ -67,7 +51,7 @@ def await_address(
             raise TopologyTimeout(
                 f"{NODES_FILE_VARIABLE} ({file}) does not name node {place.rank} after {timeout:.0f} s"
             )
-        pause(LAST_LOOK)
+        pause(LISTED_EVERY)
     return address
 
 
@@ -138,34 +122,6 @@ def count_devices(environ: Mapping[str, str]) -> int:
     return len([device for device in Path("/dev").glob("nvidia[0-9]*") if device.name[6:].isdecimal()])
 
 
-def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
-    """Return the members' reports, by rank, once every one is ready for this launch of the training.
-
-    Raises TopologyTimeout, naming the missing ones; a known node that still fetches is waited for as long as it
-    sends heartbeats, and makes progress at least once in `timeout` seconds.
-    """
-    own = heartbeat.report
-    gathering = Gathering(store, others_of(own, nodes), len(own.restarts))
-    began = time.monotonic()
-    deadline = (began if heartbeat.launch else heartbeat.began_at) + timeout
-    pause, say_at = FIRST_LOOK, began + SAY_INTERVAL
-    while not gathering.look():
-        now = time.monotonic()
-        if now > deadline and gathering.overdue(timeout):
-            raise TopologyTimeout(
-                f"{gathering.missing()} not here after {timeout:.0f} s{gathering.standstill(timeout)}"
-            )
-        if now > say_at:
-            logger.info("waiting for the others: %s not here yet", gathering.missing())
-            say_at += SAY_INTERVAL
-        heartbeat.switch.pause(pause)
-        pause = pause_after(now - began, min(LAST_LOOK, pause * 1.5), LONGEST_PAUSE)
-    return [
-        heartbeat.report if rank == own.rank else gathering.ready[rank]
-        for rank in members_of(own.restarts, nodes)
-    ]
-
-
 def require_own_addresses(reports: Sequence[NodeReport]) -> None:
     """Raise AgentError, naming them, where several nodes would be reached at one address.
 
@@ -194,149 +150,6 @@ def _plain(address: str) -> str:
         return str(ipaddress.ip_address(address))
     except ValueError:
         return address.lower()
-
-
-class SucceededBefore(Exception):
-    """A node has succeeded while another one failed: no other launch is possible."""
-
-
-class Gathering:
-    """The other nodes of one launch: those that are ready, and those that are waited for."""
-
-    def __init__(self, store: Store, others: Sequence[int], launch: int = 0) -> None:
-        self.store = store
-        self.launch = launch
-        self.awaited = set(others)
-        self.nodes = len(others) + 1
-        self.ready: dict[int, NodeReport] = {}
-        self.fetching: dict[int, NodeReport] = {}
-        self.seen_at: dict[int, float] = {}
-        """Time of the newest heartbeat of each node, by rank, on this node's clock."""
-        self.moved_at: dict[int, float] = {}
-        """Time of the newest progress of each node, by rank, on this node's clock."""
-        self.sighted_since = time.monotonic()
-        """Time since which the run directory can be read; silence is counted from then."""
-
-    def look(self) -> bool:
-        """Read what is new; return whether all are ready."""
-        if self.awaited:
-            for report in self._read(sorted(self.awaited & self._present())):
-                self._take(report)
-        return not self.awaited
-
-    def overdue(self, timeout: float) -> bool:
-        """Whether a missing node has made no progress for `timeout` seconds, or sent no heartbeat for a minute, or for
-        `timeout` if that is less.
-        """
-        latest = time.monotonic() - min(timeout, GONE_AFTER)
-        heard = (max(self.seen_at.get(rank, -math.inf), self.sighted_since) for rank in self.awaited)
-        return any(at < latest for at in heard) or bool(self.stuck(timeout))
-
-    def stuck(self, timeout: float) -> list[int]:
-        """Return the known nodes that have made no progress for `timeout`."""
-        latest = time.monotonic() - timeout
-        return [rank for rank in sorted(self.awaited) if self.moved_at.get(rank, math.inf) < latest]
-
-    def missing(self) -> str:
-        names = ", ".join(map(str, sorted(self.awaited)))
-        kind = "node" if len(self.awaited) == 1 else "nodes"
-        fetching = sorted(self.awaited & set(self.fetching))
-        note = f" (still fetching: {', '.join(map(str, fetching))})" if fetching else ""
-        return f"{kind} {names} of {self.nodes}{note}"
-
-    def standstill(self, timeout: float) -> str:
-        """Return which known nodes have made no progress for `timeout`, and for how long; empty for none."""
-        return "".join(
-            f"; node {rank} made no progress for {time.monotonic() - self.moved_at[rank]:.0f} s "
-            "(code, packages, data or checkpoint: its log says which)"
-            for rank in self.stuck(timeout)
-        )
-
-    def _take(self, report: NodeReport) -> None:
-        if report.phase is Phase.DONE and len(report.restarts) < self.launch:
-            raise TopologyTimeout(f"node {report.rank} has exited, so the training cannot be launched again")
-        if report.phase in JOINED and len(report.restarts) >= self.launch:
-            self.ready[report.rank] = report
-            self.awaited.discard(report.rank)
-            return
-        known, now = self.fetching.get(report.rank), time.monotonic()
-        if known is None or known.heartbeat_at != report.heartbeat_at:
-            self.seen_at[report.rank] = now
-        if report.moved is not None and (known is None or known.moved != report.moved):
-            self.moved_at[report.rank] = now
-        self.fetching[report.rank] = report
-
-    def _present(self) -> set[int]:
-        try:
-            entries = self.store.list(f"{NODES_FOLDER}/")
-        except (OcidistError, OSError) as error:
-            logger.debug("run directory not readable: %s", error)
-            self.sighted_since = time.monotonic()
-            return set()
-        names = {entry.name for entry in entries}
-        return {rank for rank in self.awaited if report_of(rank) in names}
-
-    def _read(self, ranks: Sequence[int]) -> list[NodeReport]:
-        if len(ranks) < 2:
-            return [report for rank in ranks if (report := read_report(self.store, rank))]
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(min(16, len(ranks))) as pool:
-            found = pool.map(lambda rank: read_report(self.store, rank), ranks)
-            return [report for report in found if report]
-
-
-def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:
-    """Return when no other node is active any more, at a signal, or after `limit` seconds.
-
-    Where all nodes are one run of the service, a failed node's exit ends the run for all, and the others would lose
-    what they are still saving. A signal means that the run is being ended already.
-    """
-    began = time.monotonic()
-    beats = Beats()
-    others = [other for other in range(nodes) if other != rank]
-    while any(_at_work(report, beats) for report in read_reports(store, others)):
-        waited = time.monotonic() - began
-        if waited > limit or signalled.wait(pause_after(waited, LAST_LOOK, LONGEST_PAUSE)):
-            return
-
-
-def await_others_saved(
-    heartbeat: Heartbeat, *, nodes: int, timeout: float, patience: float = 0.0
-) -> list[NodeReport]:
-    """Return the other nodes' reports once all have saved what the launch before has left.
-
-    Then all restore the same checkpoint.
-
-    A node that saves is waited for as long as it beats. Raises SucceededBefore for one that has succeeded,
-    TopologyTimeout for one that has ended otherwise or is silent for `patience` seconds, in which another may take its
-    place, or whose report cannot be read for `timeout` seconds.
-    """
-    beats = Beats()
-    began = read_at = heard_at = time.monotonic()
-    while True:
-        others = read_others(heartbeat.store, heartbeat.report, nodes)
-        known = [report for report in others if report]
-        behind = [report for report in known if len(report.restarts) < heartbeat.launch]
-        if len(known) == len(others):
-            read_at = time.monotonic()
-            if not behind:
-                return known
-        for report in behind:
-            if report.phase is Phase.DONE and report.exit_code == 0:
-                raise SucceededBefore(f"node {report.rank} has ended already")
-        lost = [report.rank for report in behind if not _at_work(report, beats)]
-        now = time.monotonic()
-        heard_at = heard_at if lost else now
-        if (lost and now - heard_at >= patience) or now - read_at > timeout:
-            names = ", ".join(map(str, lost))
-            why = f"node {names} has exited or is silent" if lost else "the reports of a node cannot be read"
-            raise TopologyTimeout(f"{why}, so the training cannot be launched again")
-        heartbeat.switch.pause(pause_after(now - began, LAST_LOOK, LONGEST_PAUSE))
-
-
-def _at_work(report: NodeReport | None, beats: Beats) -> bool:
-    return report is not None and report.phase is not Phase.DONE and beats.silent_for(report) < LOST_AFTER
 
 
 def placement_of(

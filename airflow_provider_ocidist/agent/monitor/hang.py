@@ -42,12 +42,17 @@ class HangWatch:
         *,
         others: Callable[[], Sequence[StallTime | None]],
         declare: Callable[[str], object],
+        is_saving: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`others` returns the other nodes' stall times; None where a report is unreadable."""
+        """`others` returns the other nodes' stall times; None where a report is unreadable.
+
+        `is_saving`: whether what the program has left, which has ended, still writes a checkpoint.
+        """
         self.meter = meter
         self.timeout = timeout
         self.others = others
         self.declare = declare
+        self.is_saving = is_saving
         self.declared = False
         self._looked_at = time.monotonic()
 
@@ -59,6 +64,9 @@ class HangWatch:
 
     def _hung(self) -> list[StallTime]:
         """Return all nodes where they hang."""
+        if self.is_saving():
+            # The guard waits longer for that than some jobs for a step.
+            self.meter.touch()
         own = StallTime(
             idle=self.meter.idle,
             by_steps=self.meter.by_steps,

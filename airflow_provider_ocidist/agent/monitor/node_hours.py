@@ -12,10 +12,13 @@ from airflow_provider_ocidist.model.budget import Budget, Spent, cost_of
 from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, rank_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 LONGEST_PAUSE = 30.0
 """Seconds between two readings of the other nodes' reports, once the budget may be used up."""
+READERS = 16
+"""Most reports of an earlier attempt that are read at once."""
 
 
 def seconds_in(reports: Iterable[NodeReport | None]) -> float:
@@ -24,7 +27,7 @@ def seconds_in(reports: Iterable[NodeReport | None]) -> float:
 
 
 def _seconds(report: NodeReport) -> float:
-    return report.predecessors + max(0.0, (report.finished_at or report.heartbeat_at) - report.started_at)
+    return report.predecessors + max(0.0, report.ran_until - report.started_at)
 
 
 def counted_in(report: NodeReport, price: float | None) -> Spent | None:
@@ -60,17 +63,22 @@ def reports_of(run_dir: str, attempt: int, number: int, access: OciAccess) -> li
 
     `run_dir`: of this attempt.
     """
+    # Late: only a retry needs threads for it.
+    from concurrent.futures import ThreadPoolExecutor
+
     stem = run_dir.rstrip("/").removesuffix(f"-a{attempt}")
     store = open_store(f"{stem}-a{number}", access)
     names = [entry.name for entry in store.list(f"{NODES_FOLDER}/") if rank_of(entry.name) is not None]
-    found = []
-    for name in names:
-        try:
-            found.append(NodeReport.from_json(store.read(name)))
-        except (ValueError, TypeError, LookupError):
-            # Half written as its node died: the others' are there.
-            continue
-    return found
+    with ThreadPoolExecutor(READERS, "reports") as pool:
+        return [report for report in pool.map(lambda name: _readable(store, name), names) if report]
+
+
+def _readable(store: Store, name: str) -> NodeReport | None:
+    try:
+        return NodeReport.from_json(store.read(name))
+    except (ValueError, TypeError, LookupError):
+        # Half written as its node died: the others' are there.
+        return None
 
 
 class BudgetWatch:

@@ -23,7 +23,8 @@ from airflow_provider_ocidist.agent.monitor.metrics import (
     read_scalars,
 )
 from airflow_provider_ocidist.agent.monitor.process_logs import NewOutput
-from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, Unplaced
+from airflow_provider_ocidist.agent.monitor.step_clock import STEPS_TIMED, StepClock
+from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, LossCurve, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles
 from airflow_provider_ocidist.model.report import Progress, RankPace
 
@@ -31,14 +32,8 @@ LOOKED_AT = 4096
 """Bytes at the end of each piece of output that are searched: only the newest step counts."""
 LOSSES_KEPT = 1000
 """Number of the last steps whose losses are kept for their checkpoints."""
-CURVE_POINTS = 100
-"""Most losses that a report carries."""
 PACES_KEPT = 16
 """Most processes of a node whose own step times are reported; more than any machine has GPUs."""
-STEPS_TIMED = 20
-"""Number of steps over which a pace is taken."""
-FEWEST_TIMED = 6
-"""Least number of reported steps for a pace: the first steps are slower."""
 
 
 @dataclass(frozen=True)
@@ -48,91 +43,6 @@ class Announced:
     at_ns: int
     """Unix time in ns that is not later than the write of its line."""
     step: int | None
-
-
-class LossCurve:
-    """The losses of all steps, thinned evenly when there are too many."""
-
-    def __init__(self) -> None:
-        self._points: list[tuple[float, float]] = []
-        self._stride = 1
-        self._seen = 0
-
-    @property
-    def points(self) -> tuple[tuple[float, float], ...]:
-        return tuple(self._points)
-
-    def add(self, step: int, loss: float) -> None:
-        if self._points and step <= self._points[-1][0]:
-            return
-        if self._seen % self._stride == 0:
-            self._points.append((step, float(f"{loss:.5g}")))
-        self._seen += 1
-        if len(self._points) > CURVE_POINTS:
-            self._points = self._points[::2]
-            self._stride *= 2
-
-
-class StepClock:
-    """The time of the last progress. Where a program counts steps, its other output is no progress."""
-
-    def __init__(self) -> None:
-        now = time.monotonic()
-        self._output_at = self._further_at = now
-        self._longest = 0.0
-        """Seconds between two steps, the most so far."""
-        self.first_at: float | None = None
-        """Time of the first step, on the clock `time.monotonic`."""
-        self._last: tuple[int | None, int | None] = (None, None)
-        """Step before the newest, and the newest."""
-        self._steps: deque[tuple[float, int]] = deque(maxlen=STEPS_TIMED + 1)
-
-    @property
-    def by_steps(self) -> bool:
-        """Whether two steps were seen: one alone says nothing of when the next is due."""
-        return self._last[0] is not None
-
-    @property
-    def idle(self) -> float:
-        """Seconds since the last progress; since the last output while the training counts no steps."""
-        return time.monotonic() - (self._further_at if self.by_steps else self._output_at)
-
-    @property
-    def longest(self) -> float:
-        """Seconds between two steps, at most so far: an evaluation may lie between them."""
-        return self._longest
-
-    @property
-    def pace(self) -> float | None:
-        """Seconds for a step, over the last ones; None before there are some."""
-        if len(self._steps) < FEWEST_TIMED:
-            return None
-        (began, first), (ended, last) = self._steps[0], self._steps[-1]
-        return (ended - began) / (last - first)
-
-    def output(self) -> None:
-        """Record output, which is no progress where the program counts steps."""
-        self._output_at = time.monotonic()
-
-    def further(self) -> None:
-        """Record progress without a step, such as a checkpoint."""
-        self._output_at = self._further_at = time.monotonic()
-
-    def step(self, step: int) -> None:
-        """Record a step that was named, perhaps again."""
-        self.output()
-        # Two stuck processes may repeat a step each, in turn.
-        if step in self._last:
-            return
-        now = time.monotonic()
-        if self.first_at is None:
-            self.first_at = now
-        if self._last[1] is not None:
-            self._longest = max(self._longest, now - self._further_at)
-        if self._steps and step <= self._steps[-1][1]:
-            self._steps.clear()
-        self._steps.append((now, step))
-        self._last, self._further_at = (self._last[1], step), now
 
 
 class ProgressMeter:

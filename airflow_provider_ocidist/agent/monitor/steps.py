@@ -8,6 +8,8 @@ LATE = 5.0
 """Seconds within which matching lines arrive on a program's two streams."""
 MOST_STEPS = 1000
 """Most losses, and most bars, that wait for their partners."""
+CURVE_POINTS = 100
+"""Most losses that a report carries."""
 
 
 class EpochCounter:
@@ -105,3 +107,26 @@ class Unplaced:
 
 def _place(step: int | None, loss: float | None) -> list[tuple[int, float]]:
     return [] if step is None or loss is None else [(step, loss)]
+
+
+class LossCurve:
+    """The losses of all steps, thinned evenly when there are too many."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, float]] = []
+        self._stride = 1
+        self._seen = 0
+
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        return tuple(self._points)
+
+    def add(self, step: int, loss: float) -> None:
+        if self._points and step <= self._points[-1][0]:
+            return
+        if self._seen % self._stride == 0:
+            self._points.append((step, float(f"{loss:.5g}")))
+        self._seen += 1
+        if len(self._points) > CURVE_POINTS:
+            self._points = self._points[::2]
+            self._stride *= 2

@@ -6,8 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.join.silence import OWN_TROUBLE
@@ -61,7 +63,13 @@ class Watches:
         self.main_rank = main_rank
         limits = self.config.limits
         if limits.hang_timeout is not None:
-            hang = HangWatch(self.meter, limits.hang_timeout, others=self._others_moved, declare=self._hung)
+            hang = HangWatch(
+                self.meter,
+                limits.hang_timeout,
+                others=self._others_moved,
+                declare=self._hung,
+                is_saving=partial(guard.awaits_writers, guard_pid),
+            )
             self._looks += [self._ask_for_health, hang.look]
         if self.config.nodes > 1 and self.heartbeat.report.rank == main_rank:
             self._looks.append(StragglerWatch(self._all_reports, self._report_slow).look)

@@ -38,12 +38,14 @@ def resume(
     *,
     launched_before: Fence | None = None,
     through: Through | None = None,
+    damaged: set[str] | None = None,
 ) -> CheckpointRef | None:
     """Fetch the newest complete checkpoint into the folder; None when there is none yet.
 
     `brought`: the names of the fetched entries are added to it. `launched_before`: this attempt, where it has launched
     the program before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`: as
-    `storage.checkpoints.fetch`.
+    `storage.checkpoints.fetch`. `damaged`: the URIs of checkpoints that are not read again; those that prove to be
+    damaged are added.
 
     If the newest is damaged, the one before it is fetched. Raises AgentError when all are damaged, as a fresh start
     would lose their content, or when the place cannot be read.
@@ -51,7 +53,9 @@ def resume(
     if checkpoints.uri is None or not (checkpoints.resume or launched_before):
         return None
     only = None if checkpoints.resume else launched_before
-    return _resume_from(checkpoints.uri, folder, access, switch, brought, only, through=through)
+    return _resume_from(
+        checkpoints.uri, folder, access, switch, brought, only, through=through, damaged=damaged
+    )
 
 
 def resume_after_clear(
@@ -62,6 +66,7 @@ def resume_after_clear(
     brought: set[str] | None = None,
     *,
     through: Through | None = None,
+    damaged: set[str] | None = None,
 ) -> CheckpointRef | None:
     """Fetch the task's checkpoint from before it was cleared, if configured; the rest: as `resume`."""
     if config.checkpoints_stem is None:
@@ -75,7 +80,9 @@ def resume_after_clear(
     except (StorageError, BackendError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
     had = (
-        _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch, brought, through=through)
+        _resume_from(
+            f"{base}/{place}".rstrip("/"), folder, access, switch, brought, through=through, damaged=damaged
+        )
         for place in places
         if found[place]
     )
@@ -91,25 +98,26 @@ def _resume_from(
     only: Fence | None = None,
     *,
     through: Through | None,
+    damaged: set[str] | None,
 ) -> CheckpointRef | None:
     from airflow_provider_ocidist.storage.checkpoints import complete, published
 
     try:
         found = [each for each in complete(uri, access) if only in (None, each.fence)]
-        # Of these the listing has shown that they are damaged. Another may be published just now.
-        damaged = [] if found or only else published(uri, access)
-        found = complete(uri, access) if damaged else found
+        # Of these the listing has shown that they are incomplete. Another may be published just now.
+        incomplete = [] if found or only else published(uri, access)
+        found = complete(uri, access) if incomplete else found
         switch.check()
         for reference in found:
-            if _fetch_whole(reference, folder, access, brought, through):
+            if _fetch_whole(reference, folder, access, brought, through, damaged):
                 logger.info("resuming from %s: %s", reference.label, reference.uri)
-                _fetch_companions(uri, reference, folder, access, brought, only, through)
+                _fetch_companions(uri, reference, folder, access, brought, only, through, damaged)
                 return reference
     except (StorageError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
-    if found or damaged:
+    if found or incomplete:
         raise AgentError(
-            f"all {len(found or damaged)} checkpoints below {uri} are damaged: delete them to train from the start, "
+            f"all {len(found or incomplete)} checkpoints below {uri} are damaged: delete them to train from the start, "
             "or set checkpoints.resume: false",
             cause=Cause.DATA,
         )
@@ -124,12 +132,13 @@ def _fetch_companions(
     brought: set[str] | None,
     only: Fence | None,
     through: Through | None,
+    damaged: set[str] | None,
 ) -> None:
     """Fetch a checkpoint's companions, stored under other names; skip damaged ones."""
     from airflow_provider_ocidist.storage.companions import companions_at
 
     for companion in companions_at(uri, reference, access, only=only):
-        if _fetch_whole(companion, folder, access, brought, through):
+        if _fetch_whole(companion, folder, access, brought, through, damaged):
             logger.info("also fetched %s: %s", companion.label, companion.uri)
 
 
@@ -165,28 +174,34 @@ def _fetch_whole(
     access: OciAccess,
     brought: set[str] | None,
     through: Through | None,
+    damaged: set[str] | None,
 ) -> bool:
     """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
-    for tried, shared in ((1, through), (2, None)):
-        try:
-            _take(_fetch(reference.uri, folder, access, shared), brought)
-            return True
-        except CheckpointError as error:
-            logger.warning("the checkpoint of %s is damaged (try %d): %s", reference.label, tried, error)
-    return False
+    if damaged is not None and reference.uri in damaged:
+        return False
+    try:
+        _take(_fetch(reference.uri, folder, access, through), brought)
+    except CheckpointError as error:
+        logger.warning("the checkpoint of %s is damaged: %s", reference.label, error)
+        if damaged is not None:
+            damaged.add(reference.uri)
+        return False
+    return True
 
 
 def _fetch(uri: str, folder: Path, access: OciAccess, through: Through | None) -> Path:
-    """Fetch a checkpoint; from its store alone where what other nodes have sent may be wrong."""
+    """Fetch a checkpoint; one that arrives damaged is read once more, from its store alone, which decides.
+
+    The first time, the transfer may be at fault, or another node that has sent a part.
+    """
     from airflow_provider_ocidist.storage.checkpoints import fetch
 
-    if through is not None:
-        try:
-            return fetch(uri, folder, access, through=through)
-        except StorageError as error:
-            if error.retryable:
-                raise
-            logger.warning("%s; reading it again, from the store alone", error)
+    try:
+        return fetch(uri, folder, access, through=through)
+    except StorageError as error:
+        if error.retryable or (through is None and not isinstance(error, CheckpointError)):
+            raise
+        logger.warning("%s; reading it again, from the store alone", error)
     return fetch(uri, folder, access)
 
 

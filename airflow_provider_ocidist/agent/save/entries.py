@@ -6,9 +6,11 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from airflow_provider_ocidist.agent.save.formats import is_unfinished
 from airflow_provider_ocidist.storage.checkpoint_names import (
@@ -24,9 +26,8 @@ SETTINGS_EXTENSIONS = {"json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "in
 """Extensions of files beside checkpoints that need no warning."""
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """Changes when a process writes to a file or replaces it."""
+class Stamp(NamedTuple):
+    """Changes when a process writes to a file or replaces it. A tuple, as each look compares those of all files."""
 
     size: int
     modified_ns: int
@@ -43,7 +44,7 @@ class Signature:
 
     files: tuple[tuple[str, Stamp], ...]
 
-    @property
+    @cached_property
     def modified_ns(self) -> int:
         """When one of them was last written to; 0 where there is none."""
         return max((stamp.modified_ns for _, stamp in self.files), default=0)
@@ -107,20 +108,34 @@ def signature(path: Path) -> Signature:
     return Signature(tuple(sorted(scan(path).items())))
 
 
-def candidates(folder: Path, pattern: str | None = None) -> list[Candidate]:
-    """Return the entries whose names can be placed, the last written first."""
+def names_in(folder: Path) -> list[str]:
+    """Return the names of all that lies in a folder. Raises OSError."""
+    return os.listdir(folder)
+
+
+def candidates(folder: Path, pattern: str | None = None, before: Iterable[Candidate] = ()) -> list[Candidate]:
+    """Return the entries whose names can be placed, the last written first.
+
+    `before`: what was found there at an earlier look. What has not changed since is the same object again: a look each
+    second at hundreds of files has nothing else to do for it.
+    """
+    known = {item.path.name: item for item in before}
     found = []
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder)):
+        for name in sorted(names_in(folder)):
             placed = None if is_unfinished(name) else place(name, pattern)
             if placed:
                 with contextlib.suppress(OSError):
-                    found.append(_candidate(folder / name, placed))
+                    found.append(_candidate(folder, name, placed, known.get(name)))
     return sorted(found, key=lambda candidate: candidate.signature.modified_ns, reverse=True)
 
 
-def _candidate(path: Path, placed: Placed) -> Candidate:
+def _candidate(folder: Path, name: str, placed: Placed, before: Candidate | None) -> Candidate:
+    path = before.path if before else folder / name
     now = signature(path)
+    # Of an entry without a file only its own time shows a change.
+    if before and now.files and now == before.signature:
+        return before
     times = [stamp.modified_ns for _, stamp in now.files] or [path.stat().st_mtime_ns]
     return Candidate(path, placed, now, min(times))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.entries import is_unplaced
+from airflow_provider_ocidist.agent.save.entries import is_unplaced, names_in
 from airflow_provider_ocidist.agent.save.proofs import remedy
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class EntryWarnings:
     def warn_of_names(self) -> None:
         """Warn of new entries whose names are not those of checkpoints."""
         try:
-            names = {path.name for path in self._folder.iterdir()}
+            names = set(names_in(self._folder))
         except OSError:
             return
         new, self._names = names - self._names, names

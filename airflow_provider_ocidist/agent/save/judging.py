@@ -71,6 +71,8 @@ class Judge:
         self._step = step
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
+        self._there = there
+        """Result of the last look."""
         self._order = SaveOrder(there)
         self._seen = {item.path: item.signature for item in there}
         self._steps: dict[Path, int | None] = {}
@@ -90,7 +92,7 @@ class Judge:
         """
         self._begins(str(self.folder))
         renamed = self.renamed()
-        found = candidates(self.folder, self.pattern)
+        found = self._there = candidates(self.folder, self.pattern, self._there)
         self._order.note(found, self._proved)
         at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
         step = self._step()

@@ -27,6 +27,8 @@ def open_for_writing(root: int | None = None, *, mapped: bool = True) -> frozens
 
 def open_files_in(path: Path, written: frozenset[str]) -> tuple[str, ...]:
     """Return which of these files are an entry, or in it; relative to the folder that the entry is in."""
+    if not written:
+        return ()
     place = os.path.realpath(path)
     found = (name for name in sorted(written) if name == place or name.startswith(f"{place}/"))
     return tuple(os.path.relpath(name, os.path.realpath(path.parent)) for name in found)

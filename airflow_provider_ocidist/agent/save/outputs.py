@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import re
 import threading
@@ -15,11 +16,12 @@ from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_fa
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.model.job import Output
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.in_flight import InFlight
-from airflow_provider_ocidist.storage.locations import join, shown, shown_in
+from airflow_provider_ocidist.storage.locations import is_text, join, parse, shown, shown_in
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +130,8 @@ def copy_outputs(
     """Return the URIs of what was copied.
 
     `deadline`: for how long a failed copy is retried; None: not at all. `in_flight` learns what is being sent. Raises
-    AgentError when a required output is missing, or a copy fails.
+    AgentError when a required output is missing, or a copy fails; and, once all else is copied, for names that the
+    target cannot hold.
     """
     missing = [output.path for output in chosen if output.required and not _names(output.source)]
     if missing:
@@ -136,11 +139,31 @@ def copy_outputs(
             f"the training succeeded but did not write its required output {', '.join(missing)}",
             cause=Cause.USER,
         )
-    return tuple(
-        _copy_patiently(partial(_copy, output, access, cancel, in_flight), output.path, deadline)
+    left_out: set[str] = set()
+    copied = tuple(
+        _copy_patiently(partial(_copy, output, access, cancel, in_flight, left_out), output.path, deadline)
         for output in chosen
         if _names(output.source)
     )
+    if left_out:
+        odd = names_text([repr(name) for name in sorted(left_out)])
+        raise AgentError(
+            f"the outputs are copied without {odd}: a name that is not UTF-8 can only be copied to a local folder; "
+            "rename it",
+            cause=Cause.DATA,
+        )
+    return copied
+
+
+def _odd_names(output: OutputCopy) -> list[str]:
+    """Return the names, of those that a copy sends, that the target cannot hold."""
+    from airflow_provider_ocidist.storage.stores.local import LocalStore
+
+    if parse(output.uri).kind == "local":
+        return []
+    source = output.source
+    names = [source.name] if source.is_file() else [entry.name for entry in LocalStore(source).list()]
+    return [name for name in names if not is_text(name)]
 
 
 def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline | None) -> str:
@@ -155,17 +178,24 @@ def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline |
 
 
 def _copy(
-    output: OutputCopy, access: OciAccess, cancel: threading.Event | None, in_flight: InFlight | None
+    output: OutputCopy,
+    access: OciAccess,
+    cancel: threading.Event | None,
+    in_flight: InFlight | None,
+    left_out: set[str],
 ) -> str:
+    """Copy an output; the names that its target cannot hold are added to `left_out`."""
     from airflow_provider_ocidist.storage.progress import progress_lines
     from airflow_provider_ocidist.storage.transfer import copy
 
-    folder = output.uri.rstrip("/") or "/"
+    folder, odd = output.uri.rstrip("/") or "/", _odd_names(output)
+    left_out.update(odd)
     log_progress = progress_lines(logger.info, f"the output {output.path}", every=15.0)
     report = copy(
         str(output.source),
         f"{folder}/",
         access=access,
+        exclude=[glob.escape(name) for name in odd],
         on_progress=log_progress,
         cancel=cancel,
         in_flight=in_flight,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
+import os
 import stat
 from pathlib import Path
 
@@ -18,6 +21,11 @@ from airflow_provider_ocidist.agent.inotify import (
 )
 from airflow_provider_ocidist.agent.save.file_clocks import TICK_NS
 
+logger = logging.getLogger(__name__)
+
+LIMITS = " (fs.inotify.max_user_instances, or ulimit -n)"
+"""Limits that may be used up after EMFILE."""
+
 
 class Renames:
     """Watches the entries of one folder, which may be created or replaced later."""
@@ -27,10 +35,7 @@ class Renames:
         self._moved: dict[str, int | None] = {}
         """Time at which each folder was moved, by its name: its ctime, in ns; None for a file."""
         self._queue: Inotify | None = None
-        # The machine may have no inotify instance left: then no rename is seen.
-        with contextlib.suppress(OSError):
-            self._queue = Inotify()
-        self._is_watching = False
+        self._is_watching = self._is_closed = self._was_refused = False
         self._watch()
 
     def names(self) -> frozenset[str]:
@@ -43,14 +48,26 @@ class Renames:
         return frozenset(name for name, at in self._moved.items() if at is None or self._is_as_moved(name))
 
     def close(self) -> None:
+        self._is_closed = True
         if self._queue is not None:
             self._queue.close()
             self._queue = None
 
     def _watch(self) -> None:
+        if self._queue is None and not self._is_closed:
+            self._open()
         if self._queue is not None:
             wanted = CREATE | MODIFY | MOVED_FROM | MOVED_TO | DELETE
             self._is_watching = self._queue.watch(self.folder, wanted)
+
+    def _open(self) -> None:
+        """Take an instance of inotify; the kernel may give none now."""
+        try:
+            self._queue = Inotify()
+        except OSError as error:
+            if not self._was_refused:
+                logger.warning("%s", why_none_is_seen(error))
+            self._was_refused = True
 
     def _note(self, mask: int, name: str) -> None:
         if mask & (OVERFLOW | IGNORED):
@@ -78,3 +95,10 @@ class Renames:
             return (self.folder / name).stat().st_ctime_ns == self._moved[name]
         except OSError:
             return False
+
+
+def why_none_is_seen(error: OSError) -> str:
+    """Return the warning for an error of the kernel, which gives no instance of inotify."""
+    number = error.errno or 0
+    limits = LIMITS if number == errno.EMFILE else ""
+    return f"no rename of a checkpoint into its place is seen without inotify: {os.strerror(number)}{limits}"

@@ -79,6 +79,8 @@ class ShardUploader:
         self.access = access
         self._on_arrived = on_arrived
         self._own = OwnFiles(folder, pattern)
+        self._there: list[Candidate] = []
+        """Result of the last look."""
         self._seen: dict[Path, Signature] = {}
         self._changed_at: dict[Path, float] = {}
         self._has_shards = False
@@ -161,7 +163,7 @@ class ShardUploader:
 
     def _look(self) -> None:
         """Record the entries, and when each last changed."""
-        there = candidates(self.folder, self.pattern)
+        there = self._there = candidates(self.folder, self.pattern, self._there)
         found = {item.path: item.signature for item in there}
         changed = [path for path in found if self._seen.get(path) != found[path]]
         self._changed_at |= dict.fromkeys(changed, time.monotonic())

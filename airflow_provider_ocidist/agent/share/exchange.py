@@ -41,8 +41,19 @@ ROOM = 64 << 20
 class Exchange:
     """One node's part in the exchange; it begins with the first thing that is shared."""
 
-    def __init__(self, rank: int, nodes: int, folder: Store, address: Callable[[], str | None]) -> None:
-        """`folder`: the run directory; `address`: returns where others reach this node, None if not known."""
+    def __init__(
+        self,
+        rank: int,
+        nodes: int,
+        folder: Store,
+        address: Callable[[], str | None],
+        members: Callable[[], Collection[int]] | None = None,
+    ) -> None:
+        """`folder`: the run directory; `address`: returns where others reach this node, None if not known.
+
+        `members` returns the ranks that take part in the next launch, as far as this node knows: the gang may go on
+        without some. None: all.
+        """
         first = rank - rank % GROUP
         self.rank = rank
         self.others = frozenset(range(first, min(first + GROUP, nodes))) - {rank}
@@ -50,6 +61,7 @@ class Exchange:
         self.shelf = Shelf()
         self._folder = folder
         self._address = address
+        self._members = members
         self._server: PieceServer | None = None
         self._peers: Mapping[int, Peer] = {}
         self._patience = Patience()
@@ -137,11 +149,15 @@ class Exchange:
         pause = LOOK
         while not self._has_read.is_set():
             self._look()
-            if self.others <= self._peers.keys():
+            if self._awaited() <= self._peers.keys():
                 self._is_complete.set()
+            if self.others <= self._peers.keys():
                 return
             self._has_read.wait(pause)
             pause = min(LONGEST_LOOK, pause * 1.2)
+
+    def _awaited(self) -> frozenset[int]:
+        return self.others if self._members is None else self.others & frozenset(self._members())
 
     def _look(self) -> None:
         try:

@@ -60,6 +60,8 @@ class CheckpointFolder:
         """Function that is called when this node's files of a checkpoint are in the store, and its manifest is not."""
         self._fetched: set[str] = set()
         """Names of the entries that this attempt has fetched."""
+        self._damaged: set[str] = set()
+        """URIs of checkpoints that this node has found to be damaged before this launch."""
 
     def path(self, workspace: Workspace) -> Path:
         """Return the path of the folder, also for a job without checkpoints."""
@@ -79,6 +81,8 @@ class CheckpointFolder:
         if self.settings is None:
             return
         self._fetched.clear()
+        # The fault may be this node's: then all are to fetch the same one now.
+        self._damaged.clear()
         interruptible(lambda: self.restore(workspace), self.context.switch)
         if self._is_own(others):
             # Afterwards: its parts of what is restored need not be fetched.
@@ -171,8 +175,11 @@ class CheckpointFolder:
             self._fetched,
             launched_before=launched_before,
             through=shared,
+            damaged=self._damaged,
         )
-        found = found or resume_after_clear(folder, config, access, switch, self._fetched, through=shared)
+        found = found or resume_after_clear(
+            folder, config, access, switch, self._fetched, through=shared, damaged=self._damaged
+        )
         if found:
             heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
         else:

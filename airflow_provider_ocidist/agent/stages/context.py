@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries
+from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries_unless_stopped
 from airflow_provider_ocidist.agent.train.activity import Activity
 from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
 from airflow_provider_ocidist.errors import OcidistError
@@ -71,7 +71,7 @@ class NodeContext:
     def with_retries(self, work: Callable[[], T]) -> T:
         """Do a part of the preparation; retry for `limits.join_timeout` while the store does not answer."""
         self.activity.enter()
-        return with_retries(work, self.config.limits.join_timeout, self.switch.event)
+        return with_retries_unless_stopped(work, self.config.limits.join_timeout, self.switch)
 
     def _heartbeat(self) -> Heartbeat:
         now = time.time()
@@ -101,7 +101,7 @@ def open_heartbeat(
         except OcidistError as error:
             raise cannot_be_used("the run directory", error) from error
 
-    return with_retries(opened, config.limits.join_timeout, switch.event)
+    return with_retries_unless_stopped(opened, config.limits.join_timeout, switch)
 
 
 def _home(environ: Mapping[str, str]) -> str | None:

@@ -25,7 +25,7 @@ from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
 from airflow_provider_ocidist.agent.train.supervise import Ended
-from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
@@ -101,11 +101,25 @@ class GangEnd:
             is_written = self.heartbeat.write(phase=Phase.SAVING)
             if self.config.min_nodes is not None and not self.context.is_main:
                 self._await_admission(is_written=is_written)
-            request = self.heartbeat.read_stop_request()
-            if request and request.restarts:
-                self.heartbeat.heed(request)
+            self._heed_another_launch(is_written=is_written)
         stop = self.context.switch.stop
         return replace(ended, stop=stop) if stop and stop.restarts else ended
+
+    def _heed_another_launch(self, *, is_written: bool) -> None:
+        """Heed a request for another launch; without one this success stands: what comes while it is saved is too late.
+
+        `is_written`: whether the others can read that this node has ended. Otherwise, or while the store is out, a
+        request may be there that this node reads at a later beat.
+        """
+        try:
+            request = self.heartbeat.load_stop_request()
+        except (OcidistError, OSError, ValueError, TypeError) as error:
+            logger.warning("whether another launch is asked for cannot be read: %s", error)
+            return
+        if request and request.restarts:
+            self.heartbeat.heed(request)
+        if is_written:
+            self.context.switch.take_part_in_no_other()
 
     def outcome_of(self, launch: ProgramLaunch, ended: Ended) -> Outcome:
         """Return how a launch without success ended; ask the others to end where it failed by itself."""

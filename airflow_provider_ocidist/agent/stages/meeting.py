@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from airflow_provider_ocidist.agent.join.gathering import meet
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
-from airflow_provider_ocidist.agent.join.topology import (
-    await_address,
-    meet,
-    placement_of,
-    require_own_addresses,
-)
+from airflow_provider_ocidist.agent.join.topology import await_address, placement_of, require_own_addresses
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import public_key

@@ -50,7 +50,9 @@ def exchange_of(context: NodeContext) -> Exchange | None:
         except TopologyTimeout:
             return None
 
-    return Exchange(context.rank, config.nodes, context.heartbeat.quick_store, address)
+    return Exchange(
+        context.rank, config.nodes, context.heartbeat.quick_store, address, lambda: context.others
+    )
 
 
 def _may_restore(config: AgentConfig) -> bool:

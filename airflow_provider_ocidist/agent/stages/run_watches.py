@@ -97,10 +97,12 @@ class RunWatches:
 
     def _report_progress(self) -> None:
         context = self.context
+        # Before the report is changed: each look at it after a change makes a new one.
+        phase = context.heartbeat.report.phase
         context.meter.read()
         context.heartbeat.update(progress=context.meter.progress)
         self.note_recovery()
-        if context.heartbeat.report.phase in (Phase.STARTING, Phase.FETCHING):
+        if phase in (Phase.STARTING, Phase.FETCHING):
             context.heartbeat.update(moved=context.activity.look())
             self._require_activity()
 

@@ -49,7 +49,6 @@ from airflow_provider_ocidist.backends.kubernetes.refs import (
     ref_of,
 )
 from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
-from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
@@ -251,14 +250,13 @@ class KubernetesBackend(
     # beforehand
 
     def preflight(self, job: TrainingJob) -> list[Finding]:
-        plan = self.plan(job, RunKey(dag_id=job.name, run_id="preflight", task_id="task"))
+        plan = self._preflight_plan(job)
         signed_in = preflight.sign_in(self._api)
         if signed_in.mark is Mark.FAIL:
             return [signed_in]
         namespace = str(plan.compartment_id)
         (body,) = [each.body for each in plan.requests if each.body["kind"] == self.operator.kind]
         made = {str(each.body["metadata"]["name"]) for each in plan.requests}
-        place = str(plan.run_dir).rpartition("/")[0]
         return [
             signed_in,
             preflight.operators(self._api, self.operator),
@@ -270,7 +268,7 @@ class KubernetesBackend(
                 round(job.limits.stop_grace) + SAVING_TIME,
             ),
             *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
-            writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
+            self._work_dir_finding(plan),
         ]
 
     # suspend and resume
@@ -288,7 +286,9 @@ class KubernetesBackend(
         self._urgent_dirs.at(ref.run_dir)
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        error, stop_requested = both(lambda: self._end(ref), lambda: self._request_stop(ref, ending))
+        error, stop_requested = both(
+            lambda: self._end(ref), lambda: self.directories.request_end(ref, ending)
+        )
         if error is not None:
             raise CancelFailed(error, stop_requested=stop_requested) from error
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from airflow_provider_ocidist.backends.kubernetes.api import Api
+from airflow_provider_ocidist.backends.kubernetes.events import Warned
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
@@ -16,6 +17,7 @@ from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace
 from airflow_provider_ocidist.backends.kubernetes.states import (
     has_vanished,
     node_status,
+    present,
     with_absent_master,
     with_preemption,
 )
@@ -87,7 +89,7 @@ class GangNodes:
                 pod,
                 latest.report if latest else None,
                 self._operator.container,
-                [*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)],
+                present([*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)], look.at),
                 look.at,
                 last.get(rank),
             )
@@ -141,19 +143,19 @@ class GangNodes:
         last.update(own)
         return own, last
 
-    def _about_all(self, name: str, gang: Gang, seen: Seen) -> list[str]:
+    def _about_all(self, name: str, gang: Gang, seen: Seen) -> list[Warned]:
         """Return the warnings that concern all nodes of a gang; of one that a queue holds back, Kueue's."""
-        found = [text for subject in self._operator.subjects(name) for text in seen.warnings.get(subject, ())]
+        found = [each for subject in self._operator.subjects(name) for each in seen.warnings.get(subject, ())]
         if not gang.queued:
             return found
         # The name of its workload ends in random letters.
         start = f"{self._operator.kind.lower()}-{name}-"
         whys = (
-            texts
-            for (kind, about), texts in seen.warnings.items()
+            warnings
+            for (kind, about), warnings in seen.warnings.items()
             if kind == WORKLOAD and about.startswith(start)
         )
-        return [*found, *(text for texts in whys for text in texts)]
+        return [*found, *(each for warnings in whys for each in warnings)]
 
 
 def _lives(reported: Reported) -> bool:

@@ -12,6 +12,7 @@ from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.events import (
     PREEMPTED,
+    Warned,
     fields_read,
     sentences_by_pod,
     warnings_by_object,
@@ -24,7 +25,7 @@ from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRE
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import container_has_begun, essence
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
-from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Seen:
     """Gangs by name; a gang without an object is not among them."""
     pods: Mapping[str, Mapping[int, Obj]] = field(default_factory=dict)
     """Pods by gang and by rank."""
-    warnings: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    warnings: Mapping[tuple[str, str], Sequence[Warned]] = field(default_factory=dict)
     """Warnings by the kind and the name of their object."""
 
 
@@ -196,12 +197,9 @@ class GangObjects:
         """Return what there is of some gangs, in one request for each kind of object however many gangs they are."""
         wanted = set(gangs)
         lists = self._lists(namespace, wanted) if len(wanted) <= FEW else self._all_lists(namespace)
-        readings: tuple[Callable[[], list[Any]], ...] = (
-            lambda: self._if_served(lists.gangs.now),
-            lists.pods.now,
-            lambda: _if_allowed(lists.warnings.now),
-        )
-        found, pods, warnings = in_parallel(_called, readings)
+        pods, warnings = both(lists.pods.now, lambda: _if_allowed(lists.warnings.now))
+        # Afterwards: what ends pods, as a queue does, is written into the object of their gang before.
+        found = self._if_served(lists.gangs.now)
         known = {name: gang for name, gang in found if name in wanted}
         if len(wanted) > FEW:
             known |= self._overlooked(namespace, wanted - known.keys())
@@ -314,10 +312,6 @@ class GangObjects:
                     self._end_pod(namespace, pod, 0)
         except BackendError as error:
             log.debug("pods of %s end in their own time: %s", name, error)
-
-
-def _called(reading: Callable[[], list[Any]]) -> list[Any]:
-    return reading()
 
 
 def _if_allowed(reading: Callable[[], list[Found]]) -> list[Found]:

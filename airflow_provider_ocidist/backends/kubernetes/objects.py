@@ -40,3 +40,9 @@ def asked_for(obj: Obj) -> dict[str, Any]:
 def picked(values: Obj, wanted: Sequence[str]) -> dict[str, Any]:
     """Return the fields of these names that are set."""
     return {name: values[name] for name in wanted if values.get(name)}
+
+
+def container_in(spec: Obj, name: str) -> Obj:
+    """Return the container of this name in the specification of a pod, which has it."""
+    (found,) = [each for each in spec["containers"] if each["name"] == name]
+    return dict(found)

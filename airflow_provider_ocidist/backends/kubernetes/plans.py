@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON
-from airflow_provider_ocidist.backends.fields import MISSING
+from airflow_provider_ocidist.backends.fields import missing, options_of
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields, PodOptions
@@ -20,7 +19,7 @@ from airflow_provider_ocidist.backends.kubernetes.pods import (
 )
 from airflow_provider_ocidist.backends.node_config import in_json, node_config, plan_of, shared_source
 from airflow_provider_ocidist.backends.prices import price_of
-from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
@@ -43,8 +42,9 @@ def make_plan(
     endpoint: str | None,
 ) -> Plan:
     """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
-    options = _options_of(kind, job)
-    job = _resolved(job, fields)
+    options, job = options_of(job, PodOptions, kind), fields.filled(job)
+    if problems := missing({"work_dir": job.work_dir}):
+        raise JobFileError(problems, job.name)
     namespace = options.namespace or namespace
     name = names.gang_name(key, operator.longest_suffix)
     price = price_of(job, _shape_of(options), fields.prices)
@@ -125,19 +125,6 @@ def _why(options: PodOptions, config: AgentConfig) -> str:
         else "the image's own start"
     )
     return f"{start}; the queue {options.queue} holds it back until there is room" if options.queue else start
-
-
-def _options_of(kind: str, job: TrainingJob) -> PodOptions:
-    if not isinstance(job.backend, PodOptions) or job.backend.kind != kind:
-        raise JobFileError([Problem("backend", f"is for {job.backend.kind!r}, not for {kind!r}")])
-    return job.backend
-
-
-def _resolved(job: TrainingJob, fields: ClusterFields) -> TrainingJob:
-    work_dir = job.work_dir or fields.work_dir
-    if not work_dir:
-        raise JobFileError([Problem("work_dir", MISSING)], job.name)
-    return replace(job, work_dir=work_dir, require_training=fields.requires_training(job))
 
 
 def _agent_config(

@@ -13,7 +13,6 @@ from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
-WRITE_RIGHT = "create the bucket or the folder, or give Airflow's credentials the right to write there"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 

@@ -99,6 +99,13 @@ OURS_IN_CONTAINER = {
 }
 
 
+def alike(job: TrainingJob, nodes: str) -> Iterator[Problem]:
+    """Yield the variables of single nodes where an image starts itself, as all `nodes` do alike."""
+    for path in ("main_env", "worker_env") if job.container is not None else ():
+        if getattr(job, path):
+            yield Problem(path, f"is not supported here: {nodes} are alike, and the image starts itself")
+
+
 def _options(job: TrainingJob) -> Any:
     return job.backend
 

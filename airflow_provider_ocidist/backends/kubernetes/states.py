@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from airflow_provider_ocidist.backends.kubernetes.events import Warned
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj, reason_and_message, true_conditions
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
@@ -51,8 +52,15 @@ POD_REASONS = {
 """Reasons of a failed pod, beside those that begin with OutOf."""
 WAITS_FOR_MASTER = "init-pytorch"
 """Container by which the training operator holds a Worker back; it gives up after 200 s (100 looks, 2 s apart)."""
-REFUSED = re.compile(r"is forbidden: .*(violates PodSecurity|usage per (Pod|Container) is)")
-"""Text of what a namespace refuses each time: pods beyond its level of PodSecurity, or beyond its LimitRange."""
+REFUSED = re.compile(
+    r"is forbidden: .*(violates PodSecurity|(usage|limit to request ratio) per (Pod|Container) is)"
+    r'|Pod "[^"]*" is invalid: '
+)
+"""Text of what a namespace refuses each time: pods beyond its level of PodSecurity or its LimitRange, or which a
+default of the latter contradicts."""
+REFUSED_AGAIN_WITHIN = 1200.0
+"""Seconds after which a refusal that was not repeated is of the past: controllers try again after 1000 s at most (the
+usual rate limiter of client-go)."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 FORBIDDEN = ("is forbidden: ", "denied the request")
 """Texts of events of what a cluster does not allow now."""
@@ -69,6 +77,15 @@ class _Found:
     cause: Cause | None = None
     finished_at: float | None = None
     exit_code: int | None = None
+
+
+def present(warnings: Iterable[Warned], now: float) -> list[str]:
+    """Return what warnings say, without refusals of the past. `now`: Unix time by the API server's clock."""
+    return [each.text for each in warnings if not (REFUSED.search(each.text) and _is_past(each, now))]
+
+
+def _is_past(refusal: Warned, now: float) -> bool:
+    return bool(refusal.at) and now - refusal.at > REFUSED_AGAIN_WITHIN
 
 
 def node_status(
@@ -96,7 +113,8 @@ def node_status(
         if report is None and gang.state is GangState.SUCCEEDED and _is_deleted(pod) and found.state.terminal:
             # A program without an agent: SIGTERM was the operator's, and no failure.
             found = _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
-    if report is not None and _is_unexplained(found) and gang.state is GangState.SUSPENDED:
+    had_begun = report is not None or (pod is not None and _is_deleted(pod))
+    if had_begun and _is_unexplained(found) and gang.state is GangState.SUSPENDED:
         found = replace(found, details=f"{gang.details}; it had begun", cause=gang.ended_by)
     if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
         # A node counts as ending until its pod is deleted.

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import fcntl
 import io
+import logging
+import os
 import shutil
 import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogPart
 from airflow_provider_ocidist.backends.bundle import agent_bundle, code_errors
-from airflow_provider_ocidist.backends.capabilities import NamesSecrets, ReplacesNodes
+from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensById, ReplacesNodes
 from airflow_provider_ocidist.backends.local import log_lines, node, processes
 from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
 from airflow_provider_ocidist.backends.local.processes import NodeProcess
-from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
+from airflow_provider_ocidist.backends.node_config import expectations, secrets_of_nodes
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
-from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.errors import AgentError, BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.report import Restart
-from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef
+from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, LOCAL
+
+log = logging.getLogger(__name__)
 
 GANG, LOCK, GRACE = "gang.json", "lock", "grace.json"
 KILL_AFTER = 60.0
@@ -37,7 +41,7 @@ FEWEST_LINES = 1000
 """Least number of lines of a node that one look reads."""
 
 
-class Local(ReplacesNodes, NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
+class Local(ReplacesNodes, NamesSecrets, OpensById, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
     """Starts the nodes of a gang as processes that outlive the one which started them; their lease ends them."""
 
     kind = KIND
@@ -109,6 +113,35 @@ class Local(ReplacesNodes, NamesSecrets, WorkDirBackend[Mapping[str, list[NodeSt
         for rank in ranks:
             _process(ref, rank).cancel(KILL_AFTER)
 
+    # find without a plan
+
+    def open(self, resource_id: str) -> RunRecord:
+        """Return the gang of a run directory, which is its id here, in whichever work directory its job has named."""
+        place = os.path.normpath(Path(resource_id).expanduser().absolute())
+        try:
+            ref = _gang_in(place)
+        except (OSError, TypeError, ValueError):
+            ref = None
+        if ref is None or ref.run_dir != place:
+            raise RunNotFound(
+                f"{resource_id} is no run directory: name the folder of the run in the job's work_dir, by default "
+                f"{self._work_dir()}",
+                status_code=404,
+                cause=Cause.CONFIG,
+            )
+        for process in _processes(ref):
+            with suppress(AgentError):
+                config = AgentConfig.from_env(process.environment())
+                return RunRecord.of(ref, config, expectations(config))
+        # With its nodes their configuration has gone.
+        if not all(status.state.terminal for status in _states(ref)):
+            log.warning(
+                "%s: the variables of its nodes cannot be read, as those of another user's processes or of another "
+                "machine: no limit of the job applies, and what it has to save is not known",
+                ref.key.name,
+            )
+        return RunRecord(ref=ref, lease=ref.lease, logs_since=(ref.submitted_at,) * ref.nodes)
+
     # look
 
     def _look(self, refs: Sequence[RunRef]) -> dict[str, list[NodeStatus]]:
@@ -131,7 +164,7 @@ class Local(ReplacesNodes, NamesSecrets, WorkDirBackend[Mapping[str, list[NodeSt
     # end
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        self._request_stop(ref, ending)
+        self.directories.request_end(ref, ending)
         grace = (processes.read(Path(ref.run_dir, LOCAL, GRACE)) or {}).get("seconds", 0.0) + KILL_AFTER
         # Also what has just taken the place of another.
         now = self.current(ref)

@@ -40,6 +40,11 @@ def state_of(run: Any | None) -> NodeState:
     return NodeState.MISSING if run is None else STATES.get(run.lifecycle_state, NodeState.UNKNOWN)
 
 
+def is_final(lifecycle_state: str) -> bool:
+    """Whether a job run in this state has ended; one that this version does not know may live."""
+    return STATES.get(lifecycle_state, NodeState.UNKNOWN).terminal
+
+
 def cause_in_details(run: Any | None) -> Cause | None:
     """Return the cause that the service's lifecycle details name, if any."""
     details = ((run and run.lifecycle_details) or "").lower()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
@@ -26,7 +26,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     SpansRegions,
 )
 from airflow_provider_ocidist.backends.fields import read_fields
-from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, pages, read_job, read_run
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
 from airflow_provider_ocidist.backends.oci_data_science.gang_logs import log_parts
@@ -51,7 +51,7 @@ from airflow_provider_ocidist.backends.oci_data_science.replacements import Repl
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
 from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
-from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
+from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -84,6 +84,10 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
 
 
+CLIENTS = ("_client", "_runs_client", "_log_client", "_cancel_client")
+"""Names of the clients, each of which is made when it is needed first."""
+
+
 class OciDataScience(
     Backend,
     OpensById,
@@ -109,7 +113,7 @@ class OciDataScience(
         self.defaults = defaults
         self._run_dirs = RunDirs(self._store)
         self._reports = Reports(self._run_dirs)
-        self._run_states = RunStates(lambda: self._client)
+        self._run_states = RunStates(lambda: self._runs_client)
         self._log_searches = LogSearches(lambda: self._log_client, self.now)
         self._service_clock = ServiceClock()
         self.gangs = Gangs(
@@ -142,7 +146,7 @@ class OciDataScience(
             new, region=self._region, endpoint=old.endpoint, tenancy=old.tenancy or new.tenancy
         )
         self.defaults = read_fields(Defaults, fields)
-        for client in ("_client", "_log_client", "_cancel_client"):
+        for client in CLIENTS:
             self.__dict__.pop(client, None)
         self._run_dirs.clear()
         self._cancel_dirs.clear()
@@ -150,13 +154,17 @@ class OciDataScience(
 
     @property
     def _region(self) -> str | None:
-        """The region of the connection; where only its profile names one, that which the client was made for."""
-        client = self.__dict__.get("_client")
-        return self.access.region or (client and client.base_client.config.get("region"))
+        """The region of the connection; where only its profile names one, that which a client was made for."""
+        made = filter(None, map(self.__dict__.get, CLIENTS))
+        return self.access.region or next((client.base_client.config.get("region") for client in made), None)
 
     @cached_property
     def _client(self) -> Any:
         return self._service_clock.heeding(clients.client(self.access, "data_science"))
+
+    @cached_property
+    def _runs_client(self) -> Any:
+        return self._service_clock.heeding(clients.client(self.access, "data_science_runs"))
 
     @cached_property
     def _log_client(self) -> Any:
@@ -164,7 +172,7 @@ class OciDataScience(
 
     @cached_property
     def _cancel_client(self) -> Any:
-        return clients.client(_urgent(self.access), "data_science")
+        return clients.client(_urgent(self.access), "data_science_runs")
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         defaults = self.defaults
@@ -207,7 +215,7 @@ class OciDataScience(
         return self.gangs.live(keys, compartment_id)
 
     def open(self, resource_id: str) -> RunRecord:
-        job = self._job(self._job_id_of(resource_id))
+        job = read_job(self._client, self._job_id_of(resource_id))
         ref = ref_of(job, key_of_job(job))
         return record_of_job(job, with_listed(ref, self._runs_of_job(ref)))
 
@@ -223,13 +231,16 @@ class OciDataScience(
             raise next(iter(refused.values()))
 
     def secrets_of(self, ref: RunRef) -> set[str]:
-        job = self._job(ref.job_id)
-        described = self._client.base_client.sanitize_for_serialization
-        found = secrets_in(described(job))
-        if AgentConfig.from_env(topology_of(job).environment_of(job)).secrets_apart:
+        client = self._runs_client
+        with oci_errors("reading the job"):
+            job = client.described_job(ref.job_id)
+        found = secrets_in(job)
+        run_ids = [run_id for run_id in ref.run_ids if run_id]
+        if run_ids and not TOPOLOGIES[ref.topology].is_one_run and _has_secrets_apart(job):
             # All nodes but the main one have the same variables.
-            runs = in_parallel(self._run, list(dict.fromkeys((ref.run_ids[0], ref.run_ids[-1]))))
-            found |= secrets_in([described(run) for run in runs])
+            ends = dict.fromkeys((run_ids[0], run_ids[-1]))
+            with oci_errors("reading the job run"):
+                found |= secrets_in(in_parallel(client.described_run, ends))
         return found
 
     def _job_id_of(self, resource_id: str) -> str:
@@ -237,7 +248,7 @@ class OciDataScience(
             case ["ocid1", "datasciencejob"]:
                 return resource_id
             case ["ocid1", "datasciencejobrun"]:
-                return str(self._run(resource_id).job_id)
+                return str(read_run(self._client, resource_id).job_id)
         raise BackendError(f"{resource_id} is not the OCID of a job or of a job run", cause=Cause.CONFIG)
 
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
@@ -249,10 +260,6 @@ class OciDataScience(
             ours = (job for job in jobs if _is_gang(job) and name in job.display_name)
             wanted = [str(job.id) for job in itertools.islice(ours, limit)]
         return in_parallel(lambda job_id: self.open(job_id).ref, wanted)
-
-    def _job(self, job_id: str) -> Any:
-        with oci_errors("reading the job"):
-            return self._client.get_job(job_id).data
 
     def _runs_of_job(self, ref: RunRef) -> list[Any]:
         return list_runs(lambda: self._client, ref.compartment_id, job_id=ref.job_id)
@@ -335,14 +342,10 @@ class OciDataScience(
         return log_parts(self._log_searches, wanted, most // LINES)
 
     def created(self, ref: RunRef) -> tuple[Request, ...]:
-        job = self._job(ref.job_id)
-        runs = in_parallel(self._run, [run_id for _, run_id in sorted(runs_of(ref).items())])
-        as_sent = self._client.base_client.sanitize_for_serialization
+        client, run_ids = self._client, [run_id for _, run_id in sorted(runs_of(ref).items())]
+        job, runs = read_job(client, ref.job_id), in_parallel(partial(read_run, client), run_ids)
+        as_sent = client.base_client.sanitize_for_serialization
         return (job_request(as_sent(job)), *(run_request(as_sent(run)) for run in runs))
-
-    def _run(self, run_id: str) -> Any:
-        with oci_errors("reading the job run"):
-            return self._client.get_job_run(run_id).data
 
     # beforehand
 
@@ -363,6 +366,11 @@ class OciDataScience(
     def delete(self, ref: RunRef) -> None:
         with oci_errors("deleting the job"):
             self._client.delete_job(ref.job_id, delete_related_job_runs=True)
+
+
+def _has_secrets_apart(job: Mapping[str, Any]) -> bool:
+    """Whether nodes have secrets of their own, in a job with a run for each node, as the service describes it."""
+    return AgentConfig.from_env(job["jobConfigurationDetails"]["environmentVariables"]).secrets_apart
 
 
 def _urgent(access: OciAccess) -> OciAccess:

@@ -9,16 +9,13 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
-from airflow_provider_ocidist.model.report import StopRequest
-from airflow_provider_ocidist.model.run import Ending, NodeState, RunKey, RunRef
+from airflow_provider_ocidist.errors import BackendError, CancelFailed
+from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 
 log = logging.getLogger(__name__)
-
-CANCEL_REQUEST = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Cancels:
         """
         # At the same time: a killed task has five seconds, and the service may throttle.
         answer, stop_requested = both(
-            lambda: self._cancel_runs(ref), lambda: self.request_stop(ref.key, ref.run_dir, ending)
+            lambda: self._cancel_runs(ref), lambda: self._directories.request_end(ref, ending)
         )
         error = answer.refused or (None if stop_requested else answer.unseen)
         if error is not None:
@@ -102,14 +99,6 @@ class Cancels:
         if _is_ending(state):
             return None
         return BackendError(f"{conflict}; it is {state}", status_code=409, code=conflict.code, retryable=True)
-
-    def request_stop(self, key: RunKey, run_dir: str, ending: Ending | None) -> bool:
-        """Write a stop request for nodes that are just starting, and for those that the service does not signal.
-
-        Returns False where that could not be written.
-        """
-        request = StopRequest(cause=ending.cause, message=ending.message) if ending else CANCEL_REQUEST
-        return self._directories.request_stop(key, run_dir, request)
 
 
 def _is_ending(state: NodeState) -> bool:

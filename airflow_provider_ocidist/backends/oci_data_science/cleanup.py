@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
+from airflow_provider_ocidist.backends.oci_data_science.answers import is_final
+from airflow_provider_ocidist.backends.oci_data_science.calls import read_run
 from airflow_provider_ocidist.errors import BackendError, Cause, LeftRuns, RunNotFound
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -53,12 +54,11 @@ class Cleanup:
         """Return the states of those that have not ended, as far as the service reports them."""
         run_ids = list(run_ids)
         states = dict(zip(run_ids, in_parallel(self._state, run_ids), strict=True))
-        return {run_id: state for run_id, state in states.items() if not _is_final(state)}
+        return {run_id: state for run_id, state in states.items() if not is_final(state)}
 
     def _state(self, run_id: str) -> str:
         try:
-            with oci_errors("reading the job run"):
-                state = str(self._client.get_job_run(run_id).data.lifecycle_state)
+            state = str(read_run(self._client, run_id).lifecycle_state)
         except RunNotFound:
             # Hidden for a while, or deleted: the next try waits until that is certain.
             return "not found"
@@ -95,8 +95,3 @@ def still_alive(error: BackendError, alive: Mapping[str, str]) -> LeftRuns:
         retryable=True,
         cause=error.cause if error.retryable else Cause.SERVICE,
     )
-
-
-def _is_final(state: str) -> bool:
-    known = STATES.get(state)
-    return known is not None and known.terminal

@@ -6,9 +6,16 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import (
+    list_runs,
+    or_none,
+    pages,
+    read_job,
+    read_run,
+)
 from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_in_tags
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
@@ -119,7 +126,7 @@ class Gangs(RecordedGangs):
                 status_code=404,
                 retryable=True,
             )
-        found = in_parallel(self._run_or_none, runs_of(ref).values())
+        found = in_parallel(partial(or_none, read_run, self._client()), runs_of(ref).values())
         return [ref] if any(run is not None and run.lifecycle_state in LIVE for run in found) else []
 
     def _of_job(
@@ -127,26 +134,13 @@ class Gangs(RecordedGangs):
     ) -> RunRef | None:
         """Return the gang of a job unless it is gone; `known`: what was recorded of it, since lists may lag."""
         job, runs = both(
-            lambda: self._job_or_none(job_id), lambda: list_runs(self._client, compartment_id, job_id=job_id)
+            lambda: or_none(read_job, self._client(), job_id),
+            lambda: list_runs(self._client, compartment_id, job_id=job_id),
         )
         of = key_in_tags(job, key) if job is not None else None
         if of is None:
             return None
         return with_listed(ref_of(job, of), runs, known)
-
-    def _job_or_none(self, job_id: str) -> Any | None:
-        try:
-            with oci_errors("reading the job"):
-                return self._client().get_job(job_id).data
-        except RunNotFound:
-            return None
-
-    def _run_or_none(self, run_id: str) -> Any | None:
-        try:
-            with oci_errors("reading the job run"):
-                return self._client().get_job_run(run_id).data
-        except RunNotFound:
-            return None
 
     # create
 

@@ -14,7 +14,8 @@ from airflow_provider_ocidist.backends.oci_data_science.answers import (
     timestamp_of,
 )
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.backends.shared_run import states_while_running
+from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef
 
 NODE_GROUP = "node-group"
@@ -103,18 +104,7 @@ def node_states(run: NodeState, reports: Sequence[NodeReport | None] | None, nod
     """Return the nodes' states: the run's, refined by the nodes' own reports while it runs."""
     if run is not NodeState.RUNNING or reports is None:
         return [run] * nodes
-    over = all(report is not None and report.phase is Phase.DONE for report in reports)
-    return [_state(report, over) for report in reports]
-
-
-def _state(report: NodeReport | None, over: bool) -> NodeState:
-    if report is None:
-        # The service does not report its machine.
-        return NodeState.PENDING
-    if report.phase is not Phase.DONE:
-        return NodeState.RUNNING
-    # When all are done, the run's state follows soon; before, the others may wait for this one in vain.
-    return NodeState.FAILED if report.cause is not None and not over else NodeState.ENDING
+    return states_while_running(reports)
 
 
 def _finished_at(state: NodeState, run: Any, report: NodeReport | None) -> float | None:
@@ -123,7 +113,7 @@ def _finished_at(state: NodeState, run: Any, report: NodeReport | None) -> float
         return None
     if report is None:
         return timestamp_of(run.time_started) or timestamp_of(run.time_finished)
-    return report.finished_at or report.heartbeat_at
+    return report.ran_until
 
 
 MULTI_NODE = MultiNode()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, ENTRYPOINT, START_SCRIPT, boot_text
-from airflow_provider_ocidist.backends.fields import MISSING
+from airflow_provider_ocidist.backends.fields import missing, options_of
 from airflow_provider_ocidist.backends.node_config import (
     KEY_VARIABLE,
     key_text,
@@ -104,25 +104,18 @@ def key_in_tags(resource: Any, key: RunKey) -> RunKey | None:
 
 def resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciDataScienceOptions]:
     """Return job and options with the connection's defaults filled in."""
-    if not isinstance(job.backend, OciDataScienceOptions):
-        raise JobFileError([Problem("backend", f"is for {job.backend.kind!r}, not for {KIND!r}")])
-    filled = _filled(job.backend, defaults)
-    work_dir = job.work_dir or defaults.work_dir
-    needed = ["compartment_id", "project_id", "shape", *(["conda_region"] if job.backend.conda_uri else [])]
-    missing = [f"backend.{name}" for name in needed if not filled[name]]
-    missing += [] if work_dir else ["work_dir"]
-    problems = [Problem(path, MISSING) for path in missing]
-    if job.min_nodes is not None and job.backend.topology == "auto" and not filled["subnet_id"]:
+    own, job = options_of(job, OciDataScienceOptions, KIND), defaults.filled(job)
+    filled = _filled(own, defaults)
+    needed = ["compartment_id", "project_id", "shape", *(["conda_region"] if own.conda_uri else [])]
+    problems = missing({**{f"backend.{name}": filled[name] for name in needed}, "work_dir": job.work_dir})
+    if job.min_nodes is not None and own.topology == "auto" and not filled["subnet_id"]:
         problems.append(Problem("backend.subnet_id", NO_SUBNET_FOR_A_RANGE))
-    if job.nodes > 1 and not filled["subnet_id"] and job.backend.topology == "job_runs":
+    if job.nodes > 1 and not filled["subnet_id"] and own.topology == "job_runs":
         problems.append(Problem("backend.subnet_id", NO_SUBNET_FOR_IMAGE if job.container else NO_SUBNET))
     if problems:
         raise JobFileError(problems, job.name)
-    placed = mounts.in_work_dir(job, str(work_dir))
-    options = replace(job.backend, **filled)
-    return replace(
-        job, work_dir=work_dir, mounts=placed, require_training=defaults.requires_training(job)
-    ), options
+    placed = mounts.in_work_dir(job, str(job.work_dir))
+    return replace(job, mounts=placed), replace(own, **filled)
 
 
 def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backends.node_config import expectations, key_in
+from airflow_provider_ocidist.backends.node_config import expectations, key_in, shared_fields
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_GROWTH, TAG_INCARNATION, TAG_RUN
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
@@ -26,19 +26,14 @@ def ref_of(job: Any, key: RunKey) -> RunRef:
     return RunRef(
         backend=KIND,
         key=key,
-        nodes=config.nodes,
         topology=topology.kind,
         job_id=str(job.id),
         run_ids=("",) * config.nodes,
-        run_dir=config.run_dir,
         submitted_at=job.time_created.timestamp(),
-        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
         compartment_id=job.compartment_id,
         log_group_id=logs.log_group_id if logs else None,
         log_id=logs.log_id if logs else None,
-        lease=config.limits.lease or None,
-        price=config.price,
-        replaces=config.replaces,
+        **shared_fields(config),
     )
 
 

@@ -170,7 +170,7 @@ def _artifact(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _tags(job: TrainingJob) -> Iterator[Problem]:
-    most = MAX_TAGS - (REPLACED_TAGS if job.restarts.node else 0)
+    most = MAX_TAGS - (REPLACED_TAGS if _replaces_nodes(job) else 0)
     if len(job.tags) > most:
         yield Problem("tags", f"there are {len(job.tags)}; {most} are allowed besides those of ocidist")
     for key, value in job.tags.items():
@@ -180,6 +180,13 @@ def _tags(job: TrainingJob) -> Iterator[Problem]:
             yield Problem(f"tags.{key}", "keys that begin with ocidist- are reserved")
         if len(value) > MAX_TAG_VALUE:
             yield Problem(f"tags.{key}", f"a value has at most {MAX_TAG_VALUE} characters")
+
+
+def _replaces_nodes(job: TrainingJob) -> bool:
+    """Whether runs may be created in the place of lost ones, as far as the job says it."""
+    options: Any = job.backend
+    able = options.topology != "multi_node" and job.nodes != 1 and job.container is None
+    return able and bool(job.restarts.node)
 
 
 def _defined_tags(job: TrainingJob) -> Iterator[Problem]:

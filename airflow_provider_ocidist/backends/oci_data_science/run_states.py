@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
+from airflow_provider_ocidist.backends.oci_data_science.answers import is_final
 from airflow_provider_ocidist.backends.oci_data_science.calls import PAGE, pages
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import RunNotFound
@@ -49,8 +49,7 @@ class RunSummary:
 
     @property
     def is_final(self) -> bool:
-        state = STATES.get(self.lifecycle_state)
-        return state is not None and state.terminal
+        return is_final(self.lifecycle_state)
 
 
 class RunStates:

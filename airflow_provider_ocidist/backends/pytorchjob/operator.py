@@ -12,7 +12,13 @@ from typing import Any
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names, pods
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
-from airflow_provider_ocidist.backends.kubernetes.objects import Obj, sentence, true_conditions
+from airflow_provider_ocidist.backends.kubernetes.objects import (
+    Obj,
+    container_in,
+    picked,
+    sentence,
+    true_conditions,
+)
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
@@ -110,7 +116,9 @@ class PyTorchJobs(Operator):
         for name, state in (("Failed", GangState.FAILED), ("Succeeded", GangState.SUCCEEDED)):
             if name in found:
                 return Gang(state, sentence(found[name]))
-        if "Suspended" in found:
+        # Its pods begin to end before the operator says so.
+        policy = (obj.get("spec") or {}).get("runPolicy") or {}
+        if "Suspended" in found or policy.get("suspend"):
             return suspended(obj, "spec.runPolicy.suspend")
         return Gang(GangState.ACTIVE if found else GangState.NEW)
 
@@ -133,9 +141,7 @@ class PyTorchJobs(Operator):
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         roles = obj["spec"]["pytorchReplicaSpecs"]
         spec = roles.get("Master", roles.get("Worker"))["template"]["spec"]
-        (own,) = [each for each in spec["containers"] if each["name"] == self.container]
-        found: Sequence[Mapping[str, Any]] = own.get("env") or ()
-        return found
+        return container_in(spec, self.container).get("env") or ()
 
     def nodes_in(self, obj: Obj) -> int:
         return sum(int(role.get("replicas", 1)) for role in obj["spec"]["pytorchReplicaSpecs"].values())
@@ -208,11 +214,10 @@ def _wait_for_master(gang: str, template: Mapping[str, Any]) -> dict[str, Any]:
 
     The operator puts its own after it, which fails the gang when the Master is not there within 200 s.
     """
-    (own,) = [each for each in template["spec"]["containers"] if each["name"] == CONTAINER]
-    alike = {name: own[name] for name in ("image", "imagePullPolicy", "securityContext") if own.get(name)}
+    own = container_in(template["spec"], CONTAINER)
     return {
         "name": WAITER,
-        **alike,
+        **picked(own, ("image", "imagePullPolicy", "securityContext")),
         "command": ["python3", "-c", agent_parts.WAIT, f"{gang}-master-0"],
         # As a quota may ask for.
         "resources": {

@@ -22,8 +22,13 @@ from airflow_provider_ocidist.backends.capabilities import (
     Suspends,
 )
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import Turns
-from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE, expectations, key_in, secrets_of_nodes
-from airflow_provider_ocidist.backends.place_probe import writable
+from airflow_provider_ocidist.backends.node_config import (
+    KEY_VARIABLE,
+    expectations,
+    key_in,
+    secrets_of_nodes,
+    shared_fields,
+)
 from airflow_provider_ocidist.backends.runai import command_lines, names, pod_logs, preflight
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
@@ -114,12 +119,11 @@ class Runai(
     # beforehand
 
     def preflight(self, job: TrainingJob) -> list[Finding]:
-        plan = self.plan(job, RunKey(dag_id=job.name, run_id="preflight", task_id="task"))
+        plan = self._preflight_plan(job)
         (request,) = plan.requests
-        place = str(plan.run_dir).rpartition("/")[0]
         return [
             *self._admission(request.body, plan.nodes),
-            writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
+            self._work_dir_finding(plan),
         ]
 
     def _admission(self, body: Mapping[str, Any], nodes: int) -> Iterator[Finding]:
@@ -207,15 +211,12 @@ class Runai(
             return RunRef(
                 backend=KIND,
                 key=key,
-                nodes=config.nodes,
                 job_id=str(workload["id"]),
                 run_ids=names.pod_names(str(workload["name"]), config.nodes),
-                run_dir=config.run_dir,
                 submitted_at=Workload.of(workload).created_at,
-                checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
                 topology="distributed" if config.nodes > 1 else "trainings",
-                lease=config.limits.lease or None,
                 has_own_log=True,
+                **shared_fields(config),
             )
         return None
 
@@ -333,7 +334,7 @@ class Runai(
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Delete the workload: one that is only suspended could be resumed. What it has saved stays."""
-        stop_requested = self._request_stop(ref, ending)
+        stop_requested = self.directories.request_end(ref, ending)
         try:
             self.delete(ref)
         except BackendError as error:
@@ -368,13 +369,13 @@ def _finished_at(state: NodeState, workload: Workload | None, report: NodeReport
     """Return when a node ended: by its own report, else with the workload."""
     if not state.terminal:
         return None
-    own = (report.finished_at or report.heartbeat_at) if report else None
+    own = report.ran_until if report else None
     return own or (workload.completed_at if workload else None)
 
 
 def last_lines(rank: int, report: NodeReport) -> Iterable[LogLine]:
     """Return the last lines that a node printed, which its last report holds; all of them bear the time of its end."""
     if report.phase is Phase.DONE and report.tail:
-        at = report.finished_at or report.heartbeat_at
+        at = report.ran_until
         for number, text in enumerate(report.tail.splitlines()):
             yield LogLine(id=f"{rank}-tail-{number}", time=at, rank=rank, text=text)

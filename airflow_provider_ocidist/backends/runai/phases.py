@@ -12,6 +12,7 @@ from airflow_provider_ocidist.backends.runai.names import (
     SUSPENSION_VARIABLE,
     environment_of,
 )
+from airflow_provider_ocidist.backends.shared_run import states_while_running
 from airflow_provider_ocidist.backports import Self, unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -141,18 +142,7 @@ def node_states(
     if state is NodeState.FAILED:
         # The first failure ends the others, and what a node has finished by then counts.
         return [NodeState.SUCCEEDED if _is_well(report) else NodeState.FAILED for report in reports]
-    over = all(report is not None and report.phase is Phase.DONE for report in reports)
-    return [_running(report, over=over) for report in reports]
-
-
-def _running(report: NodeReport | None, *, over: bool) -> NodeState:
-    if report is None:
-        # The platform does not say which of the pods run.
-        return NodeState.PENDING
-    if report.phase is not Phase.DONE:
-        return NodeState.RUNNING
-    # When all are done, the workload's phase follows soon; before, the others may wait for this one in vain.
-    return NodeState.FAILED if report.cause is not None and not over else NodeState.ENDING
+    return states_while_running(reports)
 
 
 def _has_failed(report: NodeReport | None) -> bool:

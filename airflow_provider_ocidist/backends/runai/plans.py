@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.as_created import bare
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
-from airflow_provider_ocidist.backends.fields import MISSING
+from airflow_provider_ocidist.backends.fields import missing, options_of
 from airflow_provider_ocidist.backends.kubernetes.pods import labels_and_others, literal
 from airflow_provider_ocidist.backends.node_config import (
     KEY_VARIABLE,
@@ -35,7 +35,7 @@ from airflow_provider_ocidist.backends.runai.options import (
     VolumeClaim,
 )
 from airflow_provider_ocidist.backends.runai.rules import EXPORT
-from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import PVC_SCHEME, TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
@@ -117,19 +117,13 @@ def _shown_secrets(job: TrainingJob) -> str:
 
 def resolved(job: TrainingJob, fields: Fields) -> tuple[TrainingJob, RunaiOptions]:
     """Return job and options with the connection's defaults filled in."""
-    if not isinstance(job.backend, RunaiOptions):
-        raise JobFileError([Problem("backend", f"is for {job.backend.kind!r}, not for {KIND!r}")])
+    own, job = options_of(job, RunaiOptions, KIND), fields.filled(job)
     options = replace(
-        job.backend,
-        project=job.backend.project or fields.project,
-        cluster_id=job.backend.cluster_id or fields.cluster_id,
+        own, project=own.project or fields.project, cluster_id=own.cluster_id or fields.cluster_id
     )
-    work_dir = job.work_dir or fields.work_dir
-    absent = {"backend.project": options.project, "work_dir": work_dir}
-    problems = [Problem(path, MISSING) for path, value in absent.items() if not value]
-    if problems:
+    if problems := missing({"backend.project": options.project, "work_dir": job.work_dir}):
         raise JobFileError(problems, job.name)
-    return replace(job, work_dir=work_dir, require_training=fields.requires_training(job)), options
+    return job, options
 
 
 def _config(job: TrainingJob, options: RunaiOptions, key: RunKey, price: float | None) -> AgentConfig:

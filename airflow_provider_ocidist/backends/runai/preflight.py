@@ -8,7 +8,6 @@ from typing import Any
 from airflow_provider_ocidist.backends.capabilities import Finding
 
 ACCESS = "correct host, login and password of the connection; see that the service account exists"
-WRITE_RIGHT = "make the folder or the bucket, or give Airflow's credentials the right to write there"
 CONNECTED = "Connected"
 
 Obj = Mapping[str, Any]

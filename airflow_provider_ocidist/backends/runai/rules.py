@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM_NAME
-from airflow_provider_ocidist.backends.kubernetes.rules import covers, marks
+from airflow_provider_ocidist.backends.kubernetes.rules import alike, covers, marks
 from airflow_provider_ocidist.backends.runai.options import KIND
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.model.job import PVC_SCHEME, TrainingJob, is_placeholder
@@ -72,13 +72,7 @@ def _variables(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
     for name in options.secrets.keys() & {*job.env, *job.main_env, *job.worker_env}:
         yield Problem(f"backend.secrets.{name}", "is a variable of the job, too: remove one of them")
-    if job.container is None:
-        return
-    for path, variables in (("main_env", job.main_env), ("worker_env", job.worker_env)):
-        if variables:
-            yield Problem(
-                path, "is not supported here: the nodes of a workload are alike, and the image starts itself"
-            )
+    yield from alike(job, "the nodes of a workload")
 
 
 def _work_dir(job: TrainingJob) -> Iterator[Problem]:

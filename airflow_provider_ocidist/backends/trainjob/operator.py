@@ -11,7 +11,13 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import names, pods
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
-from airflow_provider_ocidist.backends.kubernetes.objects import Obj, sentence, true_conditions
+from airflow_provider_ocidist.backends.kubernetes.objects import (
+    Obj,
+    container_in,
+    picked,
+    sentence,
+    true_conditions,
+)
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
@@ -133,7 +139,8 @@ class TrainJobs(Operator):
             return Gang(GangState.FAILED, sentence(found["Failed"]), cause)
         if "Complete" in found:
             return Gang(GangState.SUCCEEDED, sentence(found["Complete"]))
-        if "Suspended" in found:
+        # Its pods begin to end before the operator says so.
+        if "Suspended" in found or (obj.get("spec") or {}).get("suspend"):
             return suspended(obj, "spec.suspend")
         return Gang(GangState.ACTIVE if _has_begun(status) else GangState.NEW)
 
@@ -159,7 +166,7 @@ class TrainJobs(Operator):
 
 def _trainer(job: TrainingJob, options: TrainJobOptions, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return what Trainer takes of the training's container outside of any patch."""
-    own = _own(spec)
+    own = container_in(spec, CONTAINER)
     count = job.launcher.processes_per_node or options.gpus_of_node
     found = {
         "image": own.get("image"),
@@ -178,15 +185,9 @@ def _changes(template: Mapping[str, Any]) -> dict[str, Any]:
     spec = template["spec"]
     found = {name: value for name, value in spec.items() if name in PATCHED and value}
     others = [each for each in spec["containers"] if each["name"] != CONTAINER]
-    own = {name: _own(spec)[name] for name in ("volumeMounts", "securityContext") if _own(spec).get(name)}
+    own = picked(container_in(spec, CONTAINER), ("volumeMounts", "securityContext"))
     found["containers"] = [{"name": CONTAINER, **own}, *others]
     return {"metadata": template["metadata"], "spec": found}
-
-
-def _own(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    (own,) = [each for each in spec["containers"] if each["name"] == CONTAINER]
-    found: Mapping[str, Any] = own
-    return found
 
 
 def _has_begun(status: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from airflow_provider_ocidist.backends.kubernetes.options import PodOptions
 from airflow_provider_ocidist.backends.kubernetes.rules import RULES as RULES_OF_PODS
-from airflow_provider_ocidist.backends.kubernetes.rules import entries_of, pod_template_rules
+from airflow_provider_ocidist.backends.kubernetes.rules import alike, entries_of, pod_template_rules
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.model.job import TrainingJob
 
@@ -87,13 +87,7 @@ def _variables(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
     yield from _reserved("env", job.env)
     yield from _reserved("backend.secrets", options.secrets)
-    if job.container is None:
-        return
-    for path, variables in (("main_env", job.main_env), ("worker_env", job.worker_env)):
-        if variables:
-            yield Problem(
-                path, "is not supported here: the pods of a TrainJob are alike, and the image starts itself"
-            )
+    yield from alike(job, "the pods of a TrainJob")
 
 
 def _reserved(path: str, names: Iterable[str]) -> Iterator[Problem]:

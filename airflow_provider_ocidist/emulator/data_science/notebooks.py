@@ -7,9 +7,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+from airflow_provider_ocidist.emulator.built_in import fields_of_all, shown
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.resources import BASE, MAX_PAGE, filtered, sorted_page
-from airflow_provider_ocidist.emulator.errors import not_found
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.resource_search import FoundResource
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
@@ -32,16 +32,14 @@ class Notebooks:
         ]
 
     async def list(self, call: Call) -> Response:
-        self._identity.check_compartment(call.required_query("compartmentId"))
+        self._identity.compartment_in(call)
         call.number("limit", MAX_PAGE, 1, MAX_PAGE)
         found = filtered(call, [self._body()], _value, FILTERS)
         chosen, headers = sorted_page(call, found, _value, "timeCreated", ("displayName",))
         return answer(chosen, headers=headers)
 
     async def show(self, call: Call) -> Response:
-        if call.params["id"] != self._ids.notebook_session_id:
-            raise not_found()
-        return answer(self._body())
+        return shown(call, self._body())
 
     def resources(self) -> Iterator[FoundResource]:
         body = self._body()
@@ -62,17 +60,12 @@ class Notebooks:
             "subnetId": ids.subnet_id,
         }
         return {
+            **fields_of_all(ids.compartment_id, "ACTIVE", self._time_created),
             "id": ids.notebook_session_id,
-            "displayName": "ocidist",
             "projectId": ids.project_id,
-            "compartmentId": ids.compartment_id,
             "createdBy": ids.user_id,
-            "timeCreated": self._time_created,
-            "lifecycleState": "ACTIVE",
             "notebookSessionConfigurationDetails": machine,
             "notebookSessionConfigDetails": machine,
-            "freeformTags": {},
-            "definedTags": {},
         }
 
 

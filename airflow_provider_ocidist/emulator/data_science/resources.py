@@ -153,7 +153,7 @@ class Collection(Generic[Item]):
 
     async def list(self, call: Call) -> Response:
         """Return a page of what the filters let through: newest first, or by name."""
-        self._identity.check_compartment(call.required_query("compartmentId"))
+        self._identity.compartment_in(call)
         check_choice(call, "lifecycleState", self._kind.states)
         found = filtered(call, self._items.values(), value_of, self._kind.filters)
         chosen, headers = sorted_page(call, found, value_of, "timeCreated", ("displayName",))

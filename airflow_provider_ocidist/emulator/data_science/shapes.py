@@ -80,7 +80,7 @@ class Shapes:
         )
 
     def _page(self, call: Call, bodies: list[dict[str, object]]) -> Response:
-        self._identity.check_compartment(call.required_query("compartmentId"))
+        self._identity.compartment_in(call)
         call.number("limit", MAX_PAGE, 1, MAX_PAGE)
         chosen, headers = page(call, bodies, lambda body: (str(body["name"]), ""), default="ASC")
         return answer(chosen, headers=headers)

@@ -107,7 +107,7 @@ class DataScienceWorkRequests(DeferredWork[DataScienceWorkRequest]):
         return answer(self.body_of(request), etag=request.etag)
 
     async def list(self, call: Call) -> Response:
-        self._identity.check_compartment(call.required_query("compartmentId"))
+        self._identity.compartment_in(call)
         check_choice(call, "status", STATUSES)
         found = filtered(call, self._requests.values(), _value_of, FILTERS)
         chosen, headers = sorted_page(call, found, _value_of, "timeAccepted", ("operationType", "status"))

@@ -6,9 +6,11 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -115,9 +117,19 @@ def _container_problems(container: Mapping[str, Any], path: str, volumes: set[An
         if not where.startswith("/") or leads_out(where[1:]):
             text = f'Invalid value: "{where[:80]}": must be an absolute path without ".."'
             yield Problem(f"{path}.volumeMounts[{index}].mountPath", text)
+    yield from _resource_problems(container.get("resources") or {}, f"{path}.resources.requests")
     for index, variable in enumerate(container.get("env") or ()):
         if not variable.get("name"):
             yield Problem(f"{path}.env[{index}].name", "Required value")
+
+
+def _resource_problems(resources: Mapping[str, Any], path: str) -> Iterable[Problem]:
+    """Yield which requests are above their limits."""
+    limits = resources.get("limits") or {}
+    for name, value in (resources.get("requests") or {}).items():
+        if name in limits and amount(value) > amount(limits[name]):
+            text = f'Invalid value: "{value}": must be less than or equal to {name} limit of {limits[name]}'
+            yield Problem(path, text)
 
 
 def _repeated(containers: Sequence[Mapping[str, Any]], path: str) -> list[Problem]:
@@ -162,10 +174,11 @@ def _frozen(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pod_begins(obj: Obj) -> None:
-    obj["status"] = {"phase": "Pending", "qosClass": _quality(obj["spec"])}
+    obj["status"] = {"phase": "Pending", "qosClass": quality(obj["spec"])}
 
 
-def _quality(spec: Mapping[str, Any]) -> str:
+def quality(spec: Mapping[str, Any]) -> str:
+    """Return the class of a pod by what its containers ask for."""
     resources = [container.get("resources") or {} for container in _containers(spec)]
     if not any(each.get("requests") or each.get("limits") for each in resources):
         return "BestEffort"
@@ -237,6 +250,34 @@ def _claim_problems(new: Obj, _: Obj | None) -> Iterable[Problem]:
         yield Problem("spec.accessModes", "Required value: at least 1 access mode is required")
     if "storage" not in ((spec.get("resources") or {}).get("requests") or {}):
         yield Problem("spec.resources[storage]", "Required value")
+
+
+def _limit_range_defaults(obj: Obj) -> None:
+    for item in (obj.get("spec") or {}).get("limits") or ():
+        if item.get("type") == "Container":
+            limits = {**(item.get("max") or {}), **(item.get("default") or {})}
+            requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
+            filled = {"default": limits, "defaultRequest": requests}
+            item.update({name: amounts for name, amounts in filled.items() if amounts})
+
+
+RANGE_ORDER = ("min", "defaultRequest", "default", "max")
+"""Fields of a LimitRange whose amounts must not fall."""
+RANGE_WORDS = dict(zip(RANGE_ORDER, ("min", "default request", "default", "max"), strict=True))
+
+
+def _limit_range_problems(new: Obj, _: Obj | None) -> Iterable[Problem]:
+    for index, item in enumerate((new.get("spec") or {}).get("limits") or ()):
+        path = f"spec.limits[{index}]"
+        if not item.get("type"):
+            yield Problem(f"{path}.type", "Required value")
+        for low, high in combinations(RANGE_ORDER, 2):
+            bounds = item.get(high) or {}
+            for name, value in (item.get(low) or {}).items():
+                if name in bounds and amount(value) > amount(bounds[name]):
+                    above = f"{RANGE_WORDS[high]} value {bounds[name]}"
+                    text = f"{RANGE_WORDS[low]} value {value} is greater than {above}"
+                    yield Problem(f"{path}.{low}[{name}]", f'Invalid value: "{value}": {text}')
 
 
 def _binding_problems(new: Obj, _: Obj | None) -> Iterable[Problem]:
@@ -352,6 +393,14 @@ KINDS = (
         short_names=("quota",),
         has_status=True,
         schema="V1ResourceQuota",
+    ),
+    Kind(
+        name="LimitRange",
+        plural="limitranges",
+        short_names=("limits",),
+        schema="V1LimitRange",
+        defaults=_limit_range_defaults,
+        problems=lambda new, old: list(_limit_range_problems(new, old)),
     ),
     Kind(
         name="CustomResourceDefinition",

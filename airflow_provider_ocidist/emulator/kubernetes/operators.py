@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_ocidist.emulator.kubernetes.controllers import pod_security, quota
+from airflow_provider_ocidist.emulator.kubernetes.controllers import limit_range, pod_security, quota
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.kind import JOB
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.look import POD_BACKOFF_S
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.operator import jobs
@@ -75,11 +75,12 @@ class Operators:
         self.create_objects(cluster)
 
     def admit(self, cluster: Cluster) -> None:
-        """Add webhooks, those that change objects first, what namespaces forbid pods, and quotas."""
+        """Add webhooks, those that change objects first, what namespaces give and forbid pods, and quotas."""
         for name in JOB_KINDS if self.kueue else ():
             cluster.add_admission(name, suspend)
         for name, admission in self._admissions().items():
             cluster.add_admission(name, admission)
+        cluster.add_admission("Pod", limit_range.admit)
         cluster.add_admission("Pod", pod_security.admit)
         for each in cluster.kinds:
             if each.namespaced and each.name not in UNLIMITED:

@@ -79,15 +79,19 @@ def forbidden(resource: str, name: str, why: str) -> KubernetesError:
     return KubernetesError(403, "Forbidden", f"{subject} is forbidden: {why}", _details(resource, name))
 
 
-def refused_by_webhook(webhook: str, why: str) -> KubernetesError:
+def refused_by_webhook(webhook: str, texts: Sequence[str]) -> KubernetesError:
     """An admission webhook's refusal, such as `vpytorchjob.kb.io`'s."""
-    return KubernetesError(403, "Forbidden", f'admission webhook "{webhook}" denied the request: {why}')
+    text = f'admission webhook "{webhook}" denied the request: {_listed(texts)}'
+    return KubernetesError(403, "Forbidden", text)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def unprocessable(kind: str, name: str, problems: Sequence[Problem]) -> KubernetesError:
     """`kind` has its group, such as `Job.batch`."""
-    texts = [str(problem) for problem in problems]
-    said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    said = _listed([str(problem) for problem in problems])
     causes = [{"reason": _cause(each), "message": each.text, "field": each.path} for each in problems]
     name_of_kind, _, group = kind.partition(".")
     details = {"name": name, "group": group, "kind": name_of_kind, "causes": causes}

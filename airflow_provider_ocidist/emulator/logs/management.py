@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from airflow_provider_ocidist.emulator.wire import (
     Route,
     answer,
     check_if_match,
+    matching,
     new_etag,
     now,
     page,
@@ -87,15 +88,14 @@ class LogManagement:
     # Log groups
 
     async def list_groups(self, call: Call) -> Response:
-        compartment_id = call.required_query("compartmentId")
-        self._identity.check_compartment(compartment_id)
+        compartment_id = self._identity.compartment_in(call)
         inside = {compartment_id}
         if call.query.get("isCompartmentIdInSubtree") == "true":
             inside |= self._identity.subtree(compartment_id)
         bodies = [
             _group_body(group) for group in self._catalog.groups.values() if group.compartment_id in inside
         ]
-        return _listing(call, _matching(call, bodies, ("displayName",)))
+        return _listing(call, matching(call, bodies, ("displayName",)))
 
     async def create_group(self, call: Call) -> Response:
         details = await call.json()
@@ -148,7 +148,7 @@ class LogManagement:
 
     async def list_logs(self, call: Call) -> Response:
         bodies = [self._log_body(log) for log in self._catalog.logs_of(self._group(call).id)]
-        found = _matching(call, bodies, ("displayName", "logType", "lifecycleState"))
+        found = matching(call, bodies, ("displayName", "logType", "lifecycleState"))
         service, resource = call.query.get("sourceService"), call.query.get("sourceResource")
         sources = [((body["configuration"] or {}).get("source") or {}, body) for body in found]
         chosen = [
@@ -242,11 +242,6 @@ def _log_changes(details: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("retention_days", RETENTION_DAYS[0]) not in RETENTION_DAYS:
         raise invalid("retentionDuration must be 30 to 180 days, in steps of 30.")
     return given
-
-
-def _matching(call: Call, bodies: Iterable[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
-    wanted = {name: call.query[name] for name in names if name in call.query}
-    return [body for body in bodies if all(body[name] == value for name, value in wanted.items())]
 
 
 def _listing(call: Call, bodies: list[dict[str, Any]]) -> Response:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.installation import new_ocid
 from airflow_provider_ocidist.emulator.store import RecordStore
-from airflow_provider_ocidist.emulator.wire import Call, answer, now, page
+from airflow_provider_ocidist.emulator.wire import Call, answer, now
 from airflow_provider_ocidist.emulator.work_requests import Accepted, AcceptedWork, accepted
 
 BASE = "/20200531/workRequests"
@@ -62,8 +62,7 @@ class LoggingWorkRequests(AcceptedWork[LoggingWorkRequest]):
             for each in self._requests.values()
             if each.compartment_id == compartment_id and wanted in (None, each.id) and status == "SUCCEEDED"
         ]
-        chosen, headers = page(call, found, lambda each: (each.time_accepted, each.id), default="DESC")
-        return answer([self.body_of(each) for each in chosen], headers=headers)
+        return self.newest_first(call, found)
 
     async def list_errors(self, call: Call) -> Response:
         self.known(call)

@@ -69,8 +69,7 @@ class Monitoring:
         return stream, points
 
     def _compartments(self, call: Call) -> set[str]:
-        compartment_id = call.required_query("compartmentId")
-        self._identity.check_compartment(compartment_id)
+        compartment_id = self._identity.compartment_in(call)
         if call.query.get("compartmentIdInSubtree") != "true":
             return {compartment_id}
         if compartment_id != self._identity.tenancy_id:

@@ -133,8 +133,7 @@ class Buckets:
 
     async def list(self, call: Call) -> Response:
         self._catalog.check_namespace(call.params["namespace"])
-        compartment_id = call.required_query("compartmentId")
-        self._identity.check_compartment(compartment_id)
+        compartment_id = self._identity.compartment_in(call)
         found = [each for each in self._catalog.buckets() if each.compartment_id == compartment_id]
         chosen, headers = page(call, found, lambda bucket: (bucket.name, ""), default="ASC")
         names = SUMMARY + TAGS if call.query.get("fields") == "tags" else SUMMARY

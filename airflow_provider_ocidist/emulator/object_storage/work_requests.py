@@ -11,7 +11,7 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.object_storage.catalog import new_id
-from airflow_provider_ocidist.emulator.wire import Call, answer, page
+from airflow_provider_ocidist.emulator.wire import Call, answer
 from airflow_provider_ocidist.emulator.work_requests import Accepted, DeferredWork, accepted, entry
 
 PERCENT = {"ACCEPTED": 0.0, "IN_PROGRESS": 50.0, "COMPLETED": 100.0}
@@ -86,8 +86,7 @@ class StorageWorkRequests(DeferredWork[StorageWorkRequest]):
     async def list(self, call: Call) -> Response:
         compartment_id = call.required_query("compartmentId")
         found = [each for each in self._requests.values() if each.compartment_id == compartment_id]
-        chosen, more = page(call, found, lambda each: (each.time_accepted, each.id), default="DESC")
-        return answer([self.body_of(each) for each in chosen], headers=more)
+        return self.newest_first(call, found)
 
     async def cancel(self, call: Call) -> Response:
         self.end(self.known(call))

@@ -21,8 +21,8 @@ from airflow_provider_ocidist.emulator.runai.control import RunaiControl
 from airflow_provider_ocidist.emulator.runai.refusals import ApiRefusal, bad_request, forbidden, not_found
 from airflow_provider_ocidist.emulator.runai.submissions import Kind, submission_of
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
-from airflow_provider_ocidist.emulator.runai.workloads import Project, Workload, Workloads
-from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiOptions
+from airflow_provider_ocidist.emulator.runai.workloads import Project, SubmittedWorkload, SubmittedWorkloads
+from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiSettings
 from airflow_provider_ocidist.emulator.status_page import browser
 from airflow_provider_ocidist.emulator.wire import Call, Handler, Route, Router, answer
 
@@ -59,7 +59,13 @@ class ControlPlane:
     """The routes of Run:ai."""
 
     def __init__(
-        self, workloads: Workloads, tokens: Tokens, options: RunaiOptions, *, cluster_id: str, url: str
+        self,
+        workloads: SubmittedWorkloads,
+        tokens: Tokens,
+        options: RunaiSettings,
+        *,
+        cluster_id: str,
+        url: str,
     ) -> None:
         self._workloads = workloads
         self._tokens = tokens
@@ -89,7 +95,7 @@ class ControlPlane:
     def _of_kind(self, kind: Kind) -> list[tuple[str, str, AuthenticatedHandler]]:
         base = f"/api/v1/workloads/{kind}"
 
-        def acting(act: Callable[[Workload], None]) -> AuthenticatedHandler:
+        def acting(act: Callable[[SubmittedWorkload], None]) -> AuthenticatedHandler:
             async def handle(call: Call, account: Account) -> Response:
                 act(self._found(call, account, kind))
                 return answer(ACCEPTED, status=202)
@@ -216,7 +222,7 @@ class ControlPlane:
     async def history_of(self, call: Call, account: Account) -> Response:
         return answer({"history": views.history_views(self._found(call, account))})
 
-    def _found(self, call: Call, account: Account, kind: Kind | None = None) -> Workload:
+    def _found(self, call: Call, account: Account, kind: Kind | None = None) -> SubmittedWorkload:
         workload = self._workloads.get(call.params["id"])
         if kind not in (None, workload.submission.kind):
             raise not_found()

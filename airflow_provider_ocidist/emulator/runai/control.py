@@ -14,14 +14,14 @@ from airflow_provider_ocidist.emulator.recorded_calls import new_record
 from airflow_provider_ocidist.emulator.runai.quotas import Pool, Quota
 from airflow_provider_ocidist.emulator.runai.refusals import not_found
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
-from airflow_provider_ocidist.emulator.runai.workloads import Workloads
+from airflow_provider_ocidist.emulator.runai.workloads import SubmittedWorkloads
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer
 
 
 class RunaiControl:
     """The routes of `/_emulator`."""
 
-    def __init__(self, workloads: Workloads, tokens: Tokens, faults: Faults) -> None:
+    def __init__(self, workloads: SubmittedWorkloads, tokens: Tokens, faults: Faults) -> None:
         self._workloads = workloads
         self._tokens = tokens
         self._quotas = {project.id: project.quota for project in workloads.projects.values()}

@@ -14,7 +14,7 @@ FINAL = ("Completed", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class WorkloadPhase:
     """A phase with its words."""
 
     name: str
@@ -35,24 +35,26 @@ class Beneath:
         return self.job is None and not self.pods
 
 
-def phase_of(desired: Desired, before: Phase, held: Held | None, beneath: Beneath, wanted: int) -> Phase:
+def phase_of(
+    desired: Desired, before: WorkloadPhase, held: Held | None, beneath: Beneath, wanted: int
+) -> WorkloadPhase:
     """Return the phase of a workload that wants so many pods. What is over stays as it was."""
     if desired == "Deleted":
-        return Phase("Deleting")
+        return WorkloadPhase("Deleting")
     if before.name in FINAL:
         return before
     if desired == "Stopped":
-        return Phase("Stopped" if beneath.is_empty else "Stopping")
+        return WorkloadPhase("Stopped" if beneath.is_empty else "Stopping")
     if held is not None:
-        return Phase("Pending", held.message, held.reason)
+        return WorkloadPhase("Pending", held.message, held.reason)
     over = _over(beneath)
     return over or _alive(before, beneath.pods, wanted)
 
 
-def _over(beneath: Beneath) -> Phase | None:
+def _over(beneath: Beneath) -> WorkloadPhase | None:
     image = next(filter(None, map(_image_trouble, beneath.pods)), None)
     if image is not None:
-        return Phase("Failed", image)
+        return WorkloadPhase("Failed", image)
     if beneath.job is not None:
         conditions = {
             item["type"]: item.get("message", "")
@@ -60,29 +62,29 @@ def _over(beneath: Beneath) -> Phase | None:
             if item.get("status") == "True"
         }
         if "Failed" in conditions:
-            return Phase("Failed", conditions["Failed"])
-        return Phase("Completed", conditions["Succeeded"]) if "Succeeded" in conditions else None
+            return WorkloadPhase("Failed", conditions["Failed"])
+        return WorkloadPhase("Completed", conditions["Succeeded"]) if "Succeeded" in conditions else None
     states = [_k8s_phase(pod) for pod in beneath.pods]
     if "Failed" in states:
-        return Phase("Failed", "The workload has failed: a container has ended with an error")
-    return Phase("Completed") if states and set(states) == {"Succeeded"} else None
+        return WorkloadPhase("Failed", "The workload has failed: a container has ended with an error")
+    return WorkloadPhase("Completed") if states and set(states) == {"Succeeded"} else None
 
 
-def _alive(before: Phase, pods: Sequence[Mapping[str, Any]], wanted: int) -> Phase:
+def _alive(before: WorkloadPhase, pods: Sequence[Mapping[str, Any]], wanted: int) -> WorkloadPhase:
     states = [_k8s_phase(pod) for pod in pods]
     running = sum(state in ("Running", "Succeeded") for state in states)
     if running >= wanted:
-        return Phase("Running")
+        return WorkloadPhase("Running")
     if before.name in ("Running", "Degraded"):
-        return Phase("Degraded", f"{running} of {wanted} pods run")
+        return WorkloadPhase("Degraded", f"{running} of {wanted} pods run")
     if before.name == "Resuming" and not pods:
         return before
     if not pods:
-        return Phase("Creating")
+        return WorkloadPhase("Creating")
     unscheduled = next(filter(None, map(_unscheduled, pods)), None)
     if unscheduled is not None:
-        return Phase("Pending", unscheduled)
-    return Phase("Initializing")
+        return WorkloadPhase("Pending", unscheduled)
+    return WorkloadPhase("Initializing")
 
 
 def _k8s_phase(pod: Mapping[str, Any]) -> str:

@@ -20,8 +20,8 @@ from airflow_provider_ocidist.emulator.loop_thread import LoopThread, until_star
 from airflow_provider_ocidist.emulator.runai.app import ControlPlane, ControlPlaneApp
 from airflow_provider_ocidist.emulator.runai.control import RunaiControl
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
-from airflow_provider_ocidist.emulator.runai.workloads import ClusterObjects, Project, Workloads
-from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiOptions
+from airflow_provider_ocidist.emulator.runai.workloads import ClusterObjects, Project, SubmittedWorkloads
+from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,9 +46,9 @@ class RunaiAccess:
 class RunaiServer:
     """`with RunaiServer(cluster) as access: ...`; workloads run in the cluster beneath."""
 
-    def __init__(self, cluster: ClusterObjects, options: RunaiOptions | None = None) -> None:
+    def __init__(self, cluster: ClusterObjects, options: RunaiSettings | None = None) -> None:
         account = Account(client_id="ocidist", client_secret=secrets.token_urlsafe(24))
-        given = options or RunaiOptions()
+        given = options or RunaiSettings()
         self._options = replace(given, accounts=(account, *given.accounts))
         self._cluster = cluster
         self._thread: LoopThread | None = None
@@ -82,7 +82,9 @@ class RunaiServer:
         with listen(LOOPBACK, 0) as listener:
             url, cluster_id = url_of(listener), str(uuid.uuid4())
             projects = [Project("1", PROJECT), Project("2", "others")]
-            workloads = Workloads(projects, cluster_id, self._cluster, pools=self._options.node_pools)
+            workloads = SubmittedWorkloads(
+                projects, cluster_id, self._cluster, pools=self._options.node_pools
+            )
             tokens = Tokens(self._options.accounts, self._options.token_lifetime_s)
             control = RunaiControl(workloads, tokens, Faults(None))
             plane = ControlPlane(workloads, tokens, self._options, cluster_id=cluster_id, url=url)
@@ -110,7 +112,7 @@ class RunaiServer:
         )
 
 
-async def _ticking(workloads: Workloads, ended: asyncio.Event) -> None:
+async def _ticking(workloads: SubmittedWorkloads, ended: asyncio.Event) -> None:
     """Move the workloads on until the end."""
     while not ended.is_set():
         workloads.tick()

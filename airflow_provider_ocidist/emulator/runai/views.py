@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_ocidist.emulator.runai.phases import Phase
-from airflow_provider_ocidist.emulator.runai.workloads import Project, Workload
+from airflow_provider_ocidist.emulator.runai.phases import WorkloadPhase
+from airflow_provider_ocidist.emulator.runai.workloads import Project, SubmittedWorkload
 
 TENANT_ID = 1001
 DEPARTMENT = {"departmentId": "1", "departmentName": "default"}
@@ -21,7 +21,9 @@ def instant(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
-def workload_view(workload: Workload, phase: Phase, cluster_id: str, updated_at: float) -> dict[str, Any]:
+def workload_view(
+    workload: SubmittedWorkload, phase: WorkloadPhase, cluster_id: str, updated_at: float
+) -> dict[str, Any]:
     """Return a workload as the lists of all kinds have it."""
     answer = {
         **_owner(workload, cluster_id),
@@ -34,7 +36,7 @@ def workload_view(workload: Workload, phase: Phase, cluster_id: str, updated_at:
     return {name: value for name, value in answer.items() if value is not None}
 
 
-def _owner(workload: Workload, cluster_id: str) -> dict[str, Any]:
+def _owner(workload: SubmittedWorkload, cluster_id: str) -> dict[str, Any]:
     """Return what it is, who has submitted it, and where."""
     submission, spec = workload.submission, workload.submission.spec
     return {
@@ -56,7 +58,7 @@ def _owner(workload: Workload, cluster_id: str) -> dict[str, Any]:
     }
 
 
-def _moments(workload: Workload, updated_at: float) -> dict[str, Any]:
+def _moments(workload: SubmittedWorkload, updated_at: float) -> dict[str, Any]:
     return {
         "createdAt": instant(workload.created_at),
         "updatedAt": instant(updated_at),
@@ -67,7 +69,7 @@ def _moments(workload: Workload, updated_at: float) -> dict[str, Any]:
     }
 
 
-def _phase(workload: Workload, phase: Phase) -> dict[str, Any]:
+def _phase(workload: SubmittedWorkload, phase: WorkloadPhase) -> dict[str, Any]:
     since = instant(workload.history[-1].at)
     return {
         "phase": phase.name,
@@ -80,7 +82,7 @@ def _phase(workload: Workload, phase: Phase) -> dict[str, Any]:
     }
 
 
-def _placement(workload: Workload) -> dict[str, Any]:
+def _placement(workload: SubmittedWorkload) -> dict[str, Any]:
     """Return which machines it has asked for, and how many of them run."""
     submission = workload.submission
     running = [pod for pod in workload.pods if _k8s_phase(pod) == "Running"]
@@ -96,7 +98,7 @@ def _placement(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _program(workload: Workload) -> dict[str, Any]:
+def _program(workload: SubmittedWorkload) -> dict[str, Any]:
     submission, spec = workload.submission, workload.submission.spec
     return {
         "images": [spec["image"]],
@@ -107,7 +109,9 @@ def _program(workload: Workload) -> dict[str, Any]:
     }
 
 
-def detailed_view(workload: Workload, phase: Phase, cluster_id: str, updated_at: float) -> dict[str, Any]:
+def detailed_view(
+    workload: SubmittedWorkload, phase: WorkloadPhase, cluster_id: str, updated_at: float
+) -> dict[str, Any]:
     """Return a workload as the answer to a question for it alone has it."""
     wanted = workload.submission.spec.get("nodePools") or ["default"]
     messages = [
@@ -123,7 +127,7 @@ def detailed_view(workload: Workload, phase: Phase, cluster_id: str, updated_at:
     return {**view, "pendingSchedulingMessages": messages if phase.reason else None}
 
 
-def own_view(workload: Workload, phase: Phase, cluster_id: str) -> dict[str, Any]:
+def own_view(workload: SubmittedWorkload, phase: WorkloadPhase, cluster_id: str) -> dict[str, Any]:
     """Return a workload as the endpoints of its own kind have it, with what was submitted."""
     submission = workload.submission
     return {
@@ -142,7 +146,7 @@ def own_view(workload: Workload, phase: Phase, cluster_id: str) -> dict[str, Any
     }
 
 
-def pod_view(workload: Workload, pod: Mapping[str, Any], cluster_id: str) -> dict[str, Any]:
+def pod_view(workload: SubmittedWorkload, pod: Mapping[str, Any], cluster_id: str) -> dict[str, Any]:
     metadata, status = pod["metadata"], pod.get("status") or {}
     return {
         "id": metadata["uid"],
@@ -180,7 +184,7 @@ def project_view(project: Project, cluster_id: str, pools: Iterable[str]) -> dic
     }
 
 
-def event_views(workload: Workload) -> list[dict[str, Any]]:
+def event_views(workload: SubmittedWorkload) -> list[dict[str, Any]]:
     """Return one event for each change of phase, the newest first, as in the console."""
     return [
         {
@@ -195,7 +199,7 @@ def event_views(workload: Workload) -> list[dict[str, Any]]:
     ]
 
 
-def history_views(workload: Workload) -> list[dict[str, Any]]:
+def history_views(workload: SubmittedWorkload) -> list[dict[str, Any]]:
     """Return which phases it was in, the newest first."""
     return [
         {
@@ -212,7 +216,7 @@ def _k8s_phase(pod: Mapping[str, Any]) -> str:
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
-def _seconds_in(workload: Workload, names: tuple[str, ...], now: float) -> float:
+def _seconds_in(workload: SubmittedWorkload, names: tuple[str, ...], now: float) -> float:
     ends = [*(change.at for change in list(workload.history)[1:]), now]
     return sum(
         end - change.at

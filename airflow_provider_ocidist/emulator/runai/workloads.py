@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.runai.manifests import LABEL, manifest_of
-from airflow_provider_ocidist.emulator.runai.phases import FINAL, Beneath, Desired, Phase, phase_of
+from airflow_provider_ocidist.emulator.runai.phases import FINAL, Beneath, Desired, WorkloadPhase, phase_of
 from airflow_provider_ocidist.emulator.runai.quotas import Demand, Held, Pool, Quota, held, pool_of
 from airflow_provider_ocidist.emulator.runai.refusals import bad_request, exists, not_found
 from airflow_provider_ocidist.emulator.runai.submissions import WorkloadSubmission
@@ -58,11 +58,11 @@ class PhaseChange:
     """A phase that a workload came into, and when."""
 
     at: float
-    phase: Phase
+    phase: WorkloadPhase
 
 
 @dataclass(slots=True)
-class Workload:
+class SubmittedWorkload:
     """One workload; times are Unix times."""
 
     submission: WorkloadSubmission
@@ -82,10 +82,10 @@ class Workload:
     deleted_at: float | None = None
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> WorkloadPhase:
         return self.history[-1].phase
 
-    def phase_at(self, time_s: float) -> Phase:
+    def phase_at(self, time_s: float) -> WorkloadPhase:
         """Return the phase that it was in; what is asked for before the beginning is answered as at the beginning."""
         return next(
             (each.phase for each in reversed(self.history) if each.at <= time_s), self.history[0].phase
@@ -99,12 +99,12 @@ class Workload:
     def completed_at(self) -> float | None:
         return self.history[-1].at if self.phase.name in FINAL else None
 
-    def enter(self, phase: Phase, now: float) -> None:
+    def enter(self, phase: WorkloadPhase, now: float) -> None:
         if not self.history or phase != self.phase:
             self.history.append(PhaseChange(now, phase))
 
 
-class Workloads:
+class SubmittedWorkloads:
     """All workloads of the tenant. One thread uses it."""
 
     def __init__(
@@ -120,9 +120,9 @@ class Workloads:
         self._cluster_id = cluster_id
         self._objects = objects
         self._clock = clock
-        self._all: dict[str, Workload] = {}
+        self._all: dict[str, SubmittedWorkload] = {}
 
-    def create(self, submission: WorkloadSubmission, created_by: str) -> Workload:
+    def create(self, submission: WorkloadSubmission, created_by: str) -> SubmittedWorkload:
         """Take a workload; `tick` runs it. Raises the refusals 400 and 409."""
         project = self.projects.get(submission.project_id)
         if project is None:
@@ -131,39 +131,39 @@ class Workloads:
             raise bad_request(f"cluster {submission.cluster_id} does not exist")
         if submission.name in self.names_in(project.id):
             raise exists(submission.name)
-        workload = Workload(submission, project, created_by, self._clock())
-        workload.enter(Phase("Creating"), workload.created_at)
+        workload = SubmittedWorkload(submission, project, created_by, self._clock())
+        workload.enter(WorkloadPhase("Creating"), workload.created_at)
         self._all[workload.id] = workload
         return workload
 
-    def names_in(self, project_id: str) -> dict[str, Workload]:
+    def names_in(self, project_id: str) -> dict[str, SubmittedWorkload]:
         return {each.submission.name: each for each in self.living() if each.project.id == project_id}
 
-    def get(self, workload_id: str) -> Workload:
+    def get(self, workload_id: str) -> SubmittedWorkload:
         """Return one that is not deleted. Raises the refusal 404."""
         workload = self._all.get(workload_id)
         if workload is None or workload.deleted_at is not None:
             raise not_found()
         return workload
 
-    def living(self) -> Iterator[Workload]:
+    def living(self) -> Iterator[SubmittedWorkload]:
         return (each for each in self._all.values() if each.deleted_at is None)
 
-    def deleted(self) -> Iterator[Workload]:
+    def deleted(self) -> Iterator[SubmittedWorkload]:
         return (each for each in self._all.values() if each.deleted_at is not None)
 
-    def suspend(self, workload: Workload) -> None:
+    def suspend(self, workload: SubmittedWorkload) -> None:
         if workload.phase.name not in FINAL and workload.desired == "Running":
             workload.desired = "Stopped"
             self._move(workload)
 
-    def resume(self, workload: Workload) -> None:
+    def resume(self, workload: SubmittedWorkload) -> None:
         if workload.desired == "Stopped":
             workload.desired = "Running"
             workload.is_admitted = workload.is_created = False
-            workload.enter(Phase("Resuming"), self._clock())
+            workload.enter(WorkloadPhase("Resuming"), self._clock())
 
-    def delete(self, workload: Workload) -> None:
+    def delete(self, workload: SubmittedWorkload) -> None:
         workload.desired = "Deleted"
         self._move(workload)
 
@@ -186,12 +186,12 @@ class Workloads:
                 logger.exception("workload %s cannot be moved on", workload.submission.name)
                 self._give_up(workload, error)
 
-    def _give_up(self, workload: Workload, error: Exception) -> None:
+    def _give_up(self, workload: SubmittedWorkload, error: Exception) -> None:
         """End a workload that the cluster does not take: to try it again would change nothing."""
         if workload.phase.name not in FINAL:
-            workload.enter(Phase("Failed", f"The workload cannot be created: {error}"), self._clock())
+            workload.enter(WorkloadPhase("Failed", f"The workload cannot be created: {error}"), self._clock())
 
-    def _move(self, workload: Workload) -> None:
+    def _move(self, workload: SubmittedWorkload) -> None:
         beneath = self._beneath(workload)
         workload.pods, was_created = beneath.pods or workload.pods, workload.is_created
         wait = self._admit(workload)
@@ -216,7 +216,7 @@ class Workloads:
         for workload in gone[:-MAX_DELETED]:
             del self._all[workload.id]
 
-    def _admit(self, workload: Workload) -> Held | None:
+    def _admit(self, workload: SubmittedWorkload) -> Held | None:
         if workload.desired != "Running" or workload.is_admitted or workload.phase.name in FINAL:
             return None
         project = workload.project
@@ -232,7 +232,7 @@ class Workloads:
         workload.is_admitted = wait is None
         return wait
 
-    def _placed(self, workload: Workload, running: Sequence[Workload]) -> Held | None:
+    def _placed(self, workload: SubmittedWorkload, running: Sequence[SubmittedWorkload]) -> Held | None:
         """Give a workload a pool of nodes; return why it has to wait for one."""
         used: dict[str, Fraction] = {}
         for each in running:
@@ -244,14 +244,14 @@ class Workloads:
         workload.pool = found
         return None
 
-    def _start(self, workload: Workload) -> None:
+    def _start(self, workload: SubmittedWorkload) -> None:
         namespace = workload.project.namespace
         if self._objects.find("Namespace", None, namespace) is None:
             self._objects.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         self._objects.create(manifest_of(workload.submission, namespace, workload.id, workload.project.name))
         workload.is_created = True
 
-    def _beneath(self, workload: Workload) -> Beneath:
+    def _beneath(self, workload: SubmittedWorkload) -> Beneath:
         namespace, name = workload.project.namespace, workload.submission.name
         job = None
         if workload.submission.kind == "distributed":
@@ -261,7 +261,7 @@ class Workloads:
         own = [pod for pod in pods if _belongs(pod, workload)]
         return Beneath(job=job, pods=own)
 
-    def _end(self, workload: Workload, beneath: Beneath | None = None) -> None:
+    def _end(self, workload: SubmittedWorkload, beneath: Beneath | None = None) -> None:
         beneath = beneath or self._beneath(workload)
         if beneath.job is not None and not _is_ending(beneath.job):
             self._delete("PyTorchJob", workload, workload.submission.name)
@@ -270,7 +270,7 @@ class Workloads:
                 if not _is_ending(pod):
                     self._delete("Pod", workload, pod["metadata"]["name"])
 
-    def _delete(self, kind: str, workload: Workload, name: str) -> None:
+    def _delete(self, kind: str, workload: SubmittedWorkload, name: str) -> None:
         try:
             self._objects.delete(kind, workload.project.namespace, name)
         except KubernetesError as error:
@@ -279,7 +279,7 @@ class Workloads:
                 raise
 
 
-def _belongs(obj: Mapping[str, Any], workload: Workload) -> bool:
+def _belongs(obj: Mapping[str, Any], workload: SubmittedWorkload) -> bool:
     labels = obj["metadata"].get("labels") or {}
     return bool(labels.get("runai/workload-id") == workload.id)
 

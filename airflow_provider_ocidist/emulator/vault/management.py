@@ -78,8 +78,7 @@ class SecretManagement:
         return secret
 
     async def list_secrets(self, call: Call) -> Response:
-        compartment_id = call.required_query("compartmentId")
-        self._identity.check_compartment(compartment_id)
+        compartment_id = self._identity.compartment_in(call)
         wanted = {"compartmentId": compartment_id}
         names = {"name": "secretName", "vaultId": "vaultId", "lifecycleState": "lifecycleState"}
         wanted |= {names[name]: call.query[name] for name in names if name in call.query}

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from airflow_provider_ocidist.emulator.built_in import fields_of_all, shown
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.errors import not_found
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.vault.bundles import Bundles
@@ -47,32 +47,21 @@ class Vault:
         return self._list(call, self._vault())
 
     async def get_vault(self, call: Call) -> Response:
-        return _get(call, self._vault())
+        return shown(call, self._vault())
 
     async def list_keys(self, call: Call) -> Response:
         return self._list(call, self._key())
 
     async def get_key(self, call: Call) -> Response:
-        return _get(call, self._key())
+        return shown(call, self._key())
 
     def _list(self, call: Call, body: dict[str, Any]) -> Response:
-        compartment_id = call.required_query("compartmentId")
-        self._identity.check_compartment(compartment_id)
+        compartment_id = self._identity.compartment_in(call)
         return answer([body] if compartment_id == body["compartmentId"] else [])
-
-    def _common(self, state: str) -> dict[str, Any]:
-        return {
-            "compartmentId": self._ids.compartment_id,
-            "displayName": "ocidist",
-            "lifecycleState": state,
-            "timeCreated": self._time_created,
-            "freeformTags": {},
-            "definedTags": {},
-        }
 
     def _vault(self) -> dict[str, Any]:
         return {
-            **self._common("ACTIVE"),
+            **fields_of_all(self._ids.compartment_id, "ACTIVE", self._time_created),
             "id": self._ids.vault_id,
             "vaultType": "DEFAULT",
             "cryptoEndpoint": self._context.url,
@@ -82,7 +71,7 @@ class Vault:
 
     def _key(self) -> dict[str, Any]:
         return {
-            **self._common("ENABLED"),
+            **fields_of_all(self._ids.compartment_id, "ENABLED", self._time_created),
             "id": self._ids.key_id,
             "vaultId": self._ids.vault_id,
             "algorithm": "AES",
@@ -90,9 +79,3 @@ class Vault:
             "protectionMode": "SOFTWARE",
             "currentKeyVersion": self._ids.key_id,
         }
-
-
-def _get(call: Call, body: dict[str, Any]) -> Response:
-    if call.params["id"] != body["id"]:
-        raise not_found()
-    return answer(body)

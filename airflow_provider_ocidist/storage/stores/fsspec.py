@@ -19,7 +19,9 @@ from airflow_provider_ocidist.storage.locations import (
 )
 from airflow_provider_ocidist.storage.stores.base import Buffer, Entry, Origin, Store, Upload
 
-_WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+"""Drivers of object stores: they have no folders, and to make one asks for the bucket, or creates it."""
+_WHOLE_WRITES = {*_BUCKETS, "memory"}
 """Drivers whose single write appears whole or not at all."""
 _ONE_CONNECTION = {"ftp"}
 """Drivers that threads must not share: they would mix up their answers."""
@@ -50,7 +52,7 @@ class FsspecStore(Store):
             return bytes(self.file_system.cat_file(self._path(name)))
 
     def write(self, name: str, data: Buffer) -> str | None:
-        with fsspec_errors(self.uri_of(name)):
+        with _write_errors(self.uri_of(name)):
             self._make_folder(name)
             if self._protocols & _WHOLE_WRITES:
                 self.file_system.pipe_file(self._path(name), bytes(data))
@@ -93,7 +95,7 @@ class FsspecStore(Store):
                 yield data
 
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
-        with fsspec_errors(self.uri_of(name)):
+        with _write_errors(self.uri_of(name)):
             self._make_folder(name)
             return FsspecUpload(self.file_system, self._path(name), self.uri_of(name))
 
@@ -136,7 +138,8 @@ class FsspecStore(Store):
         return f"{self.root}/{safe_name(name)}"
 
     def _make_folder(self, name: str) -> None:
-        self.file_system.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+        if not self._protocols & _BUCKETS:
+            self.file_system.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
 
     def _entry(self, path: str, info: dict[str, Any]) -> Entry:
         changed = (
@@ -166,11 +169,11 @@ class FsspecUpload(Upload):
         self.stream = file_system.open(self.part, "wb")
 
     def write(self, index: int, offset: int, data: Buffer) -> None:  # noqa: ARG002 - contract
-        with fsspec_errors(self.place):
+        with _write_errors(self.place):
             self.stream.write(data)
 
     def commit(self) -> None:
-        with fsspec_errors(self.place):
+        with _write_errors(self.place):
             self.stream.close()
             self.file_system.mv(self.part, self.path)
 
@@ -205,6 +208,19 @@ def fsspec_errors(place: str) -> Iterator[None]:
         raise Unopenable(f"{shown_in(place)}: its driver is not installed: {error}", uri=place) from error
     except Exception as error:  # drivers share no base class for their errors
         raise library_error(place, error, retryable=_is_outage(error)) from error
+
+
+@contextmanager
+def _write_errors(place: str) -> Iterator[None]:
+    """Do so for a write, where absence is that of the bucket: a caller would take it for that of what it reads."""
+    with fsspec_errors(place):
+        try:
+            yield
+        except FileNotFoundError as error:
+            if _is_outage(error.__cause__):
+                raise
+            text = f"{library_error(place, error)}; there is no such bucket or folder: create it"
+            raise StorageError(text, uri=place) from error
 
 
 def library_error(place: str, error: BaseException | None, *, retryable: bool = False) -> StorageError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -150,45 +150,41 @@ class HttpDownload(Download):
 
     def pieces(self, offset: int, length: int) -> Iterator[bytes]:
         if not self.remote.ranges:
-            yield from self.all_pieces()
-            return
-        got = failures = 0
-        while got < length:
-            before = got
-            try:
-                with http_errors(self.place):
-                    for piece in self._range(offset + got, length - got):
-                        got += len(piece)
-                        yield piece
-            except StorageError as error:
-                failures = self._again(error, 1 if got > before else failures + 1)
+            return self.all_pieces()
+        return self._resumed(lambda got: self._range(offset + got, length - got))
 
     def all_pieces(self) -> Iterator[bytes]:
         """Yield all of it. Resume a broken stream; without ranges, by skipping what was read already."""
         if self.remote.ranges and self.remote.size is not None:
             yield from self.pieces(0, self.remote.size)
             return
+        got = 0
+        for piece in self._resumed(self._from_the_start):
+            got += len(piece)
+            yield piece
+        if self.remote.size is not None and got != self.remote.size:
+            raise not_the_promised_size(self.place, self.remote.size, got)
+
+    def _resumed(self, read: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
+        """Yield what `read` yields from a position on; where it breaks off, go on from there."""
         got = failures = 0
         while True:
             before = got
             try:
                 with http_errors(self.place):
-                    for piece in self._from_the_start(got):
+                    for piece in read(got):
                         got += len(piece)
                         yield piece
-                break
+                return
             except StorageError as error:
-                failures = self._again(error, 1 if got > before else failures + 1)
-        if self.remote.size is not None and got != self.remote.size:
-            raise not_the_promised_size(self.place, self.remote.size, got)
-
-    def _again(self, error: StorageError, failures: int) -> int:
-        if error.__cause__ is None or failures == _ATTEMPTS:
-            raise error
-        time.sleep(0.2 * failures)
-        return failures
+                failures = 1 if got > before else failures + 1
+                if error.__cause__ is None or failures == _ATTEMPTS:
+                    raise
+            time.sleep(0.2 * failures)
 
     def _range(self, start: int, length: int) -> Iterator[bytes]:
+        if length == 0:
+            return
         wanted = {"range": f"bytes={start}-{start + length - 1}"}
         answer = self.store.ask(self.remote.url, wanted, self.place)
         if answer.status in (401, 403, 404, 410):

@@ -18,16 +18,15 @@ from random import Random
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
-from airflow_provider_ocidist.agent.join import topology
+from airflow_provider_ocidist.agent.join import gathering
+from airflow_provider_ocidist.agent.join.gathering import await_others_end, meet
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity, identity_of
 from airflow_provider_ocidist.agent.join.topology import (
     await_address,
-    await_others_end,
     count_devices,
     interfaces,
     master_port,
-    meet,
     own_address,
     own_interface,
     own_rank,
@@ -263,8 +262,8 @@ def test_a_gang_with_two_nodes_at_one_address_ends_before_it_trains(tmp_path: Pa
 def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout_and_named_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(topology, "SAY_INTERVAL", 0.2)
-    caplog.set_level(logging.INFO, logger=topology.logger.name)
+    monkeypatch.setattr(gathering, "SAY_INTERVAL", 0.2)
+    caplog.set_level(logging.INFO, logger=gathering.logger.name)
     store = open_store(str(tmp_path))
     heartbeat = Heartbeat(store, report(0), StopSwitch())
     fetching = report(1, phase=Phase.FETCHING)

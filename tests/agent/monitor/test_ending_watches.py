@@ -101,6 +101,19 @@ def test_it_is_a_hang_only_where_no_node_moves_and_each_can_be_read(
     assert node.asked == ([0.0] if said else [0.0, 2.0]), "a hang is declared once"
 
 
+def test_a_program_that_has_left_a_process_that_still_writes_a_checkpoint_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched: list[None] = []
+    node = Node(monkeypatch, idle=30.0, touch=lambda: touched.append(None))
+    node.watch.is_saving = lambda: True
+    node.look()
+    assert touched == [None]
+    node.watch.is_saving = lambda: False
+    node.look()
+    assert touched == [None]
+
+
 def test_a_node_that_only_prints_looks_four_times_in_the_limit_whether_another_counts_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

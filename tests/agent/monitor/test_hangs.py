@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +322,76 @@ def test_a_process_that_is_stopped_is_described_and_holds_nobody_up(tmp_path: Pa
         (),
         (frame,),
     ]
+
+
+ANSWERS = """
+import ctypes, os, signal, sys, threading, time
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def begin_a_thread_that_blocks_all_signals():
+    blocks = threading.Event()
+    def go_on():
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        blocks.set()
+        time.sleep(1000)
+    threading.Thread(target=go_on, daemon=True).start()
+    blocks.wait()
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def answer(number):
+    {answer}
+libc = ctypes.CDLL(None)
+libc.signal(int(sys.argv[2]), answer)
+print("ready", flush=True)
+while True:
+    libc.pause()
+"""
+SLOWLY = 'for part in (b"one ", b"two ", b"three"): os.write(file, part); time.sleep(0.3)'
+STUCK = 'os.write(file, b"one "); time.sleep(1000)'
+BEGINS_A_THREAD = 'begin_a_thread_that_blocks_all_signals(); os.write(file, b"one")'
+
+
+@contextlib.contextmanager
+def answering(file: Path, answer: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that does what `answer` says when it is asked for its stacks."""
+    script = ANSWERS.replace("{answer}", answer)
+    command = [sys.executable, "-c", script, str(file), str(int(stacks.STACK_SIGNAL))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_process_that_pauses_within_its_answer_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "stacks.txt"
+    with answering(file, SLOWLY) as process:
+        assert stacks._ask(process.pid, file, time.monotonic() + 60) == "one two three"
+
+
+@pytest.mark.parametrize(
+    "answer, limit", [(STUCK, 0.3), (BEGINS_A_THREAD, 1000.0)], ids=["stuck", "begins a thread"]
+)
+def test_one_process_does_not_use_up_the_time_of_all(
+    tmp_path: Path, answer: str, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "ANSWER_LIMIT", limit)
+    file, of_all = tmp_path / "stacks.txt", time.monotonic() + 10
+    with answering(file, answer) as process:
+        assert stacks._ask(process.pid, file, of_all).strip() == "one"
+    assert time.monotonic() < of_all
+
+
+def test_a_late_answer_is_not_that_of_the_process_that_is_asked_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "ANSWER_LIMIT", 0.5)
+    file = tmp_path / "stacks.txt"
+    with answering(file, SLOWLY) as late, answering(file, SLOWLY) as stopped:
+        late.send_signal(stacks.STACK_SIGNAL)
+        stopped.send_signal(signal.SIGSTOP)
+        assert stacks._ask(stopped.pid, file, time.monotonic() + 60) == ""
+        until(lambda: file.read_text() == "one two three")
 
 
 def stopped_nowhere() -> stacks.ProcessStack:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from airflow_provider_ocidist.agent.monitor import node_hours
 from airflow_provider_ocidist.agent.monitor.node_hours import (
     LONGEST_PAUSE,
+    READERS,
     BudgetWatch,
+    reports_of,
     seconds_in,
     spent_before,
 )
@@ -17,6 +23,7 @@ from airflow_provider_ocidist.job import Checkpoints, Limits
 from airflow_provider_ocidist.model.budget import Budget, Spent
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from tests.agent.gangs import Gang
 
 SEED = random.randrange(10_000)
@@ -141,6 +148,29 @@ def test_an_attempt_that_has_counted_those_before_it_spares_reading_them(tmp_pat
     write(tmp_path / "t-g0-a1", a_report(0, 0.0, 7777.0))
     write(tmp_path / "t-g0-a2", a_report(0, 0.0, 100.0, spent_before=5000.0))
     assert spent_before(str(tmp_path / "t-g0-a3"), 3, OciAccess(), None).node_seconds == 5100.0
+
+
+class ReadTogether(LocalStore):
+    """A store that answers a read once a certain number of others are under way."""
+
+    def __init__(self, folder: str, together: threading.Barrier) -> None:
+        super().__init__(folder)
+        self.together = together
+
+    def read(self, name: str) -> bytes:
+        self.together.wait(20)
+        return super().read(name)
+
+
+def test_the_reports_of_an_earlier_attempt_are_read_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(READERS):
+        write(tmp_path / "run-a1", a_report(rank, 0.0, 100.0))
+    together = threading.Barrier(READERS)
+    monkeypatch.setattr(node_hours, "open_store", lambda uri, _: ReadTogether(uri, together))
+    found = reports_of(str(tmp_path / "run-a2"), 2, 1, OciAccess())
+    assert sorted(report.rank for report in found) == list(range(READERS))
 
 
 def test_each_attempt_costs_the_price_of_its_own_machines(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from airflow_provider_ocidist.agent.monitor.metrics import OutputReader, read_record, read_scalars
-from airflow_provider_ocidist.agent.monitor.progress import CURVE_POINTS, ProgressMeter
-from airflow_provider_ocidist.agent.monitor.steps import LATE, Unplaced
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.monitor.steps import CURVE_POINTS, LATE, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import (
     EventFiles,
     event_files_in,

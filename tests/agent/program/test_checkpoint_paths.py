@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import io
 import json
 import os
 import signal
@@ -718,7 +719,14 @@ def test_a_path_that_leads_elsewhere_means_no_file(path: str) -> None:
 
 @pytest.mark.parametrize(
     "name, expected",
-    [("MODEL.PT", True), ("pt", False), ("weights", False), ("step-1.tmp", True), ("", False)],
+    [
+        ("MODEL.PT", True),
+        ("my.model.pt", True),
+        ("pt", False),
+        ("weights", False),
+        ("step-1.tmp", True),
+        ("", False),
+    ],
 )
 def test_a_name_without_a_number_counts_by_its_ending(name: str, expected: bool) -> None:
     assert is_checkpoint(name) is expected
@@ -735,3 +743,201 @@ def test_a_folder_is_deleted_only_where_that_is_asked_for(files: Any, bucket: Bu
     with pytest.raises(OSError, match="step-1"):
         files.rm(f"{bucket.uri}/step-1")
     assert (folder / "step-1" / "weights.bin").exists()
+
+
+def test_a_folder_that_is_there_already_is_no_error(files: Any, bucket: Bucket, folder: Path) -> None:
+    for _ in range(2):
+        files.makedirs(f"{bucket.uri}/step-1")
+    assert os.listdir(folder) == ["step-1"]
+
+
+def test_a_save_that_is_discarded_never_appears(folder: Path) -> None:
+    folder.mkdir()
+    save = begin_save(folder, folder / "step-1.pt", "oci://b@n/step-1.pt")
+    save.write(b"half")
+    save.discard()
+    assert os.listdir(folder) == []
+
+
+# A save by itself
+
+
+def a_save(folder: Path, name: str = "step-1.pt", *, autocommit: bool = True) -> checkpoint_paths.Save:
+    return begin_save(folder, folder / name, f"oci://b@n/{name}", autocommit=autocommit)
+
+
+def unfinished_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob(".ocidist-*"))
+
+
+def test_a_save_has_its_name_once_it_is_closed(folder: Path) -> None:
+    with a_save(folder, "step-1/rank/0.bin") as save:
+        save.write(b"weights")
+        save.flush()
+        assert len(unfinished_in(folder)) == 1
+        assert not (folder / "step-1").exists()
+    save.close()
+    assert (folder / "step-1/rank/0.bin").read_bytes() == b"weights"
+    assert unfinished_in(folder) == []
+
+
+def save_half(folder: Path) -> None:
+    with a_save(folder) as save:
+        save.write(b"half")
+        _ = 1 / 0
+
+
+def test_an_exception_that_came_after_the_save_was_begun_ends_it_and_one_before_does_not(
+    folder: Path,
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        save_half(folder)
+    assert os.listdir(folder) == []
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with a_save(folder) as save:
+            save.write(b"the last words")
+    assert (folder / "step-1.pt").read_bytes() == b"the last words"
+    assert save._handled is None, "an exception that is kept keeps all that its frames hold"
+
+
+def test_a_save_is_whole_only_if_all_of_it_could_be_written(folder: Path) -> None:
+    with a_save(folder) as save:
+        save.write(b"half")
+        with pytest.raises(TypeError):
+            save.write("no bytes")
+    assert os.listdir(folder) == []
+    # A disk that is full shows it when the last bytes leave the buffer.
+    full = checkpoint_paths.Save(io.FileIO("/dev/full", "wb"), folder / "unfinished", folder / "step-1.pt")
+    (folder / "unfinished").write_bytes(b"half")
+    assert full.write(b"weights") == 7
+    with pytest.raises(OSError, match="No space"):
+        full.close()
+    assert os.listdir(folder) == []
+
+
+def test_an_interpreter_that_ends_finishes_no_save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = a_save(folder)
+    with monkeypatch.context() as ending:
+        ending.setattr(sys, "is_finalizing", lambda: True)
+        save.close()
+    assert os.listdir(folder) == []
+
+
+def is_locked(path: Path) -> bool:
+    with path.open("r+b") as file:
+        return not checkpoint_paths._lock(file)
+
+
+def test_a_save_of_a_transaction_is_locked_until_it_is_committed(folder: Path) -> None:
+    save = a_save(folder, autocommit=False)
+    save.write(b"weights")
+    save.close()
+    (unfinished,) = folder.iterdir()
+    assert is_locked(unfinished)
+    save.commit()
+    assert os.listdir(folder) == ["step-1.pt"]
+    assert (folder / "step-1.pt").read_bytes() == b"weights"
+    assert not is_locked(folder / "step-1.pt")
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_what_is_discarded_or_failed_before_is_never_committed(folder: Path, autocommit: bool) -> None:
+    for end in ("discard", "commit"):
+        save = a_save(folder, autocommit=autocommit)
+        with contextlib.suppress(TypeError):
+            save.write(b"half" if end == "discard" else "no bytes")
+        getattr(save, end)()
+        assert save.closed
+        assert os.listdir(folder) == []
+    closed = a_save(folder, autocommit=False)
+    closed.close()
+    closed.discard()
+    assert os.listdir(folder) == []
+
+
+def test_a_commit_of_what_has_its_name_already_changes_nothing(folder: Path) -> None:
+    save = a_save(folder)
+    save.write(b"weights")
+    save.commit()
+    assert (folder / "step-1.pt").read_bytes() == b"weights"
+    assert unfinished_in(folder) == []
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_save_that_is_dropped_takes_the_place_of_no_other_file(folder: Path, autocommit: bool) -> None:
+    with a_save(folder) as save:
+        save.write(b"before")
+    before = (folder / "step-1.pt").stat().st_ino
+    a_save(folder, autocommit=autocommit).write(b"after")
+    gc.collect()
+    assert (folder / "step-1.pt").read_bytes() == (b"after" if autocommit else b"before")
+    assert (folder / "step-1.pt").stat().st_ino == before
+    assert unfinished_in(folder) == []
+
+
+def test_saves_of_one_folder_do_not_disturb_one_another(folder: Path) -> None:
+    place = folder / "deep" / "below"
+    saves = [begin_save(place, place / f"step-{step}.pt", f"oci://b@n/step-{step}.pt") for step in range(2)]
+    assert len(unfinished_in(place)) == 2
+    for step, save in enumerate(saves):
+        save.write(f"of {step}".encode())
+        save.close()
+    assert [(place / f"step-{step}.pt").read_text() for step in range(2)] == ["of 0", "of 1"]
+
+
+def test_what_is_left_behind_beside_a_folder_that_is_just_replaced_is_deleted(folder: Path) -> None:
+    for name in "ac":
+        (folder / f".ocidist-{name}.tmp").mkdir(parents=True)
+    (folder / ".ocidist-b.tmp").write_bytes(b"half")
+    os.utime(folder / ".ocidist-b.tmp", (0, 0))
+    delete_left_behind(folder)
+    assert [path.name for path in unfinished_in(folder)] == [".ocidist-a.tmp", ".ocidist-c.tmp"]
+
+
+# A move by itself
+
+
+def test_what_is_moved_makes_the_folders_above_it_and_takes_the_place_of_a_file(folder: Path) -> None:
+    folder.mkdir()
+    for target in ("step-1.pt", "step-1.pt", "deep/below/step-1.pt"):
+        (folder / "aside").write_text(target)
+        checkpoint_paths._move(folder / "aside", folder / target, folder)
+        assert (folder / target).read_text() == target
+    checkpoint_paths._move(folder / "deep", folder / "step-2", folder)
+    assert (folder / "step-2/below/step-1.pt").exists()
+    assert sorted(os.listdir(folder)) == ["step-1.pt", "step-2"]
+
+
+def test_a_folder_that_is_moved_onto_another_has_the_files_of_both_and_its_own_where_both_have_one(
+    folder: Path,
+) -> None:
+    older, newer = ["a.bin", "below/b.bin", "below/c.bin", "not/there/d.bin"], ["a.bin", "below/b.bin"]
+    for place, names in (("step-1", older), ("aside", newer)):
+        for name in names:
+            (folder / place / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place / name).write_text(place)
+    checkpoint_paths._move(folder / "aside", folder / "step-1", folder)
+    found = {name: (folder / "step-1" / name).read_text() for name in older}
+    assert found == {name: "aside" if name in newer else "step-1" for name in older}
+    assert os.listdir(folder) == ["step-1"]
+
+
+def test_a_save_is_renamed_into_place_and_one_of_a_transaction_that_failed_is_gone_before_the_commit(
+    folder: Path,
+) -> None:
+    save = a_save(folder)
+    written = unfinished_in(folder)[0].stat().st_ino
+    save.close()
+    assert (folder / "step-1.pt").stat().st_ino == written
+    (folder / "unfinished").write_bytes(b"half")
+    full = checkpoint_paths.Save(
+        io.FileIO("/dev/full", "wb"), folder / "unfinished", folder / "step-2.pt", autocommit=False
+    )
+    full.write(b"weights")
+    with pytest.raises(OSError, match="No space"):
+        full.close()
+    assert os.listdir(folder) == ["step-1.pt"]
+    full.commit()
+    assert os.listdir(folder) == ["step-1.pt"]

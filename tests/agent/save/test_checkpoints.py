@@ -11,12 +11,13 @@ import pytest
 
 from airflow_provider_ocidist.agent.save.checkpoints import resume, resume_after_clear, start_from
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.errors import AgentError, Cause, StoreUnavailable
 from airflow_provider_ocidist.job import Checkpoints, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from tests.storage.published import publish
@@ -152,6 +153,19 @@ def test_a_run_starts_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     damage(other.uri)
     with pytest.raises(AgentError, match=r"(?s)cannot be fetched: .*correct checkpoints\.start_from"):
         start_from(tmp_path / "another machine", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
+
+
+def test_what_this_machine_cannot_put_in_its_place_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "step-20.txt").write_text("weights")
+    publish(tmp_path / "step-20.txt", str(tmp_path / "safe"), step=20)
+    monkeypatch.setattr(checkpoints, "_REPLACE_TRIES", 0)
+    damaged: set[str] = set()
+    settings = Checkpoints(uri=str(tmp_path / "safe"))
+    with pytest.raises(StoreUnavailable, match="other processes keep writing to it"):
+        resume(tmp_path / "own", settings, OciAccess(), StopSwitch(), damaged=damaged)
+    assert damaged == set()
 
 
 @pytest.mark.parametrize("way", ["resume", "start from"])

@@ -50,3 +50,26 @@ def test_an_entry_has_all_files_below_it_wherever_they_are(tmp_path: Path, seed:
     assert stamps == found
     (only,) = candidates(tmp_path, r"step-\d+")
     assert only.files == scan(entry)
+
+
+def test_an_entry_is_the_same_object_at_the_next_look_until_something_in_it_changes(tmp_path: Path) -> None:
+    for name in ("step-1", "step-2", "step-3"):
+        (tmp_path / name).mkdir()
+    for name in ("step-1", "step-2"):
+        (tmp_path / name / "model.bin").write_bytes(b"1")
+    first = {item.path.name: item for item in candidates(tmp_path)}
+    (tmp_path / "step-2" / "optimizer.bin").write_bytes(b"2")
+    os.utime(tmp_path / "step-3", ns=(1, 1))
+    again = candidates(tmp_path, before=first.values())
+    assert again == candidates(tmp_path)
+    now = {item.path.name: item for item in again}
+    assert [name for name in sorted(now) if now[name] is first[name]] == ["step-1"]
+    assert set(now["step-2"].files) == {"model.bin", "optimizer.bin"}
+    assert now["step-3"].begun_ns == 1
+
+
+def test_what_is_gone_at_the_next_look_is_not_found_and_what_came_is(tmp_path: Path) -> None:
+    (tmp_path / "step-1.pt").write_bytes(b"1")
+    first = candidates(tmp_path)
+    (tmp_path / "step-1.pt").rename(tmp_path / "step-2.pt")
+    assert [item.path.name for item in candidates(tmp_path, before=first)] == ["step-2.pt"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import pickle
 import random
 import re
+import resource
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,7 @@ import pytest
 from airflow_provider_ocidist.agent.save import judging
 from airflow_provider_ocidist.agent.save.judging import Judge
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved
+from airflow_provider_ocidist.agent.save.renames import Renames, why_none_is_seen
 from airflow_provider_ocidist.agent.save.shards import is_shard
 from tests.agent.save.saved import KINDS, move, torch_bytes
 
@@ -151,6 +154,43 @@ def test_a_folder_that_comes_into_being_later_is_watched_too(tmp_path: Path) -> 
     assert saving.judge.renamed() == {"step-1.dat"}
     assert saving.proofs() == {"step-1.dat": "renamed into place"}
     saving.judge.close()
+
+
+def test_a_machine_without_a_free_instance_of_inotify_is_named_and_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with no_free_descriptor():
+        renames = Renames(tmp_path)
+        assert renames.names() == frozenset()
+    (tmp_path / "one.tmp").touch()
+    (tmp_path / "one.tmp").rename(tmp_path / "step-1.dat")
+    assert renames.names() == frozenset()
+    (tmp_path / "two.tmp").touch()
+    (tmp_path / "two.tmp").rename(tmp_path / "step-2.dat")
+    assert renames.names() == {"step-2.dat"}
+    (warning,) = caplog.messages
+    assert warning.endswith(
+        "without inotify: Too many open files (fs.inotify.max_user_instances, or ulimit -n)"
+    )
+    renames.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOMEM, errno.ENFILE])
+def test_a_limit_is_named_for_the_error_that_it_leads_to_alone(number: int) -> None:
+    assert why_none_is_seen(OSError(number, "m")).endswith(f"without inotify: {os.strerror(number)}")
+
+
+@contextlib.contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """Let this process open no file, and so take no instance of inotify."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # What the program says and does

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import uuid
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.outputs import planned_copies, with_variables
+from airflow_provider_ocidist.agent.save.outputs import copy_outputs, planned_copies, with_variables
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Limits, Output
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Sending
@@ -113,6 +115,68 @@ def test_faults_of_preparation_are_reported_before_the_training_starts(tmp_path:
             assert gang.run() in ([74], [78])
             assert says in (gang.agents[0].report.message or "")
             assert gang.agents[0].stdout.read_text() == ""
+
+
+def test_a_name_that_the_target_cannot_hold_is_refused_at_once_and_all_else_is_delivered(
+    tmp_path: Path, emulator: Access, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"oci://{emulator.bucket}@{emulator.namespace}/{uuid.uuid4().hex}"
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    odd = os.fsdecode(b"caf\xe9[1].txt")
+    (tmp_path / "out" / "logs").mkdir(parents=True)
+    for name in ("model.txt", odd, "logs/1.txt", f"logs/{odd}"):
+        (tmp_path / "out" / name).touch()
+    (tmp_path / "late.txt").touch()
+
+    def delivered_to(place: str) -> set[str]:
+        outputs = (Output(path="out", uri=place), Output(path="late.txt", uri=place))
+        chosen = planned_copies(outputs, tmp_path, rank=0, is_main=True)
+        copy_outputs(chosen, access, deadline=SaveDeadline(1.0))
+        return {entry.name for entry in open_store(place, access).list()}
+
+    with pytest.raises(
+        AgentError, match=r"without '.*caf\\udce9\[1\]\.txt', .* not UTF-8 .* rename it"
+    ) as caught:
+        delivered_to(uri)
+    assert caught.value.cause is Cause.DATA
+    assert "trying again" not in caplog.text
+    assert {entry.name for entry in open_store(uri, access).list()} == {
+        "model.txt",
+        "logs/1.txt",
+        "late.txt",
+    }
+    assert delivered_to(str(tmp_path / "to")) == {
+        "model.txt",
+        odd,
+        "logs/1.txt",
+        f"logs/{odd}",
+        "late.txt",
+    }
+
+
+def test_a_name_is_refused_for_what_is_sent_alone_which_a_link_within_the_output_may_lead_to(
+    tmp_path: Path, emulator: Access, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"oci://{emulator.bucket}@{emulator.namespace}/{uuid.uuid4().hex}"
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    odd, out = os.fsdecode(b"caf\xe9"), tmp_path / "out"
+    (out / "run-1").mkdir(parents=True)
+    for name in ("model.txt", odd):
+        (out / "run-1" / name).touch()
+    (out / "latest").symlink_to("run-1")
+    # Such names no copy sends.
+    (tmp_path / "elsewhere").touch()
+    (out / f"out-{odd}").symlink_to(tmp_path / "elsewhere")
+    (out / f".{odd}.0123abcd.part").touch()
+    chosen = planned_copies((Output(path="out", uri=uri),), tmp_path, rank=0, is_main=True)
+    named = r"without 'latest/caf\\udce9', 'run-1/caf\\udce9':"
+    with pytest.raises(AgentError, match=named):
+        copy_outputs(chosen, access, deadline=SaveDeadline(1.0))
+    assert "trying again" not in caplog.text
+    delivered = {entry.name for entry in open_store(uri, access).list()}
+    assert delivered == {"run-1/model.txt", "latest/model.txt"}
+    (out / "run-1" / odd).unlink()
+    assert copy_outputs(chosen, access) == (uri,)
 
 
 LARGE = "import pathlib; pathlib.Path('model.bin').write_bytes(bytes(9 << 20))"

@@ -24,6 +24,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.storage.checkpoints import Through
 from airflow_provider_ocidist.testing import OciEmulator
 from tests.storage.published import publish
 
@@ -45,13 +46,16 @@ class Ways:
     access: OciAccess
     switch: StopSwitch = field(default_factory=StopSwitch)
     brought: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
 
     def place(self, generation: int) -> str:
         return f"{self.stem}{generation}"
 
-    def resume(self) -> CheckpointRef | None:
+    def resume(self, through: Through | None = None) -> CheckpointRef | None:
         told = Checkpoints(uri=self.place(0))
-        return resume(self.folder, told, self.access, self.switch, self.brought)
+        return resume(
+            self.folder, told, self.access, self.switch, self.brought, through=through, damaged=self.damaged
+        )
 
     def after_clear(self) -> CheckpointRef | None:
         told = AgentConfig(
@@ -124,18 +128,23 @@ def test_a_node_that_is_to_end_begins_no_fetch(tmp_path: Path, ways: Ways) -> No
     assert not ways.folder.exists()
 
 
+@pytest.mark.parametrize("with_others", [True, False])
 @pytest.mark.parametrize("bad_answers", [1, 2])
-def test_what_was_damaged_on_its_way_is_fetched_a_second_time(
+def test_what_arrives_damaged_is_read_a_second_time_from_its_store_and_no_third(
     tmp_path: Path,
     ways: Ways,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     bad_answers: int,
+    *,
+    with_others: bool,
 ) -> None:
-    fetch, asked = checkpoints.fetch, list[str]()
+    fetch, asked = checkpoints.fetch, list[tuple[str, bool]]()
 
-    def once_damaged(uri: str, target: Path, access: OciAccess | None = None) -> Path:
-        asked.append(uri)
+    def once_damaged(
+        uri: str, target: Path, access: OciAccess | None = None, *, through: Through | None = None
+    ) -> Path:
+        asked.append((uri, through is not None))
         if len(asked) <= bad_answers:
             raise CheckpointError("its checksum differs", uri=uri)
         return fetch(uri, target, access)
@@ -144,13 +153,22 @@ def test_what_was_damaged_on_its_way_is_fetched_a_second_time(
     former, newest = (
         publish(save(tmp_path, f"step-{step}.txt"), ways.place(0), step=step) for step in (1, 2)
     )
-    assert ways.resume() == (newest if bad_answers == 1 else former)
-    assert asked == [newest.uri] * 2 + [former.uri] * (bad_answers - 1)
-    tries = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert tries == [
-        f"the checkpoint of step 2 is damaged (try {number}): its checksum differs"
-        for number in range(1, bad_answers + 1)
-    ]
+    assert ways.resume((lambda store, *_: store) if with_others else None) == (
+        newest if bad_answers == 1 else former
+    )
+    reads = [(newest.uri, with_others), (newest.uri, False), (former.uri, with_others)]
+    assert asked == reads[: 1 + bad_answers]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert (
+        warnings
+        == [
+            "its checksum differs; reading it again, from the store alone",
+            "the checkpoint of step 2 is damaged: its checksum differs",
+        ][:bad_answers]
+    )
+    before = len(asked)
+    ways.resume()
+    assert asked[before:] == [(newest.uri if bad_answers == 1 else former.uri, False)], "it is known by now"
 
 
 def test_a_companion_that_is_damaged_is_left_out(tmp_path: Path, ways: Ways) -> None:

@@ -240,6 +240,21 @@ def test_nodes_that_are_there_together_wait_for_no_time_out(
     assert [each.others for each in met] == [{1, 2}, {0, 2}, {0, 1}]
 
 
+def test_a_node_without_which_the_gang_goes_on_is_not_waited_for(
+    run: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchanges, "MEETING", 3600.0)
+    waited_in_vain = threading.Event()
+    ending = threading.Timer(10.0, waited_in_vain.set)
+    ending.start()
+    own = Exchange(0, 3, run, lambda: "127.0.0.1", lambda: [0, 1])
+    with serving(Shelf(), run, 1):
+        own.begin(waited_in_vain)
+        own.close()
+    ending.cancel()
+    assert not waited_in_vain.is_set()
+
+
 def test_a_node_shares_with_those_of_its_group_only(run: LocalStore) -> None:
     groups = [Exchange(rank, 18, run, lambda: None).others | {rank} for rank in range(18)]
     assert groups == [frozenset(range(16))] * 16 + [frozenset({16, 17})] * 2

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.stages import gang_end
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
-from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Restarts
@@ -275,18 +275,46 @@ def test_a_late_node_is_not_admitted_where_all_are_to_end(tmp_path: Path) -> Non
 
 
 SUCCESS = Ended(exit_code=0, output="", stop=None, oom_killed=None)
+ANOTHER_LAUNCH = StopRequest(cause=Cause.NODE, message="node 2: lost", rank=1, restarts=AGREED)
 
 
 def test_a_success_stands_unless_another_node_has_just_asked_for_a_launch(tmp_path: Path) -> None:
     node = Node(tmp_path)
     assert node.end.agreed(SUCCESS, follows=False) == SUCCESS
     assert node.heartbeat.report.phase is Phase.SAVING
-    request = StopRequest(cause=Cause.NODE, message="node 2: lost", rank=1, restarts=AGREED)
-    node.store.write(STOP_FILE, request.to_json())
-    found = node.end.agreed(SUCCESS, follows=False)
+    node.store.write(STOP_FILE, ANOTHER_LAUNCH.to_json())
+    found = Node(tmp_path).end.agreed(SUCCESS, follows=False)
     assert found.stop
     assert found.stop.restarts == AGREED
     assert found.exit_code == 0
+
+
+def test_a_success_that_stands_is_saved_whatever_launch_is_asked_for_then(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert node.end.agreed(SUCCESS, follows=False) == SUCCESS
+    for restarts in (AGREED, AGREED * 2):
+        node.heartbeat.heed(replace(ANOTHER_LAUNCH, restarts=restarts))
+        node.switch.check()
+    node.heartbeat.heed(StopRequest(cause=Cause.CANCELED, message="enough"))
+    with pytest.raises(Stopped, match="enough"):
+        node.switch.check()
+
+
+@pytest.mark.parametrize("fault", ["unreadable", "damaged", "unwritable"])
+def test_while_the_store_is_out_a_success_does_not_stand_against_a_launch_that_was_asked_for(
+    tmp_path: Path, fault: str
+) -> None:
+    node = Node(tmp_path)
+    if fault == "unreadable":
+        (tmp_path / STOP_FILE).mkdir()
+    elif fault == "damaged":
+        (tmp_path / STOP_FILE).write_text("{")
+    else:
+        (tmp_path / report_of(0)).mkdir(parents=True)
+    assert node.end.agreed(SUCCESS, follows=False) == SUCCESS
+    node.heartbeat.heed(ANOTHER_LAUNCH)
+    with pytest.raises(Stopped, match="node 2: lost"):
+        node.switch.check()
 
 
 def test_a_request_to_end_takes_no_success_back(tmp_path: Path) -> None:
@@ -316,6 +344,7 @@ def test_a_node_that_follows_the_first_waits_until_its_part_has_ended(tmp_path: 
 
     node.switch.event.wait = first_ends
     assert node.end.agreed(SUCCESS, follows=True) == SUCCESS
+    assert None not in waits, "it looks again by itself"
     # That it saves after another launch says nothing of this one.
     assert len(waits) == (2 if phase is Phase.SAVING else 1)
 
@@ -384,6 +413,13 @@ def test_a_failure_of_its_own_is_asked_about_by_nobody(
     assert pauses == []
 
 
+def test_all_are_asked_to_end_for_the_cause_of_the_failure(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.end._failed(NodeFailure(cause=Cause.OOM, message="no memory", exit_code=1))
+    assert node.asked
+    assert node.asked.cause is Cause.OOM
+
+
 def test_a_failure_for_which_no_budget_is_left_says_so_to_all(tmp_path: Path) -> None:
     node = Node(tmp_path, restarts=Restarts(hang=1))
     found = node.end._failed(NodeFailure(cause=Cause.USER, message="ValueError", exit_code=1))
@@ -443,6 +479,7 @@ def test_a_launch_that_was_stopped_says_why_and_how_its_program_ended(
         (None, None, 3, Cause.USER),
         (ProcessFailure(rank=5, exit_code=-9), True, -9, Cause.OOM),
         (None, True, -9, Cause.OOM),
+        (None, False, -9, Cause.NODE),
     ],
 )
 def test_a_launch_that_failed_is_diagnosed_by_all_that_is_known_and_its_records_are_kept(

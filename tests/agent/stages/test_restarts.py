@@ -399,14 +399,13 @@ def test_a_node_that_succeeds_joins_another_launch_for_which_it_was_asked(tmp_pa
     request = StopRequest(cause=Cause.USER, message="m", rank=0, restarts=(failure,))
     succeeded = Ended(exit_code=0, output="", stop=None, oom_killed=None)
     with gang(tmp_path, "", nodes=2) as two:
-        end = GangEnd(
-            NodeContext(two.config, {"OCIDIST_NODE_RANK": "1", "HOME": str(tmp_path)}, StopSwitch())
-        )
+        environ = {"OCIDIST_NODE_RANK": "1", "HOME": str(tmp_path)}
+        end = GangEnd(NodeContext(two.config, environ, StopSwitch()))
         assert end.agreed(succeeded, follows=False) == succeeded
         assert end.heartbeat.store.read("nodes/1.json") == end.heartbeat.report.to_json()
         assert end.heartbeat.report.phase is Phase.SAVING
         (two.run_dir / "stop.json").write_bytes(request.to_json())
-        agreed = end.agreed(succeeded, follows=False)
+        agreed = GangEnd(NodeContext(two.config, environ, StopSwitch())).agreed(succeeded, follows=False)
         assert agreed.stop is not None
         assert agreed.stop.restarts == (failure,)
 

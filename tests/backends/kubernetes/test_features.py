@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,15 @@ def test_an_image_that_starts_itself_and_fails_is_a_failure_with_its_exit_code(p
     assert "exit code 3" in action.message or "exit code 4" in action.message
 
 
+def test_a_gang_of_workers_alone_trains_and_each_is_known_by_its_rank(pytorchjob: Home) -> None:
+    policy = {"minReplicas": 2, "maxReplicas": 2}
+    backend, ref = submitted(pytorchjob, pytorchjob.job(backend={"elastic_policy": policy}))
+    status = wait_until(backend, ref, ended)
+    assert well(status)
+    assert status.checkpoint is not None
+    assert {line.rank for line in backend.logs(ref, [0.0, 0.0])} == {0, 1}
+
+
 def test_another_content_under_the_name_of_our_agent_is_never_run(pytorchjob: Home) -> None:
     backend = connected(pytorchjob, namespace="default")
     job = pytorchjob.job(backend={"namespace": "default"})
@@ -185,6 +194,14 @@ def queue(home: Home, gpus: int) -> Iterator[Callable[[int], None]]:
 IN_QUEUE = {"gpus": 1, "queue": "team"}
 
 
+def evict(home: Home) -> None:
+    """Let Kueue take its room from the only gang of a queue."""
+    cluster = home.emulator.kubernetes.cluster
+    (workload,) = cluster.list("Workload", home.namespace)
+    name = workload["metadata"]["name"]
+    cluster.modify("Workload", home.namespace, name, lambda obj: obj["spec"].update(active=False))
+
+
 def test_a_gang_in_a_full_queue_waits_with_kueues_sentence_and_trains_when_there_is_room(home: Home) -> None:
     with queue(home, 1) as resize:
         backend, ref = submitted(home, home.job(backend=IN_QUEUE))
@@ -204,10 +221,16 @@ def test_a_gang_that_kueue_evicts_was_preempted(home: Home) -> None:
     with queue(home, 2):
         backend, ref = submitted(home, home.job(seconds=60, backend=IN_QUEUE))
         wait_until(backend, ref, lambda found: all(node.report for node in found.nodes))
-        cluster = home.emulator.kubernetes.cluster
-        (workload,) = cluster.list("Workload", home.namespace)
-        name = workload["metadata"]["name"]
-        cluster.modify("Workload", home.namespace, name, lambda obj: obj["spec"].update(active=False))
+        listed = backend._api.whole
+
+        def evicted_before(path: str, *given: Any, **more: Any) -> Any:
+            # A look that sees the pods gone sees why, whatever falls between its requests.
+            if path.endswith("/pods"):
+                evict(home)
+                until(lambda: not home.pods())
+            return listed(path, *given, **more)
+
+        backend._api.whole = evicted_before
         status = wait_until(backend, ref, ended)
         assert {node.cause for node in status.nodes} == {Cause.PREEMPTED}
         # It would be admitted again, when nobody waits for it.
@@ -255,6 +278,49 @@ def test_a_gang_that_its_namespace_forbids_fails_at_once_with_the_sentence(home:
         assert 'violates PodSecurity "restricted:latest"' in action.message
     finally:
         enforce("privileged")
+
+
+@contextmanager
+def limits(home: Home, **of_containers: Mapping[str, str]) -> Iterator[None]:
+    """Let the namespace have limits and defaults for containers."""
+    cluster = home.emulator.kubernetes.cluster
+    spec = {"limits": [{"type": "Container", **of_containers}]}
+    metadata = {"name": "limits", "namespace": home.namespace}
+    cluster.create({"kind": "LimitRange", "metadata": metadata, "spec": spec})
+    try:
+        yield
+    finally:
+        cluster.delete("LimitRange", home.namespace, "limits")
+
+
+def test_a_gang_beyond_the_limits_of_its_namespace_fails_at_once_with_the_sentence(home: Home) -> None:
+    for of_containers, asked, words in (
+        (
+            {"max": {"memory": "1Gi"}},
+            {"memory": "2Gi"},
+            "maximum memory usage per Container is 1Gi, but limit is 2Gi",
+        ),
+        # A request without a limit gets the default one.
+        ({"default": {"cpu": "1"}}, {"cpu": "2"}, '"2": must be less than or equal to cpu limit of 1'),
+    ):
+        with limits(home, **of_containers):
+            action = outcome(connected(home), home.job(backend=asked))
+            assert isinstance(action, Fail)
+            assert action.cause is Cause.CONFIG
+            assert words in action.message
+
+
+def test_a_gang_whose_pods_get_defaults_of_their_namespace_trains_and_is_as_planned(home: Home) -> None:
+    given = {"cpu": "100m", "memory": "128Mi"}
+    with limits(home, default=given):
+        backend, ref = submitted(home, home.job())
+        assert well(wait_until(backend, ref, ended))
+        with home.client as client:
+            (pod, *_) = kubernetes.client.CoreV1Api(client).list_namespaced_pod(home.namespace).items
+        (own,) = [each for each in pod.spec.containers if each.name == backend.operator.container]
+        assert own.resources.limits == own.resources.requests == given
+        assert backend.created(ref) == backend.planned(backend.plan(home.job(), ref.key))
+        backend.delete(ref)
 
 
 @contextmanager

@@ -225,6 +225,10 @@ def test_a_registry_that_says_that_there_is_no_such_image_is_believed_at_its_sec
     assert looked_at(back_off, events=["Failed: timeout"]).state is NodeState.PENDING
 
 
+def test_a_container_that_cannot_start_has_two_minutes() -> None:
+    assert IMAGE_PATIENCE == 120.0
+
+
 def test_an_image_of_an_init_container_is_no_other() -> None:
     found = pod("Pending", state=waiting("PodInitializing"))
     found["status"]["initContainerStatuses"] = [{"name": "fetch", "state": waiting("InvalidImageName", "x")}]
@@ -534,10 +538,13 @@ def test_a_warning_is_dated_by_the_time_that_it_has() -> None:
         an_event("C", firstTimestamp=at(1)),
         an_event("D"),
     ]
-    assert warnings_by_object(events) == {("Pod", "p"): ["D", "C", "B", "A"]}
+    (found,) = warnings_by_object(events).values()
+    assert [each.text for each in found] == ["D", "C", "B", "A"]
+    assert [each.at - found[-1].at for each in found[1:]] == [-2.0, -1.0, 0.0]
+    assert found[0].at == 0.0
     # Of two in one second the one that is listed later.
     twice = [an_event("A", text, lastTimestamp=at(1)) for text in ("first", "second")]
-    assert warnings_by_object(twice) == {("Pod", "p"): ["A: second"]}
+    assert [each.text for each in warnings_by_object(twice)["Pod", "p"]] == ["A: second"]
     aside = [an_event("A", kind="Job"), an_event("A", name="q")]
     assert set(warnings_by_object(aside)) == {("Job", "p"), ("Pod", "q")}
     assert warnings_by_object([{"type": "Normal"}]) == {}

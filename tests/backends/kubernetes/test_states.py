@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.backends.kubernetes.events import warnings_by_object
+from airflow_provider_ocidist.backends.kubernetes.events import Warned, fields_read, warnings_by_object
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import essence
 from airflow_provider_ocidist.backends.kubernetes.states import (
     IMAGE_PATIENCE,
+    REFUSED_AGAIN_WITHIN,
     has_vanished,
     node_status,
+    present,
     with_preemption,
 )
 from airflow_provider_ocidist.backports import unix_time
@@ -211,6 +213,14 @@ RANGE = (
     'FailedCreatePod: Error creating: pods "p" is forbidden: [maximum cpu usage per Pod is 2, but limit is 8, '
     "maximum memory usage per Pod is 4Gi, but limit is 64Gi]"
 )
+RATIO = (
+    'FailedCreatePod: Error creating: pods "p" is forbidden: cpu max limit to request ratio per Container is 2, '
+    "but provided ratio is 4.000000"
+)
+ABOVE_A_DEFAULT = (
+    'FailedCreatePod: Error creating: Pod "p" is invalid: spec.containers[0].resources.requests: Invalid value: '
+    '"8": must be less than or equal to cpu limit of 1'
+)
 ACCOUNT = (
     'FailedCreatePod: Error creating: pods "p" is forbidden: error looking up service account ns/x: not found'
 )
@@ -219,7 +229,7 @@ WEBHOOK = (
 )
 
 
-@pytest.mark.parametrize("text", [SECURITY, RANGE])
+@pytest.mark.parametrize("text", [SECURITY, RANGE, RATIO, ABOVE_A_DEFAULT])
 def test_a_pod_that_its_namespace_refuses_each_time_fails_at_once_with_the_sentence(text: str) -> None:
     node = looked_at(None, events=[text])
     assert (node.state, node.cause) == (NodeState.FAILED, Cause.CONFIG)
@@ -227,6 +237,15 @@ def test_a_pod_that_its_namespace_refuses_each_time_fails_at_once_with_the_sente
     # Another has been made since.
     assert looked_at(pod(state={"running": {}}), events=[text]).state is NodeState.RUNNING
     assert looked_at(None, events=[text], report=a_report()).cause is Cause.NODE
+
+
+@pytest.mark.parametrize("text", [SECURITY, RANGE])
+def test_a_refusal_that_its_controller_has_not_repeated_in_time_is_of_the_past(text: str) -> None:
+    waits = Warned(10.0, "FailedScheduling: no node is free")
+    refused = Warned(100.0, text)
+    assert present([waits, refused], 100.0 + REFUSED_AGAIN_WITHIN) == [waits.text, text]
+    assert present([waits, refused], 101.0 + REFUSED_AGAIN_WITHIN) == [waits.text]
+    assert present([Warned(0.0, text)], 1e9) == [text], "nobody knows when that was"
 
 
 @pytest.mark.parametrize("text", [ACCOUNT, WEBHOOK])
@@ -312,6 +331,20 @@ def test_whatever_is_seen_a_failure_has_words_and_exit_code_0_is_no_failure() ->
             assert node.details
 
 
+def test_a_warning_of_the_new_form_that_is_repeated_counts_from_its_last_time() -> None:
+    about = {"involvedObject": {"kind": "Pod", "name": "a"}, "type": "Warning", "reason": "FailedScheduling"}
+    new = {"eventTime": "2026-11-23T00:00:01.000000Z", "firstTimestamp": None, "lastTimestamp": None}
+    once = {**about, **new, "message": "once"}
+    again = {"count": 7, "lastObservedTime": "2026-11-23T00:10:00.000000Z"}
+    repeated = {**about, **new, "message": "again", "series": again}
+    for event, at in ((once, NOW + 1), (repeated, NOW + 600), ({**once, "series": None}, NOW + 1)):
+        (warned,) = warnings_by_object([fields_read(event)])["Pod", "a"]
+        assert warned.at == at
+    later = {**once, "eventTime": "2026-11-23T00:05:00.000000Z", "message": "of another series"}
+    ((warned,),) = warnings_by_object([fields_read(repeated), fields_read(later)]).values()
+    assert "again" in warned.text
+
+
 def test_of_many_warnings_about_one_object_the_last_of_each_reason_counts() -> None:
     def event(name: str, reason: str, text: str, second: int, kind: str = "Warning") -> dict[str, Any]:
         return {
@@ -330,7 +363,8 @@ def test_of_many_warnings_about_one_object_the_last_of_each_reason_counts() -> N
         event("b", "Failed", "other", 2),
     ]
     drawn().shuffle(events)
-    assert warnings_by_object(events) == {
+    found = {name: [each.text for each in warned] for name, warned in warnings_by_object(events).items()}
+    assert found == {
         ("Pod", "a"): ["BackOff: between", "Failed: new"],
         ("Pod", "b"): ["Failed: other"],
     }
@@ -380,6 +414,8 @@ def test_nodes_that_a_suspension_has_ended_have_failed_and_it_is_the_cause(
         (None, a_report()),
         (None, a_report(phase=Phase.DONE, exit_code=143)),
         (terminating, a_report(phase=Phase.DONE, exit_code=143)),
+        # Without an agent.
+        (terminating, None),
     ):
         node = looked_at(found, gang, report)
         assert (node.state, node.cause) == (NodeState.FAILED, cause), found

@@ -23,11 +23,11 @@ from typing import Any, BinaryIO
 import pytest
 
 from airflow_provider_ocidist.backends.local import Local, log_lines, node, processes
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, RunNotFound
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model import work_dir
-from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.model.work_dir import LOCAL
@@ -100,6 +100,58 @@ def node_processes(ref: RunRef) -> list[int]:
     return found
 
 
+def test_a_gang_is_found_by_its_run_directory_alone_whatever_work_dir_its_job_names(
+    backend: Local, tmp_path: Path, ends: Callable[[RunRef], RunRef]
+) -> None:
+    job = a_job(
+        1, seconds=60, limits={"stop_grace": 1, "hang_timeout": 77}, work_dir=str(tmp_path / "work/own")
+    )
+    plan = backend.plan(job, a_key())
+    ref = ends(backend.submit(plan))
+    for name in (ref.job_id, f"{ref.job_id}/../{ref.key.name}/"):
+        found = backend.open(name)
+        assert (found.ref, found.hang_timeout, found.expects) == (ref, 77, plan.expects)
+    moved = tmp_path / "moved" / LOCAL
+    moved.mkdir(parents=True)
+    (moved / "gang.json").write_bytes(Path(ref.run_dir, LOCAL, "gang.json").read_bytes())
+    odd = tmp_path / "odd" / LOCAL
+    odd.mkdir(parents=True)
+    (odd / "gang.json").write_text('{"run_dir": 1}')
+    (tmp_path / "file").touch()
+    others = [
+        str(moved.parent),
+        str(odd.parent),
+        str(tmp_path),
+        str(tmp_path / "work"),
+        str(tmp_path / "file"),
+    ]
+    for other in (*others, f"{ref.job_id}/local", f"{ref.job_id}x", "steps"):
+        with pytest.raises(RunNotFound, match=f"{other} is no run directory"):
+            backend.open(other)
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda status: status.ended)
+    assert backend.open(ref.job_id).ref == ref
+
+
+def test_living_nodes_whose_variables_cannot_be_read_are_watched_without_limits_and_a_warning_says_so(
+    backend: Local,
+    ends: Callable[[RunRef], RunRef],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = a_job(1, seconds=60, limits={"stop_grace": 1, "hang_timeout": 77})
+    ref = ends(backend.submit(backend.plan(job, a_key())))
+    # As those of a process of another user.
+    monkeypatch.setattr(processes.NodeProcess, "environment", lambda _: {})
+    assert backend.open(ref.job_id).hang_timeout is None
+    assert "no limit of the job applies" in caplog.text
+    caplog.clear()
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda status: status.ended)
+    backend.open(ref.job_id)
+    assert not caplog.text
+
+
 def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
     backend: Local, ends: Callable[[RunRef], RunRef]
 ) -> None:
@@ -129,6 +181,35 @@ def test_every_file_of_a_work_directory_has_its_row_in_the_table(
     rows = [row for line in str(work_dir.__doc__).splitlines() for row in rows_of(line)]
     assert {name for name in files if not any(row.fullmatch(name) for row in rows)} == set()
     assert len([row for row in rows if any(row.fullmatch(name) for name in files)]) >= 10
+
+
+def test_a_success_beside_a_node_that_lives_is_looked_up_until_that_has_ended(
+    backend: Local,
+) -> None:
+    key = a_key()
+    plan, later = (backend.plan(a_job(), replace(key, attempt=number)) for number in (1, 2))
+    ref = RunRef(
+        backend="local",
+        key=key,
+        nodes=2,
+        job_id="gang",
+        run_ids=("one", "two"),
+        run_dir=plan.run_dir,
+        submitted_at=1.0,
+    )
+    backend.gangs.record(Attempt.of(plan, ref))
+    success = End(succeeded=True, try_number=1, alive=True)
+    backend.gangs.close(ref, success)
+    backend.gangs.record(Attempt.of(later))
+    assert [each.end for each in backend.gangs.attempts(plan)] == [success, None]
+    backend.gangs.close_ended(ref)
+    assert [each.end for each in backend.gangs.attempts(plan)] == [None]
+    assert backend.gangs.ends(ref) == [replace(success, alive=False)]
+    assert backend.gangs.leave(Attempt.of(plan, ref)).end == End(succeeded=False)
+    assert backend.gangs.leave(replace(Attempt.of(plan, ref), end=success)).end == replace(
+        success, alive=False
+    )
+    assert backend.gangs.ends(ref) == [replace(success, alive=False)]
 
 
 def rows_of(line: str) -> list[re.Pattern[str]]:

@@ -160,6 +160,26 @@ def test_a_submission_that_was_cut_off_is_completed(backend: OciDataScience, end
     assert len(set(whole.run_ids)) == 3
 
 
+def test_the_secrets_of_a_gang_that_was_created_in_part_are_those_of_its_nodes(
+    backend: OciDataScience, ends: Any
+) -> None:
+    apart = {"main_env": {"A_TOKEN": "of-main-77"}, "worker_env": {"A_TOKEN": "of-workers-77"}}
+    plan = backend.plan(a_job(nodes=3, seconds=60, **apart), a_key())
+    cut = ends(backend.submit(dataclasses.replace(plan, requests=plan.requests[:4], nodes=2)))
+    first, second = filter(None, cut.run_ids)
+    for run_ids, known in {
+        (first, second, ""): {"of-main-77", "of-workers-77"},
+        (first, "", ""): {"of-main-77"},
+        ("", second, ""): {"of-workers-77"},
+        ("", "", ""): set(),
+    }.items():
+        found = backend.secrets_of(dataclasses.replace(cut, nodes=3, run_ids=run_ids))
+        assert found & {"of-main-77", "of-workers-77"} == known
+    gone = dataclasses.replace(cut, run_ids=(first, f"{second}x"))
+    with pytest.raises(BackendError, match="reading the job run"):
+        backend.secrets_of(gone)
+
+
 def test_when_one_node_cannot_be_created_the_others_are_ended(
     backend: OciDataScience, emulator: Access, fields: Any
 ) -> None:

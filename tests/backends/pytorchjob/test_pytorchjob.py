@@ -363,3 +363,15 @@ def test_the_conditions_of_a_gang_mean_the_same_in_any_order(order: int) -> None
     assert read(Created=True, Suspended=True, Succeeded=True) is GangState.SUCCEEDED
     assert read(Created=True, Suspended=False, Running=True) is GangState.ACTIVE
     assert read(Created=True, Suspended=True, Running=False) is GangState.SUSPENDED
+
+
+def test_a_gang_is_suspended_before_its_operator_says_so_and_until_it_says_otherwise() -> None:
+    def read(suspend: bool, **conditions: bool) -> GangState:
+        found = [{"type": name, "status": str(value)} for name, value in conditions.items()]
+        spec = {"runPolicy": {"suspend": suspend}}
+        return OPERATOR.read({"spec": spec, "status": {"conditions": found}}).state
+
+    assert read(True) is read(True, Running=True) is read(False, Suspended=True) is GangState.SUSPENDED
+    assert read(False, Running=True, Suspended=False) is GangState.ACTIVE
+    assert read(True, Running=True, Succeeded=True) is GangState.SUCCEEDED
+    assert read(True, Failed=True) is GangState.FAILED

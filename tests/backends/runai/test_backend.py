@@ -16,7 +16,7 @@ from airflow_provider_ocidist.backends.capabilities import Finding, Mark
 from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -34,7 +34,7 @@ def cluster() -> PaperCluster:
 
 @pytest.fixture(scope="module")
 def access(cluster: PaperCluster) -> Iterator[RunaiAccess]:
-    with RunaiServer(cluster, RunaiOptions(lag_s=0.0)) as found:
+    with RunaiServer(cluster, RunaiSettings(lag_s=0.0)) as found:
         yield found
 
 

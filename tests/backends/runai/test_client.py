@@ -28,7 +28,7 @@ from airflow_provider_ocidist.backends.runai.client import (
 )
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound, refusal_in
 from tests.emulator.runai.clusters import PaperCluster
 from tests.emulator.runai.conftest import Plane
@@ -56,7 +56,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def access() -> Iterator[RunaiAccess]:
-    with RunaiServer(PaperCluster(), RunaiOptions(lag_s=0.0)) as found:
+    with RunaiServer(PaperCluster(), RunaiSettings(lag_s=0.0)) as found:
         yield found
 
 
@@ -126,7 +126,7 @@ def test_a_token_that_is_refused_again_is_a_refusal(client: Client, plane: Plane
 
 
 def test_where_the_new_endpoint_is_missing_the_old_one_is_asked(clock: Clock) -> None:
-    with RunaiServer(PaperCluster(), RunaiOptions(token_versions=("v1",))) as old:
+    with RunaiServer(PaperCluster(), RunaiSettings(token_versions=("v1",))) as old:
         client = Client(fields(old), clock, clock.sleep)
         assert client.get(LIST, "listing") == {"workloads": []}
         client.close()

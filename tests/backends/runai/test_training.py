@@ -13,7 +13,7 @@ from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Succeed, Wait
@@ -27,7 +27,7 @@ from tests.views import need_views
 OPTIONS = Options(
     grace_s=1.0,
     kubernetes=ClusterSettings(backoff_s=0.2, backoff_max_s=0.4, mount_retry_s=0.05),
-    runai=RunaiOptions(lag_s=0.0),
+    runai=RunaiSettings(lag_s=0.0),
 )
 
 

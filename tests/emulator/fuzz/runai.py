@@ -16,8 +16,8 @@ from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.runai.app import ControlPlane
 from airflow_provider_ocidist.emulator.runai.control import RunaiControl
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
-from airflow_provider_ocidist.emulator.runai.workloads import Workloads
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai.workloads import SubmittedWorkloads
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from tests.emulator.fuzz import rule_bodies, runai_bodies, values
 from tests.emulator.fuzz.api import (
     Answer,
@@ -64,9 +64,9 @@ class Runai:
     options: Sequence[str] = ("--runai",)
 
     def __init__(self) -> None:
-        workloads: Any = Workloads([], "", None)  # type: ignore[arg-type]  # only its routes are asked for
+        workloads: Any = SubmittedWorkloads([], "", None)  # type: ignore[arg-type]  # only its routes are asked for
         tokens = Tokens((), 0)
-        plane = ControlPlane(workloads, tokens, RunaiOptions(), cluster_id="", url="")
+        plane = ControlPlane(workloads, tokens, RunaiSettings(), cluster_id="", url="")
         routes = [*RunaiControl(workloads, tokens, Faults(0)).routes(), *plane.routes()]
         self._doors = [Door(route.method, route.template, route.signed) for route in routes]
         self._doors += [door for door in self._doors if door.template.endswith(KINDS)] * 3

@@ -1,4 +1,4 @@
-"""What a namespace may have, and what waits for it: ResourceQuota and Kueue, on a cluster whose pods do not run."""
+"""What a namespace may have, and what waits for it, on a cluster whose pods do not run: quotas, limits and Kueue."""
 
 from __future__ import annotations
 
@@ -249,6 +249,105 @@ def test_what_has_ended_counts_no_more(cluster):
         create(cluster, pod("second"))
     turn(cluster, "first", "Succeeded", 0)
     create(cluster, pod("second"))
+
+
+# --- LimitRange
+
+
+def limit_range(cluster, **item):
+    limits = [{"type": "Container", **item}]
+    return create(cluster, {"kind": "LimitRange", "metadata": {"name": "limits"}, "spec": {"limits": limits}})
+
+
+def test_a_container_gets_what_it_does_not_say_from_the_limit_range_and_a_note_says_so(cluster):
+    made = limit_range(cluster, default={"memory": "1Gi"}, min={"cpu": "100m"}, max={"cpu": "2"})
+    [item] = made["spec"]["limits"]
+    # What is not said of the defaults follows from the rest.
+    assert item["default"] == {"cpu": "2", "memory": "1Gi"}
+    assert item["defaultRequest"] == {"cpu": "2", "memory": "1Gi"}
+    silent = create(cluster, pod("silent", cpu="500m"))
+    [container] = silent["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "500m", "memory": "1Gi"},
+        "limits": {"cpu": "2", "memory": "1Gi"},
+    }
+    assert silent["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
+        "LimitRanger plugin set: memory request for container pytorch; cpu, memory limit for container pytorch"
+    )
+    assert silent["status"]["qosClass"] == "Burstable"
+    assert create(cluster, pod("other"))["status"]["qosClass"] == "Guaranteed"
+
+
+@pytest.mark.parametrize(
+    "item, resources, words",
+    [
+        (
+            {"max": {"cpu": "2"}},
+            {"limits": {"cpu": "4"}},
+            "maximum cpu usage per Container is 2, but limit is 4",
+        ),
+        (
+            {"min": {"cpu": "1"}},
+            {"requests": {"cpu": "500m"}},
+            "minimum cpu usage per Container is 1, but request is 500m",
+        ),
+        (
+            {"max": {"cpu": "2", "memory": "1Gi"}},
+            {"limits": {"cpu": "4", "memory": "2Gi"}},
+            (
+                "[maximum cpu usage per Container is 2, but limit is 4, "
+                "maximum memory usage per Container is 1Gi, but limit is 2Gi]"
+            ),
+        ),
+        (
+            {"maxLimitRequestRatio": {"cpu": "2"}},
+            {"requests": {"cpu": "1"}, "limits": {"cpu": "4"}},
+            "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000",
+        ),
+        ({"type": "Pod", "max": {"cpu": "2"}}, {}, "maximum cpu usage per Pod is 2. No limit is specified"),
+        (
+            {"type": "Pod", "max": {"cpu": "2"}},
+            {"limits": {"cpu": "3"}},
+            "maximum cpu usage per Pod is 2, but limit is 3",
+        ),
+        ({"type": "Pod", "min": {"cpu": "2"}}, {}, "minimum cpu usage per Pod is 2. No request is specified"),
+    ],
+)
+def test_a_pod_beyond_a_limit_range_is_refused_with_the_sentence_and_another_is_not(
+    cluster, item, resources, words
+):
+    limit_range(cluster, **item)
+    beyond = pod("beyond")
+    beyond["spec"]["containers"][0]["resources"] = resources
+    with pytest.raises(KubernetesError) as caught:
+        create(cluster, beyond)
+    assert (caught.value.code, caught.value.message) == (403, f'pods "beyond" is forbidden: {words}')
+    within = pod("within")
+    within["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}}
+    create(cluster, within)
+
+
+def test_a_default_limit_below_what_a_container_requests_makes_its_pod_invalid(cluster):
+    limit_range(cluster, default={"cpu": "1"})
+    obj = pytorchjob()
+    for replica in obj["spec"]["pytorchReplicaSpecs"].values():
+        replica["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8"}}
+    create(cluster, obj)
+    event = until(lambda: events(cluster, "FailedCreatePod"))[0]
+    assert event["message"].endswith(
+        'is invalid: spec.containers[0].resources.requests: Invalid value: "8": must be less than or equal to '
+        "cpu limit of 1"
+    )
+
+
+def test_a_limit_range_whose_amounts_contradict_each_other_is_refused(cluster):
+    with pytest.raises(
+        KubernetesError, match="default request value 2 is greater than max value 1"
+    ) as caught:
+        limit_range(cluster, defaultRequest={"cpu": "2"}, max={"cpu": "1"})
+    assert caught.value.code == 422
+    with pytest.raises(KubernetesError, match=r"spec\.limits\[0\]\.type: Required value"):
+        limit_range(cluster, type="", max={"cpu": "1"})
 
 
 def pod(name, **requests):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from tests.emulator.runai.clusters import PaperCluster
 
 IMAGE = "nvcr.io/acme/train:1"
@@ -77,7 +77,7 @@ class Plane:
 @pytest.fixture(scope="session")
 def served() -> Iterator[tuple[PaperCluster, Plane]]:
     beneath = PaperCluster()
-    with RunaiServer(beneath, RunaiOptions(lag_s=0.0)) as access:
+    with RunaiServer(beneath, RunaiSettings(lag_s=0.0)) as access:
         found = Plane(access)
         yield beneath, found
         found.http.close()

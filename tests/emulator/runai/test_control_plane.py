@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist.emulator.runai.server import RunaiServer
-from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from tests.emulator.runai.clusters import PaperCluster
 from tests.emulator.runai.conftest import Plane
 
@@ -66,7 +66,7 @@ def test_without_a_token_of_its_own_nothing_is_answered(plane: Plane, authorizat
 
 
 def test_a_token_expires_and_an_old_control_plane_has_one_generation_only(cluster: PaperCluster) -> None:
-    old = RunaiOptions(token_lifetime_s=0.5, token_versions=("v1",))
+    old = RunaiSettings(token_lifetime_s=0.5, token_versions=("v1",))
     with RunaiServer(cluster, old) as access, httpx.Client(base_url=access.url, trust_env=False) as http:
         assert http.post("/api/v2/token", data={}).status_code == 404
         body = {
@@ -329,7 +329,7 @@ def test_nobody_exceeds_the_limit_and_the_next_is_admitted_when_it_is_raised(
 
 @pytest.fixture
 def pooled(cluster: PaperCluster) -> Iterator[Plane]:
-    with RunaiServer(cluster, RunaiOptions(lag_s=0.0, node_pools=("h100", "a100"))) as access:
+    with RunaiServer(cluster, RunaiSettings(lag_s=0.0, node_pools=("h100", "a100"))) as access:
         plane = Plane(access)
         yield plane
         plane.http.close()
@@ -459,7 +459,7 @@ def test_a_submission_whose_answer_is_lost_was_taken_all_the_same(plane: Plane) 
 
 
 def test_experimental_endpoints_are_late(cluster: PaperCluster) -> None:
-    with RunaiServer(cluster, RunaiOptions(lag_s=3600)) as access:
+    with RunaiServer(cluster, RunaiSettings(lag_s=3600)) as access:
         plane = Plane(access)
         workload_id = plane.submit()
         starts(plane, cluster, workload_id)

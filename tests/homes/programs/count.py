@@ -1,6 +1,7 @@
 """Count to four, with a checkpoint at two and at four; what the arguments ask for happens at three, the first time."""
 
 import argparse
+import json
 import os
 import pathlib
 import sys
@@ -39,6 +40,9 @@ for step in range(begun + 1, STEPS + 1):
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f"step-{step:06}.tmp"
         draft.write_bytes(b"weights " * 1000)
-        draft.rename(draft.with_suffix(".bin"))
+        draft.rename(saved := draft.with_suffix(".bin"))
+        # The program waits for its checkpoint: a machine without a free instance of inotify would not see the rename.
+        with pathlib.Path(os.environ["OCIDIST_PROGRESS_FILE"]).open("a") as progress:
+            progress.write(json.dumps({"checkpoint": saved.name}) + "\n")
     # A node that ends first is waited for: who fails is then the one that the test has chosen.
     time.sleep(120 if args.fails and begun == 0 and step == EVENTFUL else 0.1)

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet import images, pod_logs
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import ConfigError, command, resolve
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
-from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_status import Ended, Progress
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_status import ContainerEnd, ContainerProgress
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import MountError, places
 from airflow_provider_ocidist.emulator.kubernetes.metadata import now
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
@@ -73,7 +73,7 @@ class ContainerLife:
     policy: str
     """Restart policy: Always, OnFailure or Never."""
     is_sidecar: bool = False
-    progress: Progress = field(init=False)
+    progress: ContainerProgress = field(init=False)
     process: Node | None = None
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     """Event of its first start."""
@@ -84,7 +84,9 @@ class ContainerLife:
     """Exit code and reason, if it was ended from outside with others than the process has."""
 
     def __post_init__(self) -> None:
-        self.progress = Progress(name=self.spec["name"], image=self.spec["image"], is_sidecar=self.is_sidecar)
+        self.progress = ContainerProgress(
+            name=self.spec["name"], image=self.spec["image"], is_sidecar=self.is_sidecar
+        )
 
     async def live(self) -> None:
         delay = 0.0
@@ -198,7 +200,7 @@ class ContainerLife:
             await asyncio.wait_for(self._stop.wait(), seconds)
         return self._stop.is_set()
 
-    async def _wait_before_restart(self, ended: Ended, delay: float) -> None:
+    async def _wait_before_restart(self, ended: ContainerEnd, delay: float) -> None:
         progress, pod = self.progress, self.around.pod["metadata"]
         progress.last, progress.ended, progress.running_since = ended, None, None
         progress.restarts += 1
@@ -221,7 +223,7 @@ class ContainerLife:
         self._idle = None
         self.progress.running_since = None
 
-    async def _run(self, own: Mapping[str, str]) -> Ended:
+    async def _run(self, own: Mapping[str, str]) -> ContainerEnd:
         progress, name = self.progress, self.spec["name"]
         progress.container_id = f"containerd://{secrets.token_hex(32)}"
         started = now()
@@ -255,8 +257,8 @@ class ContainerLife:
         code, reason = cause or (code, "Completed" if code == 0 else "Error")
         return self._ended(code, reason, started, self._message(message_file, code))
 
-    def _ended(self, code: int, reason: str, started: str, message: str) -> Ended:
-        return Ended(
+    def _ended(self, code: int, reason: str, started: str, message: str) -> ContainerEnd:
+        return ContainerEnd(
             exit_code=code,
             reason=reason,
             started=started,

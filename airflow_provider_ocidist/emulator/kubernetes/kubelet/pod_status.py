@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.kubernetes.metadata import now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class ContainerEnd:
     """How a container ended."""
 
     exit_code: int
@@ -33,7 +33,7 @@ class Ended:
 
 
 @dataclass(kw_only=True, slots=True)
-class Progress:
+class ContainerProgress:
     """What one container has come to."""
 
     name: str
@@ -41,8 +41,8 @@ class Progress:
     waiting: tuple[str, str] | None = ("ContainerCreating", "")
     """Reason and message why it waits."""
     running_since: str | None = None
-    ended: Ended | None = None
-    last: Ended | None = None
+    ended: ContainerEnd | None = None
+    last: ContainerEnd | None = None
     """End of the run before."""
     restarts: int = 0
     container_id: str = ""
@@ -73,7 +73,7 @@ class Progress:
         return {"waiting": {"reason": reason, **({"message": message} if message else {})}}
 
 
-def phase(inits: Sequence[Progress], mains: Sequence[Progress]) -> str:
+def phase(inits: Sequence[ContainerProgress], mains: Sequence[ContainerProgress]) -> str:
     """Return Pending, Running, Succeeded or Failed; how a sidecar ends does not count, but only that it does."""
     before = [init for init in inits if not init.is_sidecar]
     if any(init.over and init.ended and init.ended.exit_code != 0 for init in before):
@@ -101,7 +101,9 @@ def _condition(old: Mapping[str, Any] | None, name: str, value: bool, reason: st
     return {**condition, "lastProbeTime": None, "lastTransitionTime": since}
 
 
-def of_pod(inits: Sequence[Progress], mains: Sequence[Progress]) -> dict[str, tuple[bool, str, str]]:
+def of_pod(
+    inits: Sequence[ContainerProgress], mains: Sequence[ContainerProgress]
+) -> dict[str, tuple[bool, str, str]]:
     """Return the conditions that the containers make."""
     completed = phase(inits, mains) == "Succeeded"
     unready = [main.name for main in mains if main.running_since is None]
@@ -117,7 +119,7 @@ def of_pod(inits: Sequence[Progress], mains: Sequence[Progress]) -> dict[str, tu
     }
 
 
-def _lets_others_begin(init: Progress) -> bool:
+def _lets_others_begin(init: ContainerProgress) -> bool:
     if init.is_sidecar:
         return bool(init.container_id)
     return init.ended is not None and init.ended.exit_code == 0

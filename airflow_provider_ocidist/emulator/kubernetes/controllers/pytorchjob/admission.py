@@ -20,7 +20,7 @@ def admit(_: Cluster, job: Obj, old: Obj | None) -> None:
     if old is not None and old.get("spec") == job.get("spec"):
         return
     if texts := refusals(job):
-        raise refused_by_webhook(WEBHOOK, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+        raise refused_by_webhook(WEBHOOK, texts)
 
 
 def refusals(job: Obj) -> Sequence[str]:

@@ -36,7 +36,7 @@ def admission(release: Release) -> Callable[[Cluster, Obj, Obj | None], None]:
         namespace = None if kind == CLUSTER_RUNTIME else job["metadata"]["namespace"]
         runtime = cluster.find(kind, namespace, name) if cluster.has_kind(kind) else None
         if texts := refusals(job, runtime, release):
-            raise refused_by_webhook(VALIDATOR, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+            raise refused_by_webhook(VALIDATOR, texts)
 
     return admit
 
