@@ -70,8 +70,6 @@ class DistributedTrainingTrigger(BaseTrigger):
         self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
-        # Makes the logger of the class, which `log` then returns: one for each of a thousand triggers takes 1 KB.
-        self.logger()
         self.conn_id = sys.intern(conn_id)
         self._gang: str | Watch = json.dumps(record)
         """Record of the gang as text until a watch exists, to save memory: a thousand triggers wait in one process."""

@@ -140,13 +140,6 @@ def test_the_event_is_the_record_as_it_is_by_then(trigger: Trigger, ref: RunRef)
     assert trigger.shared.model.done("cancel") == []
 
 
-def test_all_triggers_of_a_process_share_a_logger(trigger: Trigger, ref: RunRef) -> None:
-    other = a_trigger(ref)
-    for each in (trigger, other):
-        run(first(each.run()))
-    assert trigger.log is other.log
-
-
 def test_a_watcher_without_an_owner_has_no_log_of_a_try(ref: RunRef, trigger: Trigger) -> None:
     watcher = a_trigger(ref, owner={})
     run(first(watcher.run()))
