@@ -40,7 +40,7 @@ class RecordedGangs:
         """
         self._run_dirs = run_dirs
         self._look = look
-        self._work_dir = work_dir
+        self.work_dir = work_dir
 
     # what is recorded
 
@@ -59,7 +59,7 @@ class RecordedGangs:
             (each.region, work_dir_of(each.run_dir)): self.at(each)
             for each in (*([place] if place else []), *places)
         }
-        if place is None and (usual := self._work_dir()) is not None:
+        if place is None and (usual := self.work_dir()) is not None:
             indexes.setdefault((None, usual.rstrip("/")), self)
         return merged_records(
             noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items())
@@ -87,10 +87,9 @@ class RecordedGangs:
 
         `end`: of an attempt that has ended, but for a node.
         """
-        index = self.index(work_dir_of(ref.run_dir))
-        for attempt in index.read(ref.key):
-            if attempt.key == ref.key and attempt.place.run_dir == ref.run_dir:
-                index.write(replace(attempt, ref=ref, end=end))
+        attempt = self._attempt_of(ref)
+        if attempt is not None:
+            self.index(work_dir_of(ref.run_dir)).write(replace(attempt, ref=ref, end=end))
 
     def close(self, ref: RunRef, end: End) -> None:
         """Record how a gang has ended. Each later try looks it up unless no node of it lives any more."""

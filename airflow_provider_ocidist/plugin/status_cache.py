@@ -14,8 +14,6 @@ from typing import Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, ReplacesNodes, secrets_of_gang
-from airflow_provider_ocidist.backends.local.plans import KIND as LOCAL
-from airflow_provider_ocidist.backends.local.plans import folder_in
 from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
@@ -150,7 +148,7 @@ class StatusCache:
         before = watched.answer.value
         try:
             hook, backend = self._backend(conn_id, ref.backend)
-            known = self._current(backend, conn_id, self._known(hook, backend, conn_id, ref))
+            known = self._current(backend, conn_id, self._known(backend, conn_id, ref))
             ref = known.record.ref
             (status,) = backend.status([ref])
             watched.pace.add(status, time.time())
@@ -181,8 +179,8 @@ class StatusCache:
 
     def _tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
         try:
-            hook, backend = self._backend(conn_id, ref.backend)
-            known = self._known(hook, backend, conn_id, ref)
+            _, backend = self._backend(conn_id, ref.backend)
+            known = self._known(backend, conn_id, ref)
             if rank >= known.record.ref.nodes:
                 return LogTail(problem=f"there is no node {rank}")
             tail = log_tail_of(backend, known.record.ref, rank, ended_at or time.time())
@@ -192,7 +190,7 @@ class StatusCache:
             log.debug("%s: %s", ref.key.name, error, exc_info=True)
             return LogTail(problem=_in_words(error, conn_id))
 
-    def _known(self, hook: OciHook, backend: Backend, conn_id: str, ref: RunRef) -> _Known:
+    def _known(self, backend: Backend, conn_id: str, ref: RunRef) -> _Known:
         """Return the service's answer for the job that an XCom names.
 
         Raises RunNotFound for another task's, and for one whose files on this machine are not the connection's.
@@ -208,7 +206,7 @@ class StatusCache:
                 f"the XCom `run` names {ref.job_id}, which is no job of this task",
                 cause=Cause.CONFIG,
             )
-        _require_own_places(hook, record.ref)
+        _require_own_places(backend, record.ref)
         known = _Known(record=record, secrets=frozenset(secrets_of_gang(backend, record.ref)))
         with self._lock:
             self._gangs.pop(place, None)
@@ -235,11 +233,10 @@ class StatusCache:
         return hook, backend
 
 
-def _require_own_places(hook: OciHook, ref: RunRef) -> None:
+def _require_own_places(backend: Backend, ref: RunRef) -> None:
     """Raise RunNotFound where a gang's folders are on this machine, and not below the connection's `work_dir`."""
-    own = folder_in(hook.fields) if ref.backend == LOCAL else hook.fields.get("work_dir")
     for place in filter(None, (ref.run_dir, ref.checkpoints_uri)):
-        if not in_bucket(place) and not is_below(place, own):
+        if not in_bucket(place) and not is_below(place, backend.gangs.work_dir()):
             raise RunNotFound(
                 f"{place} is not below the connection's work_dir: the page reads no other files of its machine",
                 cause=Cause.CONFIG,

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +47,10 @@ class Service(OpensById, NamesSecrets):
 
     def backend(self, kind):
         return self
+
+    @property
+    def gangs(self):
+        return SimpleNamespace(work_dir=lambda: self.fields.get("work_dir"))
 
     def status(self, refs):
         self.asked += 1

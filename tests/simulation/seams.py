@@ -233,7 +233,7 @@ def _kept(real: type) -> type:
 
     class Kept(real):
         def __init__(self) -> None:
-            # A process that was forked has its own: events go to whoever reads first.
+            # A forked process has its own: of two processes that read one instance, each gets a part of the events.
             if free.get(os.getpid()):
                 self._libc, self._queue = free[os.getpid()].pop()
             else:

@@ -52,13 +52,19 @@ class Ways:
         return f"{self.stem}{generation}"
 
     def resume(self, through: Through | None = None) -> CheckpointRef | None:
-        told = Checkpoints(uri=self.place(0))
+        settings = Checkpoints(uri=self.place(0))
         return resume(
-            self.folder, told, self.access, self.switch, self.brought, through=through, damaged=self.damaged
+            self.folder,
+            settings,
+            self.access,
+            self.switch,
+            self.brought,
+            through=through,
+            damaged=self.damaged,
         )
 
     def after_clear(self) -> CheckpointRef | None:
-        told = AgentConfig(
+        settings = AgentConfig(
             run_name="x",
             nodes=1,
             run_dir="x",
@@ -66,11 +72,11 @@ class Ways:
             checkpoints_stem=self.stem,
             generation=2,
         )
-        return resume_after_clear(self.folder, told, self.access, self.switch, self.brought)
+        return resume_after_clear(self.folder, settings, self.access, self.switch, self.brought)
 
     def start_from(self, reference: CheckpointRef) -> None:
-        told = Checkpoints(start_from=reference.uri)
-        start_from(self.folder, told, self.access, self.switch, self.brought)
+        settings = Checkpoints(start_from=reference.uri)
+        start_from(self.folder, settings, self.access, self.switch, self.brought)
 
     def wanted(self) -> Mapping[str, Callable[[], object]]:
         """Return each way by what is looked for."""
@@ -181,9 +187,9 @@ def test_a_companion_that_is_damaged_is_left_out(tmp_path: Path, ways: Ways) -> 
 
 def test_a_task_that_shall_not_go_on_fetches_nothing(tmp_path: Path, ways: Ways) -> None:
     publish(save(tmp_path, "step-1.txt"), ways.place(0), step=1)
-    for told in (Checkpoints(uri=ways.place(0), resume=False), Checkpoints(uri=None), Checkpoints()):
-        assert resume(ways.folder, told, ways.access, ways.switch, ways.brought) is None
-        start_from(ways.folder, told, ways.access, ways.switch, ways.brought)
+    for settings in (Checkpoints(uri=ways.place(0), resume=False), Checkpoints(uri=None), Checkpoints()):
+        assert resume(ways.folder, settings, ways.access, ways.switch, ways.brought) is None
+        start_from(ways.folder, settings, ways.access, ways.switch, ways.brought)
     assert not ways.brought
     assert not ways.folder.exists()
 
@@ -238,5 +244,5 @@ def test_deepspeeds_pointer_is_written_for_its_checkpoints_only(
 def test_a_program_writes_where_the_job_says_from_its_working_directory_on(
     path: str | None, is_in: str
 ) -> None:
-    told = None if path is None else Checkpoints(path=path)
-    assert checkpoint_folder(told, Path("/work/run")) == Path(is_in)
+    settings = None if path is None else Checkpoints(path=path)
+    assert checkpoint_folder(settings, Path("/work/run")) == Path(is_in)
