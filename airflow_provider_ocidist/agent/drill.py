@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import threading
@@ -16,7 +18,9 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
+from airflow_provider_ocidist.agent.join.topology import own_address, own_interface
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -73,8 +77,12 @@ class Drill:
         heartbeat: Heartbeat,
         meter: ProgressMeter,
         access: OciAccess,
+        *,
+        interface: str | None = None,
     ) -> None:
+        """`interface`: that of the node's network, for a fault that cuts it."""
         self.fault = fault
+        self.interface = interface
         self.config = config
         self.heartbeat = heartbeat
         self.meter = meter
@@ -245,6 +253,13 @@ class Drill:
         message = f"no file of the processes of node {self.rank} can grow{_for(fault)}"
         return lambda: _limit_files(fault.seconds), message
 
+    def cut_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        interface, seconds = self.interface, fault.seconds
+        assert interface is not None
+        assert seconds is not None
+        message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
+        return lambda: _cut(interface, seconds), message
+
     def corrupt_checkpoint(self, _fault: Fault) -> tuple[Callable[[], None], str]:
         checkpoint = self.heartbeat.report.checkpoint
         assert checkpoint is not None
@@ -276,7 +291,11 @@ def drill_of(
         fault = Fault.parse(text)
     except ValueError as error:
         raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
-    return Drill(fault, config, heartbeat, meter, access)
+    interface = None
+    if fault.kind is FaultKind.CUT_NETWORK and fault.node == heartbeat.report.rank:
+        address = identity_of(environ, config.nodes).address or own_address(environ)
+        interface = _interface_to_cut(fault, address)
+    return Drill(fault, config, heartbeat, meter, access, interface=interface)
 
 
 _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
@@ -290,6 +309,7 @@ _INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], 
     FaultKind.KILL_NODE: Drill.kill_node,
     FaultKind.FREEZE_RANK: Drill.freeze_rank,
     FaultKind.FREEZE_NODE: Drill.freeze_node,
+    FaultKind.CUT_NETWORK: Drill.cut_network,
     FaultKind.FULL_DISK: Drill.fill_disk,
     FaultKind.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
 }
@@ -336,6 +356,42 @@ def _freeze(pids: Sequence[int], seconds: float | None) -> None:
             start_new_session=True,
         )
     _signal(pids, signal.SIGSTOP)
+
+
+def _interface_to_cut(fault: Fault, address: str) -> str:
+    """Return the interface of this node's address. Raises AgentError, with the remedy, where it cannot be cut."""
+
+    def refused(why: str) -> AgentError:
+        return AgentError(f"{DRILL_VARIABLE}: {fault}: {why}", cause=Cause.CONFIG)
+
+    if ipaddress.ip_address(address).is_loopback:
+        raise refused(f"the nodes share the network of this machine ({address}), so that none can be cut off")
+    interface = own_interface(address)
+    if interface is None:
+        raise refused(f"{address} belongs to no interface of this node")
+    if shutil.which("tc") is None:
+        raise refused("tc is missing on the node: it is in the package iproute2")
+    # A queue as the machine may have already, to learn whether this process may change it.
+    tried = _tc("replace", interface, "pfifo")
+    if tried.returncode:
+        raise refused(f"the node may not change its network (CAP_NET_ADMIN): {tried.stderr.strip()}")
+    _tc("del", interface)
+    return interface
+
+
+def _tc(verb: str, interface: str, *queue: str) -> subprocess.CompletedProcess[str]:
+    """Change the queue of packets that leave by an interface; `del` brings the system's own back."""
+    command = ["tc", "qdisc", verb, "dev", interface, "root", *queue]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _cut(interface: str, seconds: float) -> None:
+    # A program of its own ends that, also if this node ends before.
+    subprocess.Popen(
+        ["/bin/sh", "-c", f'sleep {seconds:.0f}; tc qdisc del dev "$0" root', interface],
+        start_new_session=True,
+    )
+    _tc("replace", interface, "blackhole")
 
 
 def _limit_files(seconds: float | None) -> None:

@@ -8,8 +8,9 @@ import shlex
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -99,7 +100,9 @@ def _run(options: argparse.Namespace) -> int:
             say(str(fault))
         return FINE
     began = time.monotonic()
-    with problems_of(options.file, absence_of(options)):
+    with problems_of(options.file, absence_of(options)), _networks(job, named) as fields:
+        if fields:
+            backend = backend_of(options, job.backend.kind, **fields)
         done = _drilled(options, backend, job, named)
     _report(options, job, done, time.monotonic() - began)
     return FINE if _all_well(options, done) else WRONG
@@ -115,6 +118,19 @@ def _refuse_counts(options: argparse.Namespace) -> None:
         raise Unusable(f"--campaign {options.campaign}: must be at least 1")
     if options.campaign is not None and options.fault:
         raise Unusable("--campaign draws faults, and --fault names them: use one of them")
+
+
+@contextmanager
+def _networks(job: TrainingJob, faults: Sequence[Fault]) -> Iterator[dict[str, Any]]:
+    """Let nodes of this machine have networks of their own where one is to be cut; give fields of the backend."""
+    from airflow_provider_ocidist.backends.local import networks, plans
+    from airflow_provider_ocidist.model.drill import FaultKind
+
+    if job.backend.kind != plans.KIND or all(fault.kind is not FaultKind.CUT_NETWORK for fault in faults):
+        yield {}
+        return
+    with networks.switch() as switch:
+        yield {networks.FIELD: switch}
 
 
 # The trainings

@@ -29,6 +29,8 @@ class FaultKind(StrEnum):
     """SIGSTOP to one training process: it hangs."""
     FREEZE_NODE = "freeze-node"
     """SIGSTOP to all processes of the node: it is silent."""
+    CUT_NETWORK = "cut-network"
+    """All packets that the node's machine sends are lost: no other machine hears it."""
     FULL_DISK = "full-disk"
     """No file of the training processes can grow."""
     CORRUPT_CHECKPOINT = "corrupt-checkpoint"
@@ -64,7 +66,7 @@ class Fault:
     step: int = 1
     """First step at which the fault may happen; of no meaning at the rendezvous."""
     seconds: float | None = None
-    """Seconds that a freeze or a full disk lasts; None: for ever."""
+    """Seconds that a freeze, a cut network or a full disk lasts; None: for ever."""
 
     def __str__(self) -> str:
         where = f"{self.kind}@{self.when}:node={self.node}"
@@ -148,6 +150,8 @@ def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
         return f"{fault}: while it restores, a node has no training process; use kill-node or kill-agent"
     if fault.kind is FaultKind.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
         return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"
+    if fault.kind is FaultKind.CUT_NETWORK and fault.seconds is None:
+        return f"{fault}: name seconds, so that the machine gets its network back"
     return None
 
 

@@ -45,6 +45,14 @@ def test_a_training_that_fails_on_a_full_disk_is_over_before_there_is_room_again
         assert gang.run(OCIDIST_DRILL="full-disk@training:node=0,step=1,seconds=3600") == [3]
 
 
+def test_a_network_that_nodes_share_is_not_cut(tmp_path: Path) -> None:
+    with Gang(tmp_path, BEGINS, attempt=1) as gang:
+        assert gang.run(OCIDIST_DRILL="cut-network@training:node=0,step=1,seconds=1") == [78]
+        assert "the nodes share the network of this machine (127.0.99.1)" in (
+            gang.agents[0].report.message or ""
+        )
+
+
 def test_a_fault_of_an_upload_strikes_when_the_files_are_there_and_the_manifest_is_not(
     tmp_path: Path,
 ) -> None:

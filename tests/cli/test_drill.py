@@ -80,3 +80,10 @@ def test_a_killed_node_is_replaced_and_costs_no_try(folder: Path) -> None:
     assert undisturbed["replaced"] == 0
     assert (hurt["tries"], hurt["launches"], hurt["replaced"]) == (1, 2, 1)
     assert hurt["as_undisturbed"]
+
+
+def test_a_network_is_not_cut_where_nodes_of_this_machine_cannot_have_their_own(folder: Path) -> None:
+    done = drill(a_file(folder), "--fault", "cut-network@training:node=1,step=5,seconds=3", PATH="/nowhere")
+    assert done.returncode == 2
+    assert "needs a network namespace for each node: ip, tc, unshare, nsenter missing here" in done.stderr
+    assert not (folder / "work").exists()

@@ -193,6 +193,7 @@ def test_a_fault_that_cannot_be_read_is_named_with_what_can(text: str, says: str
         ("kill-rank@training:node=3", "3 nodes"),
         ("kill-rank@restoring", "kill-node"),
         ("freeze-rank@training", "hang_timeout"),
+        ("cut-network@training", "name seconds"),
         ("corrupt-checkpoint@rendezvous", "corrupt-checkpoint@training"),
         ("corrupt-checkpoint@restoring", "corrupt-checkpoint@training"),
     ],
