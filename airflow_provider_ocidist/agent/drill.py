@@ -32,6 +32,7 @@ from airflow_provider_ocidist.model.drill import (
     InjectedFault,
     StepSeen,
     When,
+    prelude_of,
 )
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
@@ -46,22 +47,18 @@ OTHERS_INTERVAL = 0.5
 """Seconds between two readings of the other nodes' steps."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
-PRELUDE = Fault(kind=FaultKind.KILL_RANK)
-"""Fault that is injected first, so that there is a restore to disturb."""
-
-
 def due(
     fault: Fault, *, attempt: int, launch: int, struck: Sequence[InjectedFault], restarts: bool
 ) -> Fault | None:
     """Return which fault this node waits for now; None: none.
 
-    `struck`: what it has done in this attempt before; `restarts`: whether a killed process is launched again in the
-    same attempt.
+    `struck`: what it has done in this attempt before; `restarts`: whether the same attempt goes on after the fault's
+    prelude.
     """
     if fault.when is not When.RESTORING:
         return fault if attempt == 1 and not struck else None
     if attempt == 1 and not struck:
-        return replace(PRELUDE, node=fault.node, step=fault.step)
+        return prelude_of(fault)
     if restarts:
         return fault if attempt == 1 and launch > 0 and len(struck) == 1 else None
     return fault if attempt == 2 and not struck else None
@@ -93,7 +90,7 @@ class Drill:
         self._known: frozenset[str] | None = None
         """Names in that folder when the training reached the fault's step."""
         self._lock = threading.RLock()
-        """Held while the journal changes: the upload's thread inflicts faults too."""
+        """Held while the journal changes: the threads that upload and restore inflict faults too."""
         self._journal = self._earlier()
         self._checkpoints: set[str] = set()
         """Checkpoints that this node has published or started from."""
@@ -124,17 +121,16 @@ class Drill:
         if checkpoint := self.heartbeat.report.checkpoint:
             self._checkpoints.add(checkpoint.uri)
         fault = self._due()
-        # An upload may be over between two looks: it calls.
-        if fault is not None and fault.when is not When.UPLOADING and self._is_the_moment(fault):
+        if fault is not None and fault.when not in CALLED and self._is_the_moment(fault):
             self._strike(fault)
         if self._unwritten and time.monotonic() - self._written_at > WRITE_INTERVAL:
             self._write()
 
-    def uploading(self) -> None:
-        """Strike if the fault is one of this moment: a checkpoint's files are in the store, and its manifest is not."""
+    def reached(self, moment: When) -> None:
+        """Strike if the fault is one of this moment, one of `CALLED`."""
         with self._lock:
             fault = self._due()
-            if fault is None or fault.when is not When.UPLOADING:
+            if fault is None or fault.when is not moment:
                 return
             try:
                 if self._is_the_moment(fault):
@@ -144,12 +140,14 @@ class Drill:
 
     def _due(self) -> Fault | None:
         """Return the fault that this node waits for now."""
+        budgets = self.config.restarts
+        loses_node = prelude_of(self.fault).kind is FaultKind.KILL_NODE
         fault = due(
             self.fault,
             attempt=self.config.attempt,
             launch=self.heartbeat.launch,
             struck=self._journal.injected,
-            restarts=self.config.restarts.program > 0,
+            restarts=(budgets.node if loses_node else budgets.program) > 0,
         )
         return fault if fault is not None and fault.node == self.rank else None
 
@@ -183,18 +181,17 @@ class Drill:
     # the moment
 
     def _is_the_moment(self, fault: Fault) -> bool:
-        phase = self.heartbeat.report.phase
         if fault.when is When.RESTORING:
-            return phase is Phase.FETCHING
-        if phase is not Phase.TRAINING or self.folder is None:
+            return True
+        if self.heartbeat.report.phase is not Phase.TRAINING or self.folder is None:
             return False
         step = self._step()
         if fault.when is When.RENDEZVOUS:
             return step is None and bool(ranks())
         if step is None or step < fault.step:
             return False
-        # With a single one there would be nothing to go back to.
-        if fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._checkpoints) < 2:
+        # With a single one there would be nothing to go back to, also if the fault comes after its prelude.
+        if self.fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._checkpoints) < 2:
             return False
         return _MOMENTS[fault.when](self, self.folder)
 
@@ -251,7 +248,10 @@ class Drill:
 
     def fill_disk(self, fault: Fault) -> tuple[Callable[[], None], str]:
         message = f"no file of the processes of node {self.rank} can grow{_for(fault)}"
-        return lambda: _limit_files(fault.seconds), message
+        pids = guard.descendants(os.getpid())
+        # The agent itself writes what is restored.
+        limited = [*pids, os.getpid()] if fault.when is When.RESTORING else pids
+        return lambda: _limit_files(limited, fault.seconds), message
 
     def cut_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
         interface, seconds = self.interface, fault.seconds
@@ -260,8 +260,12 @@ class Drill:
         message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
         return lambda: _cut(interface, seconds), message
 
-    def corrupt_checkpoint(self, _fault: Fault) -> tuple[Callable[[], None], str]:
-        checkpoint = self.heartbeat.report.checkpoint
+    def corrupt_checkpoint(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        from airflow_provider_ocidist.storage.checkpoints import newest
+
+        assert self.config.checkpoints is not None
+        assert self.config.checkpoints.uri is not None
+        checkpoint = newest(self.config.checkpoints.uri, self.access)
         assert checkpoint is not None
         store = open_store(checkpoint.uri, self.access)
         files = [entry for entry in store.list() if not entry.name.endswith(".json")] or store.list()
@@ -271,9 +275,15 @@ class Drill:
 
         def corrupt() -> None:
             store.write(name, bytes(content))
+
+        def corrupt_and_kill() -> None:
+            corrupt()
             _kill_all()
 
-        return corrupt, f"changing one byte of {store.uri_of(name)}, and killing node {self.rank}"
+        changing = f"changing one byte of {store.uri_of(name)}"
+        if fault.when is When.RESTORING:
+            return corrupt, changing
+        return corrupt_and_kill, f"{changing}, and killing node {self.rank}"
 
 
 def drill_of(
@@ -298,6 +308,8 @@ def drill_of(
     return Drill(fault, config, heartbeat, meter, access, interface=interface)
 
 
+CALLED = (When.UPLOADING, When.RESTORING)
+"""Moments that the agent itself names, because one may be over between two looks."""
 _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
     When.TRAINING: lambda _drill, _folder: True,
     When.SAVING: Drill.is_saving,
@@ -394,21 +406,23 @@ def _cut(interface: str, seconds: float) -> None:
     _tc("replace", interface, "blackhole")
 
 
-def _limit_files(seconds: float | None) -> None:
-    before = {pid: _set_file_limit(pid, 0) for pid in guard.descendants(os.getpid())}
+def _limit_files(pids: Sequence[int], seconds: float | None) -> None:
+    usual, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = {pid: _set_file_limit(pid, 0) for pid in pids}
     if seconds is not None:
-        timer = threading.Timer(seconds, _restore_file_limits, (before,))
+        timer = threading.Timer(seconds, _restore_file_limits, (before, usual))
         # The process does not wait for this timer: a training that the fault has ended needs no restored limits.
         timer.daemon = True
         timer.start()
 
 
-def _restore_file_limits(before: Mapping[int, int | None]) -> None:
-    """Let the training's processes write again, also those that have begun meanwhile and inherited the limit."""
-    own, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for pid in guard.descendants(os.getpid()):
+def _restore_file_limits(before: Mapping[int, int | None], usual: int) -> None:
+    """Let the node's processes write again, also those that have begun meanwhile and inherited the limit."""
+    own = os.getpid()
+    # The agent first: what it starts inherits its limit.
+    for pid in (own, *guard.descendants(own)):
         limit = before.get(pid)
-        _set_file_limit(pid, own if limit is None else limit)
+        _set_file_limit(pid, usual if limit is None else limit)
 
 
 def _set_file_limit(pid: int, limit: int) -> int | None:

@@ -58,6 +58,8 @@ class CheckpointFolder:
         """Entries that were there before the first launch; None before that is known."""
         self.on_arrived: Callable[[], object] = lambda: None
         """Function that is called when this node's files of a checkpoint are in the store, and its manifest is not."""
+        self.on_restore: Callable[[], object] = lambda: None
+        """Function that is called before this node looks for the checkpoint to resume from."""
         self._fetched: set[str] = set()
         """Names of the entries that this attempt has fetched."""
 
@@ -72,6 +74,7 @@ class CheckpointFolder:
             return
         if self._before is None:
             self._before = stamps_of(folder, checkpoints.pattern)
+        self.on_restore()
         self.context.with_retries(lambda: self._restore(folder, checkpoints))
 
     def go_back(self, workspace: Workspace, others: Iterable[NodeReport]) -> None:

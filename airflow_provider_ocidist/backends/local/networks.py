@@ -14,8 +14,23 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 FIELD = "switch"
 """Field of a backend: the process that holds the switch."""
 TOOLS = ("ip", "tc", "unshare", "nsenter")
-HOLD = f"ip link add {BRIDGE} type bridge && ip link set {BRIDGE} up && echo ready && exec cat"
+MAKE = f"ip link add {BRIDGE} type bridge && ip link set {BRIDGE} up"
+PROBE = f"{MAKE} && ip link add cable type veth peer name plug && tc qdisc replace dev cable root blackhole"
+"""Makes all that a drill needs of the kernel."""
+HOLD = f"{MAKE} && echo ready && exec cat"
 """Makes the switch, and holds it until nobody can write to this program any more."""
+
+
+def why_none() -> str | None:
+    """Return why a node of this machine can have no network of its own; None: it can."""
+    if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        return f"{', '.join(lacking)} missing here: apt-get install iproute2 util-linux"
+    if os.geteuid() != 0:
+        return "only root may make a network namespace"
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", PROBE], capture_output=True, text=True, check=False
+    )
+    return (done.stderr.strip() or f"unshare exits with {done.returncode}") if done.returncode else None
 
 
 @contextmanager
@@ -24,10 +39,8 @@ def switch() -> Iterator[int]:
 
     The kernel removes it with the last process in it, however this process ends.
     """
-    if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        raise _none(f"{', '.join(lacking)} missing here: apt-get install iproute2 util-linux")
-    if os.geteuid() != 0:
-        raise _none("only root may make one")
+    if reason := why_none():
+        raise _none(reason)
     with subprocess.Popen(
         ["unshare", "--net", "sh", "-c", HOLD],
         stdin=subprocess.PIPE,

@@ -62,9 +62,11 @@ def plug_in(switch: str, address: str) -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "no network of its own for this node")
     cable = f"cable{os.getpid()}"
+    # One that takes this node's place has the same card, so that the others need not look for it anew.
+    card = ":".join(["02", "00", *(f"{int(part):02x}" for part in address.split("."))])
     for command in (
         "ip link set lo up",
-        f"ip link add eth0 type veth peer name {cable} netns {switch}",
+        f"ip link add eth0 address {card} type veth peer name {cable} netns {switch}",
         f"ip address add {address}/24 dev eth0",
         "ip link set eth0 up",
         "ip route add default dev eth0",
