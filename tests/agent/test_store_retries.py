@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import time
@@ -122,6 +123,20 @@ def test_a_node_that_is_asked_to_stop_asks_no_more() -> None:
 )
 def test_only_faults_that_pass_are_the_services(error: Exception, cause: Cause) -> None:
     assert cannot_be_fetched("x", error, str(error)).cause is cause
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_tried_again_as_what_fills_it_may_end(number: int) -> None:
+    try:
+        raise StorageError("no room") from OSError(number, "no room")
+    except StorageError as error:
+        assert isinstance(cannot_be_fetched("x", error, "no room"), StoreRefused)
+    # Another fault of a disk stays.
+    broken = StorageError("broken")
+    broken.__cause__ = OSError(errno.EIO, "broken")
+    found = cannot_be_fetched("x", broken, "broken")
+    assert found.cause is Cause.DATA
+    assert not isinstance(found, StoreRefused)
 
 
 FAULTS = [{"status": 503}, {"status": 429}, {"status": 500}, {"drop": "before"}]

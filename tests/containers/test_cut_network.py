@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.hosts import why_not
+from airflow_provider_ocidist.backends.local.networks import why_none
 from tests.drilling import drill_folder
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_network_that_is_cut_for_a_while_changes_no_weight(folder: Path) -> None:
-    if reason := why_not():
+    if reason := why_none():
         pytest.skip(reason)
     faults = [BRIEFLY, FOR_LONGER, SAVING_MAIN_NODE]
     command = [sys.executable, "-m", "airflow_provider_ocidist.cli", "drill", str(JOB), "--json"]
