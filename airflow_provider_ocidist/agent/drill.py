@@ -258,7 +258,7 @@ class Drill:
         assert interface is not None
         assert seconds is not None
         message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
-        return lambda: _cut(interface, seconds), message
+        return lambda: cut(interface, seconds), message
 
     def corrupt_checkpoint(self, fault: Fault) -> tuple[Callable[[], None], str]:
         from airflow_provider_ocidist.storage.checkpoints import newest
@@ -397,7 +397,8 @@ def _tc(verb: str, interface: str, *queue: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def _cut(interface: str, seconds: float) -> None:
+def cut(interface: str, seconds: float) -> None:
+    """Lose all packets that leave by an interface, for so long."""
     # A program of its own ends that, also if this node ends before.
     subprocess.Popen(
         ["/bin/sh", "-c", f'sleep {seconds:.0f}; tc qdisc del dev "$0" root', interface],

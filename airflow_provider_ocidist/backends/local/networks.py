@@ -26,11 +26,11 @@ def why_none() -> str | None:
     if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"{', '.join(lacking)} missing here: apt-get install iproute2 util-linux"
     if os.geteuid() != 0:
-        return "only root may make a network namespace"
+        return "network namespaces need root"
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", PROBE], capture_output=True, text=True, check=False
     )
-    return (done.stderr.strip() or f"unshare exits with {done.returncode}") if done.returncode else None
+    return f"no network namespaces here: {done.stderr.strip()}" if done.returncode else None
 
 
 @contextmanager
