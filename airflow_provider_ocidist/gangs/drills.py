@@ -33,8 +33,13 @@ from airflow_provider_ocidist.model.run import RunKey, RunRecord
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks."""
-LASTING = {FaultKind.FREEZE_NODE: 20.0, FaultKind.CUT_NETWORK: 20.0, FaultKind.FULL_DISK: 5.0}
-"""Seconds that a fault lasts in a drill that names no time; after 15 s a silent node counts as lost."""
+LASTING = {
+    FaultKind.FREEZE_NODE: (10.0, 40.0),
+    FaultKind.CUT_NETWORK: (10.0, 25.0),
+    FaultKind.FULL_DISK: (5.0,),
+}
+"""Seconds that a fault may last in a drill that names no time, the most last: of a node that does not answer, less and
+more than the time after which it counts as lost (`agent.join.silence`)."""
 LONGEST_HANG = 300.0
 """Seconds of `limits.hang_timeout` up to which a frozen process is among the usual faults."""
 
@@ -256,13 +261,13 @@ def usual_faults(job: TrainingJob, steps: int, *, without: Collection[FaultKind]
         Fault(kind=FaultKind.KILL_RANK, when=When.RENDEZVOUS, node=last),
         *(Fault(kind=FaultKind.KILL_NODE, node=rank, step=half) for rank in sorted({0, last})),
         Fault(kind=FaultKind.KILL_AGENT, node=last, step=half),
-        _lasting(Fault(kind=FaultKind.FREEZE_NODE, node=last, step=half)),
-        _lasting(Fault(kind=FaultKind.CUT_NETWORK, node=last, step=half)),
+        _at_most(Fault(kind=FaultKind.FREEZE_NODE, node=last, step=half)),
+        _at_most(Fault(kind=FaultKind.CUT_NETWORK, node=last, step=half)),
         Fault(kind=FaultKind.FREEZE_RANK, node=last, step=half),
         Fault(kind=FaultKind.KILL_RANK, when=When.SAVING, step=half),
         Fault(kind=FaultKind.KILL_NODE, when=When.UPLOADING, step=half),
         Fault(kind=FaultKind.KILL_NODE, when=When.RESTORING, node=last, step=half),
-        _lasting(Fault(kind=FaultKind.FULL_DISK, step=half)),
+        _at_most(Fault(kind=FaultKind.FULL_DISK, step=half)),
         Fault(kind=FaultKind.CORRUPT_CHECKPOINT, step=half),
     ]
     return [fault for fault in found if fault.kind not in without and _fits(fault, job)]
@@ -280,7 +285,7 @@ def drawn_faults(
         (kind, when)
         for kind in FaultKind
         for when in When
-        if kind not in without and _fits(_lasting(Fault(kind=kind, when=when)), job)
+        if kind not in without and _fits(_at_most(Fault(kind=kind, when=when)), job)
     ]
     return [
         _drawn(chance, *pair, job.nodes, steps) for pair in itertools.islice(_rounds(chance, possible), count)
@@ -306,12 +311,12 @@ def _fits(fault: Fault, job: TrainingJob) -> bool:
     return why_impossible(fault, job) is None
 
 
-def _lasting(fault: Fault) -> Fault:
-    return replace(fault, seconds=LASTING.get(fault.kind))
+def _at_most(fault: Fault) -> Fault:
+    return replace(fault, seconds=LASTING[fault.kind][-1] if fault.kind in LASTING else None)
 
 
 def _drawn(chance: random.Random, kind: FaultKind, when: When, nodes: int, steps: int) -> Fault:
-    fault = Fault(
+    return Fault(
         kind=kind,
         when=when,
         # Only the main node writes and uploads in most trainings.
@@ -319,5 +324,5 @@ def _drawn(chance: random.Random, kind: FaultKind, when: When, nodes: int, steps
         if when in (When.SAVING, When.UPLOADING) or kind is FaultKind.CORRUPT_CHECKPOINT
         else chance.randrange(nodes),
         step=chance.randint(1, max(1, steps * 3 // 4)),
+        seconds=chance.choice(LASTING[kind]) if kind in LASTING else None,
     )
-    return _lasting(fault)
