@@ -212,28 +212,31 @@ def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
         key=lambda item: (item[0], item[1].launch, item[1].at),
     )
     again = [seen for number, seen in steps if (number, seen.launch) > (struck_in, injected.launch)]
-    reached = _reached(steps, struck_in, injected)
-    if again:
-        first = min(again, key=lambda seen: seen.at)
-        resumed_at = first.step - _stride(seen for _, seen in steps)
-        lost = None if reached is None else max(0, reached - resumed_at)
-        return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
-    later = [
+    later = again or [
         seen
         for _, seen in steps
         if seen.at > injected.at and (injected.step is None or seen.step > injected.step)
     ]
     if not later:
         return DrillRecovery(injected=injected, seconds=None, lost_steps=None)
-    return DrillRecovery(
-        injected=injected, seconds=min(seen.at for seen in later) - injected.at, lost_steps=0
-    )
+    first = min(later, key=lambda seen: seen.at)
+    resumed_at = first.step - _stride(seen for _, seen in steps)
+    reached = _reached(steps, struck_in, injected, ended=bool(again))
+    # A training that had reported no step before the fault, and goes on with it, has none to lose.
+    lost = (None if again else 0) if reached is None else max(0, reached - resumed_at)
+    return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
 
 
-def _reached(steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault) -> int | None:
-    """Return the last step before the training ended: other nodes may have gone on after the fault."""
-    before = [seen.step for number, seen in steps if (number, seen.launch) <= (struck_in, injected.launch)]
-    return max([*before, *([injected.step] if injected.step is not None else [])], default=None)
+def _reached(
+    steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault, *, ended: bool
+) -> int | None:
+    """Return the last step before the recovery; `ended`: whether the fault has ended its launch."""
+    own = [] if injected.step is None else [injected.step]
+    if own and not ended:
+        return injected.step
+    # Other nodes may have gone on after the fault. Before one of a restore, its prelude has ended a launch.
+    last = (struck_in, injected.launch if ended else injected.launch - 1)
+    return max([*own, *(seen.step for number, seen in steps if (number, seen.launch) <= last)], default=None)
 
 
 def _stride(steps: Iterable[StepSeen]) -> int:

@@ -147,6 +147,15 @@ def test_of_two_faults_the_second_is_measured() -> None:
     assert (recovery.seconds, recovery.lost_steps) == (4.0, 2)
 
 
+def test_a_fault_of_a_restore_that_ends_nothing_counts_what_its_prelude_has_lost() -> None:
+    prelude = InjectedFault(kind=FaultKind.KILL_NODE, node=0, step=4, launch=0, at=1004.0, message="m")
+    fault = InjectedFault(kind=FaultKind.FULL_DISK, node=0, step=None, launch=1, at=1006.0, message="m")
+    seen = (*steps(0, range(1, 5), 1000.0, 1.0), *steps(1, range(3, 9), 1010.0, 1.0))
+    recovery = recovery_of([a_try(DrillJournal(injected=(prelude, fault), steps=seen))])
+    assert recovery is not None
+    assert (recovery.seconds, recovery.lost_steps) == (4.0, 2)
+
+
 # Which faults
 
 
