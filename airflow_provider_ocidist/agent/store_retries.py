@@ -1,5 +1,4 @@
-"""Store retries: retries while a store does not answer, for as long as the job allows; a refusal, or a full disk, for a
-minute."""
+"""Store retries: tries again while a store does not answer, for as long as a job allows; what it refuses, a minute."""
 
 from __future__ import annotations
 
