@@ -71,7 +71,14 @@ class LostWork(Comparison):
     def _lost(self, side: str, changes: dict[str, object]) -> float:
         fault = next(self._kills[side])
         # What a whole training would do after the kill is of no interest, and takes most of the time.
-        arguments = ["--steps", str(fault.step + LATE), "--save-every", str(INTERVAL), "--pause", str(PAUSE_S)]
+        arguments = [
+            "--steps",
+            str(fault.step + LATE),
+            "--save-every",
+            str(INTERVAL),
+            "--pause",
+            str(PAUSE_S),
+        ]
         job = {"program.source": self._source, "program.args": arguments, **changes}
         found = recovery_from(fault.kind, job, tries=TRIES, step=fault.step, node=fault.node)
         if found.lost_steps is None:

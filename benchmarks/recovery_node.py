@@ -9,7 +9,10 @@ from benchmarks.recovery import seconds_to_recover
 
 class NodeRecovery(Comparison):
     name = "P16d"
-    title = "SIGKILL of one of two nodes, until the first new step (another node in its place, from the newest checkpoint)"
+    title = (
+        "SIGKILL of one of two nodes, until the first new step (another node in its place, from the newest "
+        "checkpoint)"
+    )
     peer_name = "the gang ends and another is created at once, without Airflow's retry_delay"
     unit = "s"
     target = "less than the peer"

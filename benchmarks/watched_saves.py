@@ -64,7 +64,9 @@ class WatchedSaves(Comparison):
             nodes=1,
             run_dir=f"{self._access.work_dir}/{name}",
             launcher=LauncherOptions(kind="python"),
-            program=Program(script="program.py", args=("watched", json.dumps({"saves": 3, "pause": PAUSE_S}))),
+            program=Program(
+                script="program.py", args=("watched", json.dumps({"saves": 3, "pause": PAUSE_S}))
+            ),
             checkpoints=Checkpoints(uri=f"{self._access.work_dir}/checkpoints/{name}", keep=1),
             oci_endpoint=self._access.url,
         )

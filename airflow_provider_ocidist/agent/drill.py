@@ -47,6 +47,8 @@ OTHERS_INTERVAL = 0.5
 """Seconds between two readings of the other nodes' steps."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
+
+
 def due(
     fault: Fault, *, attempt: int, launch: int, struck: Sequence[InjectedFault], restarts: bool
 ) -> Fault | None:

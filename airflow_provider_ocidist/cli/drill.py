@@ -156,9 +156,7 @@ class _Choice:
         without = [] if self.no_cut is None else [FaultKind.CUT_NETWORK]
         if self.options.campaign is None:
             return usual_faults(self.job, steps, without=without)
-        return drawn_faults(
-            self.job, steps, self.options.campaign + more, self.options.seed, without=without
-        )
+        return drawn_faults(self.job, steps, self.options.campaign + more, self.options.seed, without=without)
 
 
 def _choice(options: argparse.Namespace, job: TrainingJob) -> _Choice:
