@@ -401,7 +401,8 @@ def _tc(verb: str, interface: str, *queue: str) -> subprocess.CompletedProcess[s
 
 def cut(interface: str, seconds: float) -> None:
     """Lose all packets that leave by an interface, for so long."""
-    # A program of its own ends that, also if this node ends before.
+    # Two end that: this process may be killed, and with a training it kills the programs that it has started itself.
+    threading.Timer(seconds, _tc, ("del", interface)).start()
     subprocess.Popen(
         ["/bin/sh", "-c", f'sleep {seconds:.0f}; tc qdisc del dev "$0" root', interface],
         start_new_session=True,

@@ -106,4 +106,4 @@ def test_a_failure_that_airflow_does_not_retry_is_the_end_of_its_drill_too(folde
     assert done.returncode == 1, done.stderr[-2000:]
     _, failed = json.loads(done.stdout)
     assert failed["tries"] == 1
-    assert failed["failure"].startswith("USER: OSError: [Errno 27] File too large")
+    assert failed["failure"].startswith("USER: node 0: OSError: [Errno 27] File too large")

@@ -11,8 +11,8 @@ from airflow_provider_ocidist.backends.local.networks import switch, why_none
 from airflow_provider_ocidist.errors import BackendError
 
 NODE = """
-import socket, sys, time
-from airflow_provider_ocidist.agent import drill
+import os, socket, sys, time
+from airflow_provider_ocidist.agent import drill, guard
 from airflow_provider_ocidist.backends.local.node import plug_in
 plug_in(sys.argv[1], sys.argv[2])
 """
@@ -32,13 +32,17 @@ def asks():
 print(asks())
 drill.cut("eth0", 1.0)
 print(asks())
+if sys.argv[4:]:
+    guard.kill_descendants(os.getpid())
 while asks() != "an answer":
     time.sleep(0.05)
 print("an answer")
 """
 
 
-def test_nodes_on_a_switch_hear_one_another_except_while_one_is_cut_off() -> None:
+@pytest.mark.parametrize("ends_training", [False, True])
+def test_nodes_on_a_switch_hear_one_another_except_while_one_is_cut_off(*, ends_training: bool) -> None:
+    """With the training that a node ends meanwhile it kills all that it has started."""
     if reason := why_none():
         pytest.skip(reason)
     here, there = "10.7.7.1", "10.7.7.2"
@@ -53,6 +57,7 @@ def test_nodes_on_a_switch_hear_one_another_except_while_one_is_cut_off() -> Non
         assert listening.stdout is not None
         assert listening.stdout.readline() == b"ready\n"
         asking = [sys.executable, "-c", ASKS, str(holder), here, there]
+        asking += ["ends"] if ends_training else []
         done = subprocess.run(asking, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.splitlines() == ["an answer", "silence", "an answer"]
 
