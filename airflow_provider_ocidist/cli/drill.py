@@ -103,9 +103,8 @@ def _run(options: argparse.Namespace) -> int:
         return FINE
     began = time.monotonic()
     with problems_of(options.file, absence_of(options)), _networks(choice) as fields:
-        if fields:
-            backend = backend_of(options, job.backend.kind, **fields)
-        done = _drilled(options, backend, choice)
+        apart = backend_of(options, job.backend.kind, **fields) if fields else backend
+        done = _drilled(_Trainings(backend, apart, job, options, threading.Event()), choice)
     _report(choice, done, time.monotonic() - began)
     return FINE if _all_well(options, done) else WRONG
 
@@ -193,6 +192,8 @@ class _Trainings:
     """Trains one job again and again, several at a time; whatever ends this process ends the nodes of all."""
 
     backend: Backend
+    apart: Backend
+    """Of a training whose network is cut: nodes of this machine then reach nothing but one another."""
     job: TrainingJob
     options: argparse.Namespace
     stop: threading.Event
@@ -214,12 +215,12 @@ class _Trainings:
             say(line, "bold", stderr=True)
         run_id = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{uuid.uuid4().hex[:6]}"
         log = _Log("" if self.options.parallel == 1 else f"{fault or 'undisturbed'}: ")
-        return carry_out(self.backend, self.job, run_id, fault, log, tries=self.options.tries, stop=self.stop)
+        backend = self.apart if fault and fault.kind is FaultKind.CUT_NETWORK else self.backend
+        return carry_out(backend, self.job, run_id, fault, log, tries=self.options.tries, stop=self.stop)
 
 
-def _drilled(options: argparse.Namespace, backend: Backend, choice: _Choice) -> list[Drilled]:
+def _drilled(trainings: _Trainings, choice: _Choice) -> list[Drilled]:
     """Return the undisturbed training, and then those with a fault."""
-    trainings = _Trainings(backend, choice.job, options, threading.Event())
     done = trainings.with_each([None], [None])
     if done[0].failure:
         raise Unusable(f"without any fault the training fails: {done[0].failure}")

@@ -69,7 +69,6 @@ def plug_in(switch: str, address: str) -> None:
         f"ip link add eth0 address {card} type veth peer name {cable} netns {switch}",
         f"ip address add {address}/24 dev eth0",
         "ip link set eth0 up",
-        "ip route add default dev eth0",
         f"nsenter --net=/proc/{switch}/ns/net ip link set {cable} master {BRIDGE} up",
     ):
         subprocess.run(command.split(), check=True)
