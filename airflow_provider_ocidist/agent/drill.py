@@ -24,6 +24,7 @@ from airflow_provider_ocidist.agent.join.topology import own_address, own_interf
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
     DrillJournal,
@@ -94,8 +95,6 @@ class Drill:
         self._lock = threading.RLock()
         """Held while the journal changes: the threads that upload and restore inflict faults too."""
         self._journal = self._earlier()
-        self._checkpoints: set[str] = set()
-        """Checkpoints that this node has published or started from."""
         self._unwritten = False
         self._written_at = 0.0
         self._others: tuple[float, int | None] = (0.0, None)
@@ -120,8 +119,6 @@ class Drill:
 
     def _look(self) -> None:
         self._record_step()
-        if checkpoint := self.heartbeat.report.checkpoint:
-            self._checkpoints.add(checkpoint.uri)
         fault = self._due()
         if fault is not None and fault.when not in CALLED and self._is_the_moment(fault):
             self._strike(fault)
@@ -180,6 +177,14 @@ class Drill:
             self._others = time.monotonic(), step
         return step
 
+    def _stored(self) -> list[CheckpointRef]:
+        """Return the job's stored checkpoints, the newest first."""
+        from airflow_provider_ocidist.storage.checkpoints import complete
+
+        assert self.config.checkpoints is not None
+        assert self.config.checkpoints.uri is not None
+        return complete(self.config.checkpoints.uri, self.access)
+
     # the moment
 
     def _is_the_moment(self, fault: Fault) -> bool:
@@ -193,7 +198,7 @@ class Drill:
         if step is None or step < fault.step:
             return False
         # With a single one there would be nothing to go back to, also if the fault comes after its prelude.
-        if self.fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._checkpoints) < 2:
+        if self.fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._stored()) < 2:
             return False
         return _MOMENTS[fault.when](self, self.folder)
 
@@ -263,12 +268,7 @@ class Drill:
         return lambda: cut(interface, seconds), message
 
     def corrupt_checkpoint(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        from airflow_provider_ocidist.storage.checkpoints import newest
-
-        assert self.config.checkpoints is not None
-        assert self.config.checkpoints.uri is not None
-        checkpoint = newest(self.config.checkpoints.uri, self.access)
-        assert checkpoint is not None
+        checkpoint = self._stored()[0]
         store = open_store(checkpoint.uri, self.access)
         files = [entry for entry in store.list() if not entry.name.endswith(".json")] or store.list()
         name = max(files, key=lambda entry: entry.size or 0).name

@@ -35,8 +35,12 @@ with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
     progress.write(json.dumps({"step": 1, "checkpoint": "step-1.txt"}) + "\\n")
 time.sleep(60)
 """
-
-
+TRAINS = """
+import json, os, time
+with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
+    progress.write(json.dumps({"step": 1}) + "\\n")
+time.sleep(20)
+"""
 RESUMES = """
 import json, os, pathlib
 found = sorted(path.name for path in pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"]).iterdir())
@@ -86,6 +90,15 @@ def test_a_fault_of_a_restore_meets_the_attempt_after_the_killed_one(
         assert f"drill: {'no file' if 'disk' in fault else 'changing one byte'}" in (
             gang.agents[0].stderr.read_text()
         )
+
+
+def test_a_node_that_publishes_nothing_itself_can_damage_what_is_stored(tmp_path: Path) -> None:
+    kept = stored(tmp_path)
+    checkpoints = Checkpoints(uri=str(kept), required=False)
+    with Gang(tmp_path, TRAINS, nodes=2, attempt=1, checkpoints=checkpoints) as gang:
+        _, other = gang.start(OCIDIST_DRILL="corrupt-checkpoint@training:node=1,step=1")
+        assert other.wait() == -9
+    assert (kept / "step-2.txt" / "step-2.txt").read_bytes() != b"weights of 2"
 
 
 def test_a_network_that_nodes_share_is_not_cut(tmp_path: Path) -> None:
