@@ -220,7 +220,8 @@ class NodeAgent:
         # The steps of the launch before are none of this one's.
         self.heartbeat.update(progress=self.context.meter.progress, now=True)
         if self.context.is_member:
-            self.checkpoints.go_back(workspace, self._await_others_saved())
+            differed = ended.restarts[-1].message.startswith(DifferentCheckpoints.BEGINS)
+            self.checkpoints.go_back(workspace, self._await_others_saved(), differed=differed)
 
     def _await_others_saved(self) -> list[NodeReport]:
         config = self.config
