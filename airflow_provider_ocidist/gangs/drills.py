@@ -323,9 +323,7 @@ def _drawn(chance: random.Random, kind: FaultKind, when: When, nodes: int, steps
         kind=kind,
         when=when,
         # Only the main node writes and uploads in most trainings.
-        node=0
-        if when in (When.SAVING, When.UPLOADING) or kind is FaultKind.CORRUPT_CHECKPOINT
-        else chance.randrange(nodes),
+        node=0 if when in (When.SAVING, When.UPLOADING) else chance.randrange(nodes),
         step=chance.randint(1, max(1, steps * 3 // 4)),
         seconds=chance.choice(LASTING[kind]) if kind in LASTING else None,
     )

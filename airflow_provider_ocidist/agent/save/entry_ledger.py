@@ -99,14 +99,14 @@ def _move_aside(path: Path) -> None:
 
 
 def set_aside(folder: Path, names: Iterable[str]) -> None:
-    """Move entries aside from which not all nodes can go on. Raises AgentError: a program would find them."""
+    """Move entries aside from which not all nodes would go on. Raises AgentError: a program would find them."""
     for name in sorted(names):
         try:
             _move_aside(folder / name)
         except OSError as error:
-            message = f"not all nodes can go on from {folder / name}, and it cannot be moved away: {error}"
+            message = f"not all nodes would go on from {folder / name}, and it cannot be moved away: {error}"
             raise AgentError(message, cause=Cause.DATA) from error
-        logger.warning("not all nodes can go on from %s: it was moved to %s", name, aside_of(folder))
+        logger.warning("not all nodes would go on from %s: it was moved to %s", name, aside_of(folder))
 
 
 def stamps_of(folder: Path, pattern: str | None = None) -> dict[str, Stamps]:

@@ -89,7 +89,7 @@ class CheckpointFolder:
         folder, pattern = self.path(workspace), self.settings.pattern
         is_own = self._is_own(others)
         has_apart = self.context.is_main and bool(self.context.heartbeat.report.apart)
-        if differed and (is_own or has_apart):
+        if differed and (is_own or has_apart or not self._may_be_common):
             # What is stored decides.
             set_aside(folder, [name for name in self._fetched if (folder / name).exists()])
         self._fetched.clear()
@@ -173,6 +173,11 @@ class CheckpointFolder:
         stays = {*self._fetched, *(name for name, stamps in now.items() if before.get(name) == stamps)}
         return [name for name, at in saved.items() if at > restored and name not in stays]
 
+    @property
+    def _may_be_common(self) -> bool:
+        """Whether the folder may be one for several nodes, as on a mount."""
+        return self.settings is not None and Path(self.settings.path).is_absolute()
+
     def _is_own(self, others: Iterable[NodeReport]) -> bool:
         """Whether the main node has found that it cannot see this node's folder."""
         context = self.context
@@ -211,10 +216,8 @@ class CheckpointFolder:
 
     def _shared(self) -> SharedRestore | None:
         """Return how this node reads a checkpoint together with the others, which only the first launch does."""
-        context, settings = self.context, self.settings
-        # A folder on a mount may be one for several nodes.
-        may_be_common = settings is not None and Path(settings.path).is_absolute()
-        if self._exchange is None or context.heartbeat.launch or may_be_common:
+        context = self.context
+        if self._exchange is None or context.heartbeat.launch or self._may_be_common:
             return None
         from airflow_provider_ocidist.agent.share.shared_restore import SharedRestore
 

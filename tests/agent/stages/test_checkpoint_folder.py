@@ -20,6 +20,8 @@ from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.job import Checkpoints, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.fence import LOWEST
+from tests.storage.published import publish
 
 Node = Callable[[int, Path], CheckpointFolder]
 
@@ -163,6 +165,23 @@ def test_nodes_go_on_from_one_checkpoint_though_the_newest_is_damaged_and_one_no
     assert entries(mains) == ["step-0.pt", "step-1.pt"]
     assert entries(tmp_path / "others") == ["step-1.pt"]
     assert (aside_of(mains) / "step-2.pt").read_text() == "weights"
+
+
+def test_what_a_new_node_has_read_before_the_damage_is_read_again(tmp_path: Path, node: Node) -> None:
+    kept = tmp_path / "kept"
+    for step in (1, 2):
+        (tmp_path / f"step-{step}.pt").write_text("weights")
+        publish(tmp_path / f"step-{step}.pt", str(kept), step=step, fence=LOWEST)
+    both = [(node(rank, Path("checkpoints")), workspace(tmp_path / str(rank))) for rank in (0, 1)]
+    reports = []
+    for each, place in both:
+        each.restore(place)
+        reports.append(each.context.heartbeat.report)
+        (kept / "step-2.pt" / "step-2.pt").write_text("changed")
+    assert [report.checkpoint and report.checkpoint.step for report in reports] == [2, 1]
+    for (each, place), report in zip(both, reversed(reports)):
+        each.go_back(place, [report], differed=True)
+        assert entries(each.path(place)) == ["step-1.pt"]
 
 
 def save(main: CheckpointFolder, place: Workspace, *names: str) -> None:
