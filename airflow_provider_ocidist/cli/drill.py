@@ -193,7 +193,7 @@ class _Trainings:
 
     backend: Backend
     apart: Backend
-    """Of a training whose network is cut: nodes of this machine then reach nothing but one another."""
+    """Backend of a training whose network is cut: nodes of this machine then reach nothing but one another."""
     job: TrainingJob
     options: argparse.Namespace
     stop: threading.Event
