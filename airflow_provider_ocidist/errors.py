@@ -239,6 +239,9 @@ class TopologyTimeout(AgentError):
 class DifferentCheckpoints(AgentError):
     """The nodes found one another, and would not go on from the same content."""
 
+    BEGINS = "the nodes would resume from different checkpoints"
+    """Begin of the message, by which all nodes know why a launch has ended."""
+
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.NODE)
 

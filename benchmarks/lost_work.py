@@ -14,14 +14,14 @@ from airflow_provider_ocidist.model.drill import Fault, FaultKind
 from benchmarks.comparison import Comparison, Interval, Samples
 from benchmarks.recovery import PROGRAM, recovery_from
 
-STEPS, CHECKPOINTS = 200, 20
-INTERVAL = STEPS // CHECKPOINTS
+LAST_KILL, INTERVAL = 160, 10
+"""Latest step that is drawn for a kill, and steps between two checkpoints."""
 PAUSE_S, LAG_S = 0.1, 1.0
 LAG = round(LAG_S / PAUSE_S)
 """Steps that may be trained while a checkpoint is uploaded."""
 NODES, SEED = 2, 15
-LAST_KILL = STEPS - round(4.0 / PAUSE_S)
-"""Latest step of a kill: a node on which no step is reported learns of it only seconds later."""
+LATE = round(4.0 / PAUSE_S)
+"""Most steps by which a kill comes late: a node on which no step is reported learns of them only seconds later."""
 FEWER = 5.0
 TRIES = 3
 """Tries of the task, as Airflow's `retries` allows; ours needs one where the lost node is replaced."""
@@ -32,8 +32,8 @@ EVERY_TENTH = "(step % 10 == 0 or step == steps)"
 class LostWork(Comparison):
     name = "P15"
     title = (
-        f"SIGKILL of a node at a random one of the first {LAST_KILL} of {STEPS} steps, with {CHECKPOINTS} "
-        "checkpoints: steps that were lost"
+        f"SIGKILL of a node at a random one of {LAST_KILL} steps, with a checkpoint every {INTERVAL} steps: steps that "
+        "were lost"
     )
     peer_name = "the retry of a training that keeps nothing until its end, as ADS and Airflow do it"
     unit = "steps"
@@ -69,9 +69,17 @@ class LostWork(Comparison):
         return self._lost("peer", keeps_nothing)
 
     def _lost(self, side: str, changes: dict[str, object]) -> float:
-        arguments = ["--steps", str(STEPS), "--save-every", str(INTERVAL), "--pause", str(PAUSE_S)]
-        job = {"program.source": self._source, "program.args": arguments, **changes}
         fault = next(self._kills[side])
+        # What a whole training would do after the kill is of no interest, and takes most of the time.
+        arguments = [
+            "--steps",
+            str(fault.step + LATE),
+            "--save-every",
+            str(INTERVAL),
+            "--pause",
+            str(PAUSE_S),
+        ]
+        job = {"program.source": self._source, "program.args": arguments, **changes}
         found = recovery_from(fault.kind, job, tries=TRIES, step=fault.step, node=fault.node)
         if found.lost_steps is None:
             raise RuntimeError("the training reported no steps")

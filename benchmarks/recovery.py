@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +29,7 @@ PROGRAM = ROOT / "dags_examples" / "train" / "resumable.py"
 STEPS, SAVE_EVERY, STRUCK_AT = 200, 40, 100
 SHORT_PAUSE_S = 0.05
 """Seconds after each step of the program."""
+ARGUMENTS = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY), "--pause", str(SHORT_PAUSE_S))
 TARGET_S = 10.0
 PATIENCE_S = 240.0
 
@@ -77,15 +78,19 @@ def recovery_from(
     return done.recovery
 
 
-def seconds_to_recover(kind: FaultKind, changes: Mapping[str, object], *, tries: int = 1) -> float:
+def seconds_to_recover(
+    kind: FaultKind, changes: Mapping[str, object], *, tries: int = 1, step: int = STRUCK_AT
+) -> float:
     """Return the seconds from a fault to the first new step, as `recovery_from`."""
-    found = recovery_from(kind, changes, tries=tries).seconds
+    found = recovery_from(kind, changes, tries=tries, step=step).seconds
     if found is None:
         raise RuntimeError("the training did not come back")
     return found
 
 
-def torchrun(folder: Path, rank: int, port: int, program: Path = PROGRAM) -> subprocess.Popen[bytes]:
+def torchrun(
+    folder: Path, rank: int, port: int, program: Path = PROGRAM, arguments: Sequence[str] = ARGUMENTS
+) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "OCIDIST_CHECKPOINT_DIR": str(folder / "checkpoints"),
@@ -99,8 +104,7 @@ def torchrun(folder: Path, rank: int, port: int, program: Path = PROGRAM) -> sub
         f"--rdzv-conf=is_host={rank == 0}",
         "--local-addr=127.0.0.1",
     ]
-    command += [str(program), "--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
-    command += ["--pause", str(SHORT_PAUSE_S)]
+    command += [str(program), *arguments]
     with (folder / f"log-{rank}").open("wb") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 

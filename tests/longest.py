@@ -13,6 +13,7 @@ FILES = (
     "examples/test_dags.py",
     "chaos/test_chaos.py",
     "containers/test_three_hosts.py",
+    "containers/test_cut_network.py",
     "clients/test_ads.py",
     "chaos/test_drills.py",
     "train/test_examples.py",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import threading
@@ -16,10 +18,13 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
+from airflow_provider_ocidist.agent.join.topology import own_address, own_interface
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
     DrillJournal,
@@ -28,6 +33,7 @@ from airflow_provider_ocidist.model.drill import (
     InjectedFault,
     StepSeen,
     When,
+    prelude_of,
 )
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
@@ -42,8 +48,6 @@ OTHERS_INTERVAL = 0.5
 """Seconds between two readings of the other nodes' steps."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
-PRELUDE = Fault(kind=FaultKind.KILL_RANK)
-"""Fault that is injected first, so that there is a restore to disturb."""
 
 
 def due(
@@ -51,13 +55,13 @@ def due(
 ) -> Fault | None:
     """Return which fault this node waits for now; None: none.
 
-    `struck`: what it has done in this attempt before; `restarts`: whether a killed process is launched again in the
-    same attempt.
+    `struck`: what it has done in this attempt before; `restarts`: whether the same attempt goes on after the fault's
+    prelude.
     """
     if fault.when is not When.RESTORING:
         return fault if attempt == 1 and not struck else None
     if attempt == 1 and not struck:
-        return replace(PRELUDE, node=fault.node, step=fault.step)
+        return prelude_of(fault)
     if restarts:
         return fault if attempt == 1 and launch > 0 and len(struck) == 1 else None
     return fault if attempt == 2 and not struck else None
@@ -73,8 +77,12 @@ class Drill:
         heartbeat: Heartbeat,
         meter: ProgressMeter,
         access: OciAccess,
+        *,
+        interface: str | None = None,
     ) -> None:
+        """`interface`: that of the node's network, for a fault that cuts it."""
         self.fault = fault
+        self.interface = interface
         self.config = config
         self.heartbeat = heartbeat
         self.meter = meter
@@ -85,10 +93,8 @@ class Drill:
         self._known: frozenset[str] | None = None
         """Names in that folder when the training reached the fault's step."""
         self._lock = threading.RLock()
-        """Held while the journal changes: the upload's thread inflicts faults too."""
+        """Held while the journal changes: the threads that upload and restore inflict faults too."""
         self._journal = self._earlier()
-        self._checkpoints: set[str] = set()
-        """Checkpoints that this node has published or started from."""
         self._unwritten = False
         self._written_at = 0.0
         self._others: tuple[float, int | None] = (0.0, None)
@@ -113,20 +119,17 @@ class Drill:
 
     def _look(self) -> None:
         self._record_step()
-        if checkpoint := self.heartbeat.report.checkpoint:
-            self._checkpoints.add(checkpoint.uri)
         fault = self._due()
-        # An upload may be over between two looks: it calls.
-        if fault is not None and fault.when is not When.UPLOADING and self._is_the_moment(fault):
+        if fault is not None and fault.when not in CALLED and self._is_the_moment(fault):
             self._strike(fault)
         if self._unwritten and time.monotonic() - self._written_at > WRITE_INTERVAL:
             self._write()
 
-    def uploading(self) -> None:
-        """Strike if the fault is one of this moment: a checkpoint's files are in the store, and its manifest is not."""
+    def reached(self, moment: When) -> None:
+        """Strike if the fault is one of this moment, one of `CALLED`."""
         with self._lock:
             fault = self._due()
-            if fault is None or fault.when is not When.UPLOADING:
+            if fault is None or fault.when is not moment:
                 return
             try:
                 if self._is_the_moment(fault):
@@ -136,12 +139,14 @@ class Drill:
 
     def _due(self) -> Fault | None:
         """Return the fault that this node waits for now."""
+        budgets = self.config.restarts
+        loses_node = prelude_of(self.fault).kind is FaultKind.KILL_NODE
         fault = due(
             self.fault,
             attempt=self.config.attempt,
             launch=self.heartbeat.launch,
             struck=self._journal.injected,
-            restarts=self.config.restarts.program > 0,
+            restarts=(budgets.node if loses_node else budgets.program) > 0,
         )
         return fault if fault is not None and fault.node == self.rank else None
 
@@ -172,21 +177,28 @@ class Drill:
             self._others = time.monotonic(), step
         return step
 
+    def _stored(self) -> list[CheckpointRef]:
+        """Return the job's stored checkpoints, the newest first."""
+        from airflow_provider_ocidist.storage.checkpoints import complete
+
+        assert self.config.checkpoints is not None
+        assert self.config.checkpoints.uri is not None
+        return complete(self.config.checkpoints.uri, self.access)
+
     # the moment
 
     def _is_the_moment(self, fault: Fault) -> bool:
-        phase = self.heartbeat.report.phase
         if fault.when is When.RESTORING:
-            return phase is Phase.FETCHING
-        if phase is not Phase.TRAINING or self.folder is None:
+            return True
+        if self.heartbeat.report.phase is not Phase.TRAINING or self.folder is None:
             return False
         step = self._step()
         if fault.when is When.RENDEZVOUS:
             return step is None and bool(ranks())
         if step is None or step < fault.step:
             return False
-        # With a single one there would be nothing to go back to.
-        if fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._checkpoints) < 2:
+        # With a single one there would be nothing to go back to, also if the fault comes after its prelude.
+        if self.fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._stored()) < 2:
             return False
         return _MOMENTS[fault.when](self, self.folder)
 
@@ -243,11 +255,20 @@ class Drill:
 
     def fill_disk(self, fault: Fault) -> tuple[Callable[[], None], str]:
         message = f"no file of the processes of node {self.rank} can grow{_for(fault)}"
-        return lambda: _limit_files(fault.seconds), message
+        pids = guard.descendants(os.getpid())
+        # The agent itself writes what is restored.
+        limited = [*pids, os.getpid()] if fault.when is When.RESTORING else pids
+        return lambda: _limit_files(limited, fault.seconds), message
 
-    def corrupt_checkpoint(self, _fault: Fault) -> tuple[Callable[[], None], str]:
-        checkpoint = self.heartbeat.report.checkpoint
-        assert checkpoint is not None
+    def cut_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        interface, seconds = self.interface, fault.seconds
+        assert interface is not None
+        assert seconds is not None
+        message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
+        return lambda: cut(interface, seconds), message
+
+    def corrupt_checkpoint(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        checkpoint = self._stored()[0]
         store = open_store(checkpoint.uri, self.access)
         files = [entry for entry in store.list() if not entry.name.endswith(".json")] or store.list()
         name = max(files, key=lambda entry: entry.size or 0).name
@@ -256,9 +277,15 @@ class Drill:
 
         def corrupt() -> None:
             store.write(name, bytes(content))
+
+        def corrupt_and_kill() -> None:
+            corrupt()
             _kill_all()
 
-        return corrupt, f"changing one byte of {store.uri_of(name)}, and killing node {self.rank}"
+        changing = f"changing one byte of {store.uri_of(name)}"
+        if fault.when is When.RESTORING:
+            return corrupt, changing
+        return corrupt_and_kill, f"{changing}, and killing node {self.rank}"
 
 
 def drill_of(
@@ -276,9 +303,15 @@ def drill_of(
         fault = Fault.parse(text)
     except ValueError as error:
         raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
-    return Drill(fault, config, heartbeat, meter, access)
+    interface = None
+    if fault.kind is FaultKind.CUT_NETWORK and fault.node == heartbeat.report.rank:
+        address = identity_of(environ, config.nodes).address or own_address(environ)
+        interface = _interface_to_cut(fault, address)
+    return Drill(fault, config, heartbeat, meter, access, interface=interface)
 
 
+CALLED = (When.UPLOADING, When.RESTORING)
+"""Moments that the agent itself names, because one may be over between two looks."""
 _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
     When.TRAINING: lambda _drill, _folder: True,
     When.SAVING: Drill.is_saving,
@@ -290,6 +323,7 @@ _INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], 
     FaultKind.KILL_NODE: Drill.kill_node,
     FaultKind.FREEZE_RANK: Drill.freeze_rank,
     FaultKind.FREEZE_NODE: Drill.freeze_node,
+    FaultKind.CUT_NETWORK: Drill.cut_network,
     FaultKind.FULL_DISK: Drill.fill_disk,
     FaultKind.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
 }
@@ -338,21 +372,61 @@ def _freeze(pids: Sequence[int], seconds: float | None) -> None:
     _signal(pids, signal.SIGSTOP)
 
 
-def _limit_files(seconds: float | None) -> None:
-    before = {pid: _set_file_limit(pid, 0) for pid in guard.descendants(os.getpid())}
+def _interface_to_cut(fault: Fault, address: str) -> str:
+    """Return the interface of this node's address. Raises AgentError, with the remedy, where it cannot be cut."""
+
+    def refused(why: str) -> AgentError:
+        return AgentError(f"{DRILL_VARIABLE}: {fault}: {why}", cause=Cause.CONFIG)
+
+    if ipaddress.ip_address(address).is_loopback:
+        raise refused(f"the nodes share the network of this machine ({address}), so that none can be cut off")
+    interface = own_interface(address)
+    if interface is None:
+        raise refused(f"{address} belongs to no interface of this node")
+    if shutil.which("tc") is None:
+        raise refused("tc is missing on the node: it is in the package iproute2")
+    # A queue as the machine may have already, to learn whether this process may change it.
+    tried = _tc("replace", interface, "pfifo")
+    if tried.returncode:
+        raise refused(f"the node may not change its network (CAP_NET_ADMIN): {tried.stderr.strip()}")
+    _tc("del", interface)
+    return interface
+
+
+def _tc(verb: str, interface: str, *queue: str) -> subprocess.CompletedProcess[str]:
+    """Change the queue of packets that leave by an interface; `del` brings the system's own back."""
+    command = ["tc", "qdisc", verb, "dev", interface, "root", *queue]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def cut(interface: str, seconds: float) -> None:
+    """Lose all packets that leave by an interface, for so long."""
+    # Two end that: this process may be killed, and with a training it kills the programs that it has started itself.
+    threading.Timer(seconds, _tc, ("del", interface)).start()
+    subprocess.Popen(
+        ["/bin/sh", "-c", f'sleep {seconds:.0f}; tc qdisc del dev "$0" root', interface],
+        start_new_session=True,
+    )
+    _tc("replace", interface, "blackhole")
+
+
+def _limit_files(pids: Sequence[int], seconds: float | None) -> None:
+    usual, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = {pid: _set_file_limit(pid, 0) for pid in pids}
     if seconds is not None:
-        timer = threading.Timer(seconds, _restore_file_limits, (before,))
+        timer = threading.Timer(seconds, _restore_file_limits, (before, usual))
         # The process does not wait for this timer: a training that the fault has ended needs no restored limits.
         timer.daemon = True
         timer.start()
 
 
-def _restore_file_limits(before: Mapping[int, int | None]) -> None:
-    """Let the training's processes write again, also those that have begun meanwhile and inherited the limit."""
-    own, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for pid in guard.descendants(os.getpid()):
+def _restore_file_limits(before: Mapping[int, int | None], usual: int) -> None:
+    """Let the node's processes write again, also those that have begun meanwhile and inherited the limit."""
+    own = os.getpid()
+    # The agent first: what it starts inherits its limit.
+    for pid in (own, *guard.descendants(own)):
         limit = before.get(pid)
-        _set_file_limit(pid, own if limit is None else limit)
+        _set_file_limit(pid, usual if limit is None else limit)
 
 
 def _set_file_limit(pid: int, limit: int) -> int | None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import tail_of
@@ -40,6 +41,7 @@ from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause, DifferentCheckpoints
 from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.drill import When
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 logger = logging.getLogger("ocidist")
@@ -100,7 +102,8 @@ class NodeAgent:
         self.run_watches.count_predecessors()
         self.drill = drill_of(context.environ, self.config, self.heartbeat, context.meter, context.access)
         if self.drill:
-            self.checkpoints.on_arrived = self.drill.uploading
+            self.checkpoints.on_arrived = partial(self.drill.reached, When.UPLOADING)
+            self.checkpoints.on_restore = partial(self.drill.reached, When.RESTORING)
         launcher = load_launcher(self.config.launcher)
         workspace = interruptible(self._prepare, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
@@ -217,7 +220,8 @@ class NodeAgent:
         # The steps of the launch before are none of this one's.
         self.heartbeat.update(progress=self.context.meter.progress, now=True)
         if self.context.is_member:
-            self.checkpoints.go_back(workspace, self._await_others_saved())
+            differed = ended.restarts[-1].message.startswith(DifferentCheckpoints.BEGINS)
+            self.checkpoints.go_back(workspace, self._await_others_saved(), differed=differed)
 
     def _await_others_saved(self) -> list[NodeReport]:
         config = self.config

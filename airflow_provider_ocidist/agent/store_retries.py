@@ -1,7 +1,8 @@
-"""Store retries: retries while a store does not answer, for as long as the job allows; a refusal for a minute."""
+"""Store retries: tries again while a store does not answer, for as long as a job allows; what it refuses, a minute."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
 """First and longest seconds before the next try; they double each time."""
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Errors of a disk or a quota that is full."""
 REFUSAL_LIMIT = 60.0
 """Seconds after the first refusal in which the request is repeated: new resource principals are refused for a
 moment."""
@@ -34,9 +37,18 @@ def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
     if isinstance(error, (StorageError, BackendError)) and error.retryable:
         return StoreUnavailable(message)
     inner = error.__cause__ if isinstance(error, StorageError) else error
-    if isinstance(inner, BackendError) and inner.is_refused:
+    # What else writes to a full disk may go on or end within the minute.
+    if (isinstance(inner, BackendError) and inner.is_refused) or _found_no_room(error):
         return StoreRefused(message)
     return AgentError(message, cause=Cause.DATA)
+
+
+def _found_no_room(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return True
+        error = error.__cause__
+    return False
 
 
 def cannot_be_used(what: str, error: BaseException) -> AgentError:

@@ -8,8 +8,9 @@ import shlex
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,11 +31,11 @@ from airflow_provider_ocidist.cli.terminal import (
     signals_as_ctrl_c,
     without_secrets,
 )
+from airflow_provider_ocidist.model.drill import Fault, FaultKind, why_impossible
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.drills import Drilled
-    from airflow_provider_ocidist.model.drill import Fault
     from airflow_provider_ocidist.model.job import TrainingJob
 
 LEASE = 600.0
@@ -93,15 +94,18 @@ def _run(options: argparse.Namespace) -> int:
     _refuse_counts(options)
     job = with_lease(load(options.file, options), LEASE)
     backend = backend_of(options, job.backend.kind)
-    named = _named(options, job)
+    choice = _choice(options, job)
+    for line in choice.left_out:
+        say(line, "yellow", stderr=True)
     if options.dry_run:
-        for fault in named or _chosen(options, job, PLANNED):
+        for fault in choice.faults(PLANNED):
             say(str(fault))
         return FINE
     began = time.monotonic()
-    with problems_of(options.file, absence_of(options)):
-        done = _drilled(options, backend, job, named)
-    _report(options, job, done, time.monotonic() - began)
+    with problems_of(options.file, absence_of(options)), _networks(choice) as fields:
+        apart = backend_of(options, job.backend.kind, **fields) if fields else backend
+        done = _drilled(_Trainings(backend, apart, job, options, threading.Event()), choice)
+    _report(choice, done, time.monotonic() - began)
     return FINE if _all_well(options, done) else WRONG
 
 
@@ -117,6 +121,69 @@ def _refuse_counts(options: argparse.Namespace) -> None:
         raise Unusable("--campaign draws faults, and --fault names them: use one of them")
 
 
+# The faults
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which faults a drill injects: those that are named, else random or the usual ones."""
+
+    options: argparse.Namespace
+    job: TrainingJob
+    named: Sequence[Fault]
+    no_cut: str | None
+    """Why no network is cut in a drill that names no fault; None: it can be."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """Lines on the faults that are not injected here, and why."""
+        return [] if self.no_cut is None else [f"cut-network is left out: {self.no_cut}"]
+
+    @property
+    def cuts_networks(self) -> bool:
+        """Whether a network may be cut."""
+        if self.named:
+            return any(fault.kind is FaultKind.CUT_NETWORK for fault in self.named)
+        return self.no_cut is None and self.job.nodes > 1
+
+    def faults(self, steps: int, *, more: int = 0) -> list[Fault]:
+        """Return the faults for a training of so many steps; `more`: random ones beyond those that were asked for."""
+        from airflow_provider_ocidist.gangs.drills import drawn_faults, usual_faults
+
+        if self.named:
+            return list(self.named)
+        without = [] if self.no_cut is None else [FaultKind.CUT_NETWORK]
+        if self.options.campaign is None:
+            return usual_faults(self.job, steps, without=without)
+        return drawn_faults(self.job, steps, self.options.campaign + more, self.options.seed, without=without)
+
+
+def _choice(options: argparse.Namespace, job: TrainingJob) -> _Choice:
+    from airflow_provider_ocidist.backends.local import networks, plans
+
+    named = _named(options, job)
+    no_cut = None
+    if not named and job.nodes > 1:
+        no_cut = (
+            networks.why_none()
+            if job.backend.kind == plans.KIND
+            else f"on backend {job.backend.kind!r} the network is cut only by --fault (docs/drills.md)"
+        )
+    return _Choice(options, job, named, no_cut)
+
+
+@contextmanager
+def _networks(choice: _Choice) -> Iterator[dict[str, Any]]:
+    """Let nodes of this machine have networks of their own where one may be cut; give fields of the backend."""
+    from airflow_provider_ocidist.backends.local import networks, plans
+
+    if choice.job.backend.kind != plans.KIND or not choice.cuts_networks:
+        yield {}
+        return
+    with networks.switch() as switch:
+        yield {networks.FIELD: switch}
+
+
 # The trainings
 
 
@@ -125,6 +192,8 @@ class _Trainings:
     """Trains one job again and again, several at a time; whatever ends this process ends the nodes of all."""
 
     backend: Backend
+    apart: Backend
+    """Backend of a training whose network is cut: nodes of this machine then reach nothing but one another."""
     job: TrainingJob
     options: argparse.Namespace
     stop: threading.Event
@@ -146,41 +215,36 @@ class _Trainings:
             say(line, "bold", stderr=True)
         run_id = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{uuid.uuid4().hex[:6]}"
         log = _Log("" if self.options.parallel == 1 else f"{fault or 'undisturbed'}: ")
-        return carry_out(self.backend, self.job, run_id, fault, log, tries=self.options.tries, stop=self.stop)
+        backend = self.apart if fault and fault.kind is FaultKind.CUT_NETWORK else self.backend
+        return carry_out(backend, self.job, run_id, fault, log, tries=self.options.tries, stop=self.stop)
 
 
-def _drilled(
-    options: argparse.Namespace, backend: Backend, job: TrainingJob, named: Sequence[Fault]
-) -> list[Drilled]:
+def _drilled(trainings: _Trainings, choice: _Choice) -> list[Drilled]:
     """Return the undisturbed training, and then those with a fault."""
-    trainings = _Trainings(backend, job, options, threading.Event())
     done = trainings.with_each([None], [None])
     if done[0].failure:
         raise Unusable(f"without any fault the training fails: {done[0].failure}")
     steps = done[0].step or 1
-    faults = named or _chosen(options, job, steps)
-    wanted = len(faults)
+    faults = choice.faults(steps)
     while faults:
         count = len(done) - 1 + len(faults)
         done += trainings.with_each(
             faults,
             [f"drill {number} of {count}: {fault}" for number, fault in enumerate(faults, len(done))],
         )
-        faults = _others_for(options, job, steps, done, wanted)
+        faults = _others_for(choice, steps, done)
     return done
 
 
-def _others_for(
-    options: argparse.Namespace, job: TrainingJob, steps: int, done: Sequence[Drilled], wanted: int
-) -> list[Fault]:
+def _others_for(choice: _Choice, steps: int, done: Sequence[Drilled]) -> list[Fault]:
     """Return other random faults for those of a campaign that came too late."""
-    from airflow_provider_ocidist.gangs.drills import drawn_faults
-
-    drilled = len(done) - 1
-    missing = min(wanted - sum(each.recovery is not None for each in done[1:]), DRAWS * wanted - drilled)
-    if options.campaign is None or missing <= 0:
+    wanted, drilled = choice.options.campaign, len(done) - 1
+    if wanted is None:
         return []
-    return drawn_faults(job, steps, drilled + missing, options.seed)[drilled:]
+    missing = min(wanted - sum(each.recovery is not None for each in done[1:]), DRAWS * wanted - drilled)
+    if missing <= 0:
+        return []
+    return choice.faults(steps, more=drilled + missing - wanted)[drilled:]
 
 
 class _Log:
@@ -197,8 +261,6 @@ class _Log:
 
 
 def _named(options: argparse.Namespace, job: TrainingJob) -> list[Fault]:
-    from airflow_provider_ocidist.model.drill import Fault, why_impossible
-
     try:
         faults = [Fault.parse(text) for text in options.fault]
     except ValueError as error:
@@ -207,14 +269,6 @@ def _named(options: argparse.Namespace, job: TrainingJob) -> list[Fault]:
         if problem := why_impossible(fault, job):
             raise Unusable(f"--fault {problem}")
     return faults
-
-
-def _chosen(options: argparse.Namespace, job: TrainingJob, steps: int) -> list[Fault]:
-    from airflow_provider_ocidist.gangs.drills import drawn_faults, usual_faults
-
-    if options.campaign is None:
-        return usual_faults(job, steps)
-    return drawn_faults(job, steps, options.campaign, options.seed)
 
 
 # The report
@@ -228,13 +282,15 @@ def _all_well(options: argparse.Namespace, done: Sequence[Drilled]) -> bool:
     return enough and all(drill_report.is_well(each, undisturbed) for each in happened)
 
 
-def _report(options: argparse.Namespace, job: TrainingJob, done: Sequence[Drilled], seconds: float) -> None:
+def _report(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:
+    options = choice.options
     if options.report:
         how = (
             f"`{_command(options)}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, "
             f"{seconds / 60:.0f} minutes."
         )
-        options.report.write_text(without_secrets(drill_report.page(f"Drills of `{job.name}`", done, how)))
+        page = drill_report.page(f"Drills of `{choice.job.name}`", done, how, choice.left_out)
+        options.report.write_text(without_secrets(page))
     if options.json:
         print_json([drill_report.as_json(each, done[0]) for each in done])
         return

@@ -63,11 +63,15 @@ def summary(done: Sequence[Drilled]) -> str:
     return f"{end}; {recovery}; {max(_lost_steps(drilled), default=0)} steps lost at most"
 
 
-def page(title: str, done: Sequence[Drilled], how: str) -> str:
-    """Return the tables as a page in Markdown; `how`: a sentence on how they were measured."""
+def page(title: str, done: Sequence[Drilled], how: str, left_out: Sequence[str] = ()) -> str:
+    """Return the tables as a page in Markdown.
+
+    `how`: a sentence on how they were measured; `left_out`: lines on the faults that were not injected, and why.
+    """
     parts = [
         f"# {title}",
         f"{how} {summary(done)}.",
+        *(f"**{line}.**" for line in left_out),
         "Where a cell has no value, there was none. Each *back after* and *lost steps* is a median.",
         "\n".join(_markdown(grouped(done))),
         "## Each training",

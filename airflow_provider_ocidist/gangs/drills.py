@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend
@@ -17,6 +17,7 @@ from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
     DrillJournal,
@@ -32,10 +33,13 @@ from airflow_provider_ocidist.model.run import RunKey, RunRecord
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks."""
-FROZEN = 20.0
-"""Seconds that a node is frozen for, in a drill that names no time."""
-DISK_FULL = 5.0
-"""Seconds that a disk is full for, in a drill that names no time."""
+LASTING = {
+    FaultKind.FREEZE_NODE: (10.0, 40.0),
+    FaultKind.CUT_NETWORK: (10.0, 25.0),
+    FaultKind.FULL_DISK: (5.0,),
+}
+"""Seconds that a fault may last in a drill that names no time, the most last: of a node that does not answer, less and
+more than the time after which it counts as lost (`agent.join.silence`)."""
 LONGEST_HANG = 300.0
 """Seconds of `limits.hang_timeout` up to which a frozen process is among the usual faults."""
 
@@ -54,6 +58,8 @@ class Try:
     """Last step that was reported."""
     replaced: int = 0
     """Nodes in whose place others were made."""
+    is_final: bool = False
+    """Whether it has failed, and Airflow would make no retry."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +106,7 @@ def carry_out(
     tries: int,
     stop: threading.Event | None = None,
 ) -> Drilled:
-    """Train the job once; a failed try is followed by the next at once, as Airflow does after its `retry_delay`.
+    """Train the job once; a failed try is followed by the next at once, where Airflow makes one after `retry_delay`.
 
     Raises BackendError; DrillStopped when `stop` is set. Whatever ends this function early ends the nodes too.
     """
@@ -109,7 +115,7 @@ def carry_out(
     armed = replace(job, env={**job.env, **({DRILL_VARIABLE: str(fault)} if fault else {})})
     began = time.monotonic()
     done: list[Try] = []
-    while not done or (done[-1].failure and len(done) < tries):
+    while not done or (done[-1].failure and not done[-1].is_final and len(done) < tries):
         done.append(_one_try(backend, armed, key, log, stop, try_number=len(done) + 1, tries=tries))
     return Drilled(
         fault=fault,
@@ -138,23 +144,23 @@ def _one_try(
     record = submitter.submit_or_end(key, try_number, tries - 1)
     watch = Watch(backend, record, log)
     try:
-        failure = _ended(watch, log, stop)
+        failed = _ended(watch, log, stop)
     except BaseException:
         backend.cancel(watch.record.ref)
         raise
-    backend.gangs.close(record.ref, End(succeeded=failure is None))
-    return _seen(watch, failure)
+    backend.gangs.close(record.ref, End(succeeded=failed is None))
+    return _seen(watch, failed)
 
 
-def _ended(watch: Watch, log: TaskLog, stop: threading.Event) -> str | None:
+def _ended(watch: Watch, log: TaskLog, stop: threading.Event) -> Fail | None:
     """Wait until a gang has ended; return why it failed, None for a success."""
     with LeaseKeeper().keeping(watch):
         while True:
             match watch.look(time.time()):
                 case Succeed():
                     return None
-                case Fail(cause, message):
-                    return f"{cause}: {message}"
+                case Fail() as failed:
+                    return failed
                 case Cancel(ending):
                     watch.end(ending)
                 case Replace() | GoOnWithout() as change:
@@ -165,17 +171,18 @@ def _ended(watch: Watch, log: TaskLog, stop: threading.Event) -> str | None:
                 raise DrillStopped
 
 
-def _seen(watch: Watch, failure: str | None) -> Try:
+def _seen(watch: Watch, failed: Fail | None) -> Try:
     record, status = watch.record, watch.status
     progress = status.progress if status else None
     checkpoint = status.checkpoint if status else None
     return Try(
         journals=_journals(watch.backend, record),
         launches=1 + (len(status.restarts) if status else 0),
-        failure=failure,
-        weights=watch.backend.directories.weights_of(checkpoint.uri) if checkpoint and not failure else None,
+        failure=f"{failed.cause}: {failed.message}" if failed else None,
+        weights=watch.backend.directories.weights_of(checkpoint.uri) if checkpoint and not failed else None,
         step=progress.step if progress else None,
         replaced=len(record.ref.replaced),
+        is_final=failed is not None and MEANINGS[failed.cause].retry.hopeless,
     )
 
 
@@ -205,28 +212,31 @@ def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
         key=lambda item: (item[0], item[1].launch, item[1].at),
     )
     again = [seen for number, seen in steps if (number, seen.launch) > (struck_in, injected.launch)]
-    reached = _reached(steps, struck_in, injected)
-    if again:
-        first = min(again, key=lambda seen: seen.at)
-        resumed_at = first.step - _stride(seen for _, seen in steps)
-        lost = None if reached is None else max(0, reached - resumed_at)
-        return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
-    later = [
+    later = again or [
         seen
         for _, seen in steps
         if seen.at > injected.at and (injected.step is None or seen.step > injected.step)
     ]
     if not later:
         return DrillRecovery(injected=injected, seconds=None, lost_steps=None)
-    return DrillRecovery(
-        injected=injected, seconds=min(seen.at for seen in later) - injected.at, lost_steps=0
-    )
+    first = min(later, key=lambda seen: seen.at)
+    resumed_at = first.step - _stride(seen for _, seen in steps)
+    reached = _reached(steps, struck_in, injected, ended=bool(again))
+    # A training that had reported no step before the fault, and goes on with it, has none to lose.
+    lost = (None if again else 0) if reached is None else max(0, reached - resumed_at)
+    return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
 
 
-def _reached(steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault) -> int | None:
-    """Return the last step before the training ended: other nodes may have gone on after the fault."""
-    before = [seen.step for number, seen in steps if (number, seen.launch) <= (struck_in, injected.launch)]
-    return max([*before, *([injected.step] if injected.step is not None else [])], default=None)
+def _reached(
+    steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault, *, ended: bool
+) -> int | None:
+    """Return the last step before the recovery; `ended`: whether the fault has ended its launch."""
+    own = [] if injected.step is None else [injected.step]
+    if own and not ended:
+        return injected.step
+    # Other nodes may have gone on after the fault. Before one of a restore, its prelude has ended a launch.
+    last = (struck_in, injected.launch if ended else injected.launch - 1)
+    return max([*own, *(seen.step for number, seen in steps if (number, seen.launch) <= last)], default=None)
 
 
 def _stride(steps: Iterable[StepSeen]) -> int:
@@ -246,64 +256,74 @@ def _steps(each: Try) -> list[StepSeen]:
 # Which faults
 
 
-def usual_faults(job: TrainingJob, steps: int) -> list[Fault]:
+def usual_faults(job: TrainingJob, steps: int, *, without: Collection[FaultKind] = ()) -> list[Fault]:
     """Return the faults of a drill that names none; `steps`: number of steps of the undisturbed training."""
     last, half = job.nodes - 1, max(1, steps // 2)
-    ranks = sorted({0, last})
-    found = [Fault(kind=FaultKind.KILL_RANK, node=rank, step=half) for rank in ranks]
-    found += [Fault(kind=FaultKind.KILL_RANK, when=When.RENDEZVOUS, node=last)]
-    found += [Fault(kind=FaultKind.KILL_NODE, node=rank, step=half) for rank in ranks]
-    found += [Fault(kind=FaultKind.KILL_AGENT, node=last, step=half)]
-    found += [Fault(kind=FaultKind.FREEZE_NODE, node=last, step=half, seconds=FROZEN)]
-    if job.limits.hang_timeout is not None and job.limits.hang_timeout <= LONGEST_HANG:
-        found += [Fault(kind=FaultKind.FREEZE_RANK, node=last, step=half)]
-    if job.checkpoints is None:
-        return found
-    return [
-        *found,
+    found = [
+        *(Fault(kind=FaultKind.KILL_RANK, node=rank, step=half) for rank in sorted({0, last})),
+        Fault(kind=FaultKind.KILL_RANK, when=When.RENDEZVOUS, node=last),
+        *(Fault(kind=FaultKind.KILL_NODE, node=rank, step=half) for rank in sorted({0, last})),
+        Fault(kind=FaultKind.KILL_AGENT, node=last, step=half),
+        _at_most(Fault(kind=FaultKind.FREEZE_NODE, node=last, step=half)),
+        _at_most(Fault(kind=FaultKind.CUT_NETWORK, node=last, step=half)),
+        Fault(kind=FaultKind.FREEZE_RANK, node=last, step=half),
         Fault(kind=FaultKind.KILL_RANK, when=When.SAVING, step=half),
         Fault(kind=FaultKind.KILL_NODE, when=When.UPLOADING, step=half),
         Fault(kind=FaultKind.KILL_NODE, when=When.RESTORING, node=last, step=half),
-        Fault(kind=FaultKind.FULL_DISK, step=half, seconds=DISK_FULL),
+        _at_most(Fault(kind=FaultKind.FULL_DISK, step=half)),
         Fault(kind=FaultKind.CORRUPT_CHECKPOINT, step=half),
     ]
+    return [fault for fault in found if fault.kind not in without and _fits(fault, job)]
 
 
-def drawn_faults(job: TrainingJob, steps: int, count: int, seed: int) -> list[Fault]:
-    """Return so many random faults, each with a kind, moment, node and step; the same for the same seed."""
+def drawn_faults(
+    job: TrainingJob, steps: int, count: int, seed: int, *, without: Collection[FaultKind] = ()
+) -> list[Fault]:
+    """Return so many random faults; the same for the same seed.
+
+    Each possible pair of kind and moment is drawn once before any is drawn again; nodes and steps are drawn for each.
+    """
     chance = random.Random(seed)
-    hangs = job.limits.hang_timeout is not None and job.limits.hang_timeout <= LONGEST_HANG
-    pairs = [
+    possible = [
         (kind, when)
-        for kind, moments in _PAIRS.items()
-        for when in moments
-        if (hangs or kind is not FaultKind.FREEZE_RANK)
-        and why_impossible(Fault(kind=kind, when=when), job) is None
+        for kind in FaultKind
+        for when in When
+        if kind not in without and _fits(_at_most(Fault(kind=kind, when=when)), job)
     ]
-    return [_drawn(chance, *chance.choice(pairs), job.nodes, steps) for _ in range(count)]
+    return [
+        _drawn(chance, *pair, job.nodes, steps) for pair in itertools.islice(_rounds(chance, possible), count)
+    ]
+
+
+def _rounds(
+    chance: random.Random, pairs: Sequence[tuple[FaultKind, When]]
+) -> Iterator[tuple[FaultKind, When]]:
+    """Yield all pairs in random order, again and again."""
+    while True:
+        yield from chance.sample(pairs, len(pairs))
+
+
+def _fits(fault: Fault, job: TrainingJob) -> bool:
+    """Whether a fault can happen to the job, does something to it, and is noticed within minutes."""
+    hang = job.limits.hang_timeout
+    if fault.kind is FaultKind.FREEZE_RANK and (hang is None or hang > LONGEST_HANG):
+        return False
+    # A single node needs the network only for the store, if that is not on its disk.
+    if fault.kind is FaultKind.CUT_NETWORK and job.nodes == 1:
+        return False
+    return why_impossible(fault, job) is None
+
+
+def _at_most(fault: Fault) -> Fault:
+    return replace(fault, seconds=LASTING[fault.kind][-1] if fault.kind in LASTING else None)
 
 
 def _drawn(chance: random.Random, kind: FaultKind, when: When, nodes: int, steps: int) -> Fault:
-    lasting = {FaultKind.FREEZE_NODE: FROZEN, FaultKind.FULL_DISK: DISK_FULL}
     return Fault(
         kind=kind,
         when=when,
         # Only the main node writes and uploads in most trainings.
-        node=0
-        if when in (When.SAVING, When.UPLOADING) or kind is FaultKind.CORRUPT_CHECKPOINT
-        else chance.randrange(nodes),
+        node=0 if when in (When.SAVING, When.UPLOADING) else chance.randrange(nodes),
         step=chance.randint(1, max(1, steps * 3 // 4)),
-        seconds=lasting.get(kind),
+        seconds=chance.choice(LASTING[kind]) if kind in LASTING else None,
     )
-
-
-_KILLS = (When.TRAINING, When.RENDEZVOUS, When.SAVING, When.UPLOADING, When.RESTORING)
-_PAIRS: Mapping[FaultKind, Sequence[When]] = {
-    FaultKind.KILL_RANK: _KILLS[:-1],
-    FaultKind.KILL_AGENT: _KILLS,
-    FaultKind.KILL_NODE: _KILLS,
-    FaultKind.FREEZE_RANK: (When.TRAINING, When.RENDEZVOUS),
-    FaultKind.FREEZE_NODE: (When.TRAINING, When.RENDEZVOUS, When.UPLOADING),
-    FaultKind.FULL_DISK: (When.TRAINING, When.SAVING),
-    FaultKind.CORRUPT_CHECKPOINT: (When.TRAINING,),
-}

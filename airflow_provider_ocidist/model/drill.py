@@ -29,14 +29,18 @@ class FaultKind(StrEnum):
     """SIGSTOP to one training process: it hangs."""
     FREEZE_NODE = "freeze-node"
     """SIGSTOP to all processes of the node: it is silent."""
+    CUT_NETWORK = "cut-network"
+    """All packets that the node's machine sends are lost: no other machine hears it."""
     FULL_DISK = "full-disk"
     """No file of the training processes can grow."""
     CORRUPT_CHECKPOINT = "corrupt-checkpoint"
     """One byte of the newest stored checkpoint is changed; then as kill-node."""
 
 
-OF_PROCESSES = (FaultKind.KILL_RANK, FaultKind.FREEZE_RANK, FaultKind.FULL_DISK)
-"""Faults of the processes of the training."""
+OF_PROCESSES = (FaultKind.KILL_RANK, FaultKind.FREEZE_RANK)
+"""Faults of one process of the training."""
+OF_FETCHES = (FaultKind.FULL_DISK, FaultKind.CORRUPT_CHECKPOINT)
+"""Faults that a restore meets only if it reads the store: a node uses what it has on its disk."""
 
 
 class When(StrEnum):
@@ -50,7 +54,7 @@ class When(StrEnum):
     UPLOADING = "uploading"
     """The node's files of a checkpoint are in the store, and its manifest is not."""
     RESTORING = "restoring"
-    """Another launch begins; one training process is killed first, so that there is one."""
+    """The node is about to look for the checkpoint to resume from; `prelude_of` the fault makes it do so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,7 @@ class Fault:
     step: int = 1
     """First step at which the fault may happen; of no meaning at the rendezvous."""
     seconds: float | None = None
-    """Seconds that a freeze or a full disk lasts; None: for ever."""
+    """Seconds that a freeze, a cut network or a full disk lasts; None: for ever."""
 
     def __str__(self) -> str:
         where = f"{self.kind}@{self.when}:node={self.node}"
@@ -132,6 +136,12 @@ class DrillJournal:
         return codec.read(cls, text)
 
 
+def prelude_of(fault: Fault) -> Fault:
+    """Return the fault that is injected first, so that there is a restore to disturb."""
+    kind = FaultKind.KILL_NODE if fault.kind in OF_FETCHES else FaultKind.KILL_RANK
+    return Fault(kind=kind, node=fault.node, step=fault.step)
+
+
 def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
     """Return why a fault cannot happen to a job; None where it can."""
     if fault.node >= job.nodes:
@@ -142,12 +152,14 @@ def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
     )
     if needs and job.checkpoints is None:
         return f"{fault}: the job has no section 'checkpoints'"
-    if fault.kind is FaultKind.CORRUPT_CHECKPOINT and fault.when in (When.RENDEZVOUS, When.RESTORING):
-        return f"{fault}: the newest checkpoint is changed while the training runs; use corrupt-checkpoint@training"
+    if fault.kind is FaultKind.CORRUPT_CHECKPOINT and fault.when is When.RENDEZVOUS:
+        return f"{fault}: a checkpoint is stored only later; use corrupt-checkpoint@training"
     if fault.when is When.RESTORING and fault.kind in OF_PROCESSES:
         return f"{fault}: while it restores, a node has no training process; use kill-node or kill-agent"
     if fault.kind is FaultKind.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
         return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"
+    if fault.kind is FaultKind.CUT_NETWORK and fault.seconds is None:
+        return f"{fault}: name seconds, so that the machine gets its network back"
     return None
 
 

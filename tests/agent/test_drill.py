@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from airflow_provider_ocidist.job import Checkpoints, Limits
 from tests.agent.gangs import Gang
+from tests.storage.published import publish
 
 BEGINS = """
 import json, os, resource, subprocess, sys, time
@@ -32,6 +35,29 @@ with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
     progress.write(json.dumps({"step": 1, "checkpoint": "step-1.txt"}) + "\\n")
 time.sleep(60)
 """
+TRAINS = """
+import json, os, time
+with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
+    progress.write(json.dumps({"step": 1}) + "\\n")
+time.sleep(20)
+"""
+RESUMES = """
+import json, os, pathlib
+found = sorted(path.name for path in pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"]).iterdir())
+print("found", *found, flush=True)
+with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
+    progress.write(json.dumps({"step": 3}) + "\\n")
+"""
+
+
+def stored(root: Path) -> Path:
+    """Return a place with the checkpoints of two steps."""
+    place = root / "kept"
+    for step in (1, 2):
+        file = root / f"step-{step}.txt"
+        file.write_text(f"weights of {step}")
+        publish(file, str(place), step=step)
+    return place
 
 
 def test_a_process_that_has_begun_on_a_full_disk_can_write_when_there_is_room_again(tmp_path: Path) -> None:
@@ -43,6 +69,44 @@ def test_a_training_that_fails_on_a_full_disk_is_over_before_there_is_room_again
     with Gang(tmp_path, FAILS, attempt=1, limits=Limits(stop_grace=2.0)) as gang:
         # An hour is longer than the gang is waited for.
         assert gang.run(OCIDIST_DRILL="full-disk@training:node=0,step=1,seconds=3600") == [3]
+
+
+@pytest.mark.parametrize(
+    "fault, found",
+    [
+        ("full-disk@restoring:node=0,step=1,seconds=1", "found step-2.txt"),
+        ("corrupt-checkpoint@restoring:node=0,step=1", "found step-1.txt"),
+    ],
+)
+def test_a_fault_of_a_restore_meets_the_attempt_after_the_killed_one(
+    tmp_path: Path, fault: str, found: str
+) -> None:
+    kept = stored(tmp_path)
+    # Without restarts the first attempt has ended with the kill.
+    checkpoints = Checkpoints(uri=str(kept), required=False)
+    with Gang(tmp_path, RESUMES, attempt=2, checkpoints=checkpoints) as gang:
+        assert gang.run(OCIDIST_DRILL=fault) == [0]
+        assert found in gang.agents[0].stdout.read_text()
+        assert f"drill: {'no file' if 'disk' in fault else 'changing one byte'}" in (
+            gang.agents[0].stderr.read_text()
+        )
+
+
+def test_a_node_that_publishes_nothing_itself_can_damage_what_is_stored(tmp_path: Path) -> None:
+    kept = stored(tmp_path)
+    checkpoints = Checkpoints(uri=str(kept), required=False)
+    with Gang(tmp_path, TRAINS, nodes=2, attempt=1, checkpoints=checkpoints) as gang:
+        _, other = gang.start(OCIDIST_DRILL="corrupt-checkpoint@training:node=1,step=1")
+        assert other.wait() == -9
+    assert (kept / "step-2.txt" / "step-2.txt").read_bytes() != b"weights of 2"
+
+
+def test_a_network_that_nodes_share_is_not_cut(tmp_path: Path) -> None:
+    with Gang(tmp_path, BEGINS, attempt=1) as gang:
+        assert gang.run(OCIDIST_DRILL="cut-network@training:node=0,step=1,seconds=1") == [78]
+        assert "the nodes share the network of this machine (127.0.99.1)" in (
+            gang.agents[0].report.message or ""
+        )
 
 
 def test_a_fault_of_an_upload_strikes_when_the_files_are_there_and_the_manifest_is_not(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import time
@@ -132,6 +133,18 @@ def test_a_node_that_is_stopped_while_it_waits_for_a_store_ends_for_that_reason(
 )
 def test_only_faults_that_pass_are_the_services(error: Exception, cause: Cause) -> None:
     assert cannot_be_fetched("x", error, str(error)).cause is cause
+
+
+@pytest.mark.parametrize(
+    "number, tried_again",
+    [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EFBIG, True), (errno.EIO, False)],
+)
+def test_a_full_disk_is_tried_again_as_what_fills_it_may_end(number: int, *, tried_again: bool) -> None:
+    error = StorageError("no")
+    error.__cause__ = OSError(number, "no")
+    found = cannot_be_fetched("x", error, "no")
+    assert found.cause is Cause.DATA
+    assert isinstance(found, StoreRefused) is tried_again
 
 
 FAULTS = [{"status": 503}, {"status": 429}, {"status": 500}, {"drop": "before"}]

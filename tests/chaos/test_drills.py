@@ -52,6 +52,7 @@ def campaign(folder: Path, drills: int, seed: int, *arguments: str, **env: str) 
         timeout=LONGEST_S * (drills + 1),
     )
     (folder / "log").write_text(done.stderr)
+    print(*[line for line in done.stderr.splitlines() if "is left out" in line], sep="\n")
     assert done.stdout, done.stderr[-4000:]
     results: list[dict[str, Any]] = json.loads(done.stdout)
     for each in results:

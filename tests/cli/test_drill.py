@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.model.drill import FaultKind
 from tests.drilling import a_file, drill, drill_folder, drilled
 
 
@@ -80,3 +82,28 @@ def test_a_killed_node_is_replaced_and_costs_no_try(folder: Path) -> None:
     assert undisturbed["replaced"] == 0
     assert (hurt["tries"], hurt["launches"], hurt["replaced"]) == (1, 2, 1)
     assert hurt["as_undisturbed"]
+
+
+def test_a_network_is_not_cut_where_nodes_of_this_machine_cannot_have_their_own(folder: Path) -> None:
+    done = drill(a_file(folder), "--fault", "cut-network@training:node=1,step=5,seconds=3", PATH="/nowhere")
+    assert done.returncode == 2
+    assert "needs a network namespace for each node: ip, tc, unshare, nsenter missing here" in done.stderr
+    assert not (folder / "work").exists()
+
+
+def test_where_networks_cannot_be_cut_a_campaign_says_so_and_draws_the_other_faults(folder: Path) -> None:
+    done = drill(a_file(folder), "--dry-run", "--campaign", "80", PATH="/nowhere")
+    assert done.returncode == 0
+    assert "cut-network is left out: ip, tc, unshare, nsenter missing here" in done.stderr
+    drawn = [line.partition("@")[0] for line in done.stdout.splitlines()]
+    assert len(drawn) == 80
+    assert set(drawn) == set(FaultKind) - {FaultKind.CUT_NETWORK}
+
+
+def test_a_failure_that_airflow_does_not_retry_is_the_end_of_its_drill_too(folder: Path) -> None:
+    path = a_file(folder, nodes=1)
+    done = drill(path, "--json", "--fault", "full-disk@training:node=0,step=10,seconds=60", "--tries", "3")
+    assert done.returncode == 1, done.stderr[-2000:]
+    _, failed = json.loads(done.stdout)
+    assert failed["tries"] == 1
+    assert failed["failure"].startswith("USER: node 0: OSError: [Errno 27] File too large")

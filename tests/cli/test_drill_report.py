@@ -58,3 +58,9 @@ def test_a_page_has_a_row_for_each_training() -> None:
     assert text.startswith("# Drills\n\nBy hand. 3 of 5 drills")
     assert sum(line.startswith("| kill-node@training:node=0,step=1 |") for line in text.splitlines()) == 3
     assert text.count("OTHER WEIGHTS") == 1
+
+
+def test_a_page_says_which_faults_were_left_out_and_why() -> None:
+    text = page("Drills", DONE, "By hand.", ["cut-network is left out: only root may"])
+    assert "\n\n**cut-network is left out: only root may.**\n\n" in text
+    assert "left out" not in page("Drills", DONE, "By hand.")

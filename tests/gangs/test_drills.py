@@ -25,6 +25,7 @@ from airflow_provider_ocidist.model.drill import (
     InjectedFault,
     StepSeen,
     When,
+    prelude_of,
     why_impossible,
 )
 from tests.training_jobs import PROGRAMS
@@ -111,7 +112,8 @@ def test_a_fault_that_did_not_happen_is_no_recovery() -> None:
 def test_the_kill_before_a_restore_is_not_the_fault_of_the_restore(number: int) -> None:
     print(f"seed {SEED}.{number}")
     chance = random.Random(f"{SEED}.{number}")
-    kind = chance.choice([FaultKind.KILL_NODE, FaultKind.KILL_AGENT, FaultKind.FREEZE_NODE])
+    kinds = [FaultKind.KILL_AGENT, FaultKind.FREEZE_NODE, FaultKind.FULL_DISK, FaultKind.CORRUPT_CHECKPOINT]
+    kind = chance.choice(kinds)
     fault = Fault(kind=kind, when=When.RESTORING, node=chance.randrange(3), step=chance.randint(1, 9))
     assert why_impossible(fault, a_job()) is None
     struck: list[InjectedFault] = []
@@ -145,6 +147,15 @@ def test_of_two_faults_the_second_is_measured() -> None:
     assert (recovery.seconds, recovery.lost_steps) == (4.0, 2)
 
 
+def test_a_fault_of_a_restore_that_ends_nothing_counts_what_its_prelude_has_lost() -> None:
+    prelude = InjectedFault(kind=FaultKind.KILL_NODE, node=0, step=4, launch=0, at=1004.0, message="m")
+    fault = InjectedFault(kind=FaultKind.FULL_DISK, node=0, step=None, launch=1, at=1006.0, message="m")
+    seen = (*steps(0, range(1, 5), 1000.0, 1.0), *steps(1, range(3, 9), 1010.0, 1.0))
+    recovery = recovery_of([a_try(DrillJournal(injected=(prelude, fault), steps=seen))])
+    assert recovery is not None
+    assert (recovery.seconds, recovery.lost_steps) == (4.0, 2)
+
+
 # Which faults
 
 
@@ -172,6 +183,32 @@ def test_the_same_seed_draws_the_same_faults() -> None:
     assert drawn_faults(job, 100, 50, 7)[:30] == drawn_faults(job, 100, 30, 7)
 
 
+def test_each_possible_pair_of_fault_and_moment_is_drawn_before_any_is_drawn_again() -> None:
+    job = a_job(2, limits={"hang_timeout": "20s"})
+    possible = {
+        (kind, when)
+        for kind in FaultKind
+        for when in When
+        if why_impossible(Fault(kind=kind, when=when, seconds=5.0), job) is None
+    }
+    assert len(possible) == len(FaultKind) * len(When) - 3
+    drawn = [(fault.kind, fault.when) for fault in drawn_faults(job, 100, 2 * len(possible), 7)]
+    assert set(drawn[: len(possible)]) == set(drawn[len(possible) :]) == possible
+    assert drawn[: len(possible)] != drawn[len(possible) :]
+
+
+def test_what_cannot_be_done_here_is_left_out_and_nothing_else() -> None:
+    job, left_out = a_job(2, limits={"hang_timeout": "20s"}), {FaultKind.CUT_NETWORK}
+    for faults in (
+        drawn_faults(job, 100, 200, 7, without=left_out),
+        usual_faults(job, 100, without=left_out),
+    ):
+        assert {fault.kind for fault in faults} == set(FaultKind) - left_out
+    assert {fault.kind for fault in usual_faults(job, 100)} == set(FaultKind)
+    alone = a_job(1, limits={"hang_timeout": "20s"})
+    assert FaultKind.CUT_NETWORK not in {fault.kind for fault in drawn_faults(alone, 100, 200, 7)}
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
@@ -193,8 +230,8 @@ def test_a_fault_that_cannot_be_read_is_named_with_what_can(text: str, says: str
         ("kill-rank@training:node=3", "3 nodes"),
         ("kill-rank@restoring", "kill-node"),
         ("freeze-rank@training", "hang_timeout"),
+        ("cut-network@training", "name seconds"),
         ("corrupt-checkpoint@rendezvous", "corrupt-checkpoint@training"),
-        ("corrupt-checkpoint@restoring", "corrupt-checkpoint@training"),
     ],
 )
 def test_a_fault_that_cannot_happen_to_a_job_is_refused_with_the_reason(text: str, says: str) -> None:
@@ -202,15 +239,15 @@ def test_a_fault_that_cannot_happen_to_a_job_is_refused_with_the_reason(text: st
     assert says in str(why_impossible(Fault.parse(text), job))
 
 
-NO_PROCESSES = {FaultKind.KILL_RANK, FaultKind.FREEZE_RANK, FaultKind.FULL_DISK}
-NO_NEWEST = {FaultKind.CORRUPT_CHECKPOINT}
+NO_PROCESSES = {FaultKind.KILL_RANK, FaultKind.FREEZE_RANK}
+NOTHING_STORED = {FaultKind.CORRUPT_CHECKPOINT}
 
 
 @pytest.mark.parametrize("when", list(When))
 def test_each_fault_can_happen_at_each_moment_at_which_there_is_something_to_break(when: When) -> None:
     job = a_job(limits={"hang_timeout": "20s"})
     impossible = {kind for kind in FaultKind if why_impossible(Fault(kind=kind, when=when, seconds=5.0), job)}
-    nothing = {When.RENDEZVOUS: NO_NEWEST, When.RESTORING: NO_PROCESSES | NO_NEWEST}
+    nothing = {When.RENDEZVOUS: NOTHING_STORED, When.RESTORING: NO_PROCESSES}
     assert impossible == nothing.get(when, set())
 
 
@@ -227,7 +264,8 @@ def test_a_fault_of_a_checkpoint_is_refused_where_the_job_has_none() -> None:
 def test_however_a_training_goes_on_its_fault_happens_once(number: int) -> None:
     print(f"seed {SEED}.{number}")
     chance = random.Random(f"{SEED}.{number}")
-    fault, restarts = Fault(kind=FaultKind.KILL_NODE, when=chance.choice(list(When))), chance.random() < 0.5
+    kind = chance.choice([FaultKind.KILL_NODE, FaultKind.CORRUPT_CHECKPOINT])
+    fault, restarts = Fault(kind=kind, when=chance.choice(list(When))), chance.random() < 0.5
     done: list[tuple[int, int, Fault]] = []
     for attempt in range(1, chance.randint(3, 6)):
         struck: list[InjectedFault] = []
@@ -245,6 +283,7 @@ def test_however_a_training_goes_on_its_fault_happens_once(number: int) -> None:
         assert done == [(1, 0, fault)]
         return
     (*first, prelude), (*second, restoring) = done
-    assert (first, prelude.kind, prelude.when) == ([1, 0], FaultKind.KILL_RANK, When.TRAINING)
+    assert prelude == prelude_of(fault)
+    assert (first, prelude.when) == ([1, 0], When.TRAINING)
     assert restoring == fault
     assert second == ([1, 1] if restarts else [2, 0])

@@ -595,7 +595,7 @@ MUTANTS = (
         "a node keeps its own parts for the next launch",
         "15.1",
         "agent/stages/checkpoint_folder.py",
-        "        if self._is_own(others):",
+        "        if is_own:",
         "        if False:",
         "wholeness|restore|order",
     ),

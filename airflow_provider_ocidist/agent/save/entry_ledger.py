@@ -6,10 +6,11 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
+from airflow_provider_ocidist.errors import AgentError, Cause
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +74,8 @@ class Ledger:
             logger.debug("%s cannot be written: %s", self.file, error)
 
     def _set_aside(self, path: Path) -> bool:
-        aside = aside_of(self.folder)
-        place = aside / path.name
         try:
-            aside.mkdir(exist_ok=True)
-            if place.is_dir():
-                shutil.rmtree(place)
-            path.replace(place)
+            _move_aside(path)
         except OSError as error:
             logger.warning("%s may be incomplete, and cannot be set aside: %s", path, error)
             return False
@@ -87,10 +83,30 @@ class Ledger:
             "%s was left by an interrupted attempt and may be incomplete: it was moved to %s. "
             "Remedy: if it is complete, delete %s and move it back before the next attempt",
             path.name,
-            aside,
+            aside_of(self.folder),
             self.file,
         )
         return True
+
+
+def _move_aside(path: Path) -> None:
+    aside = aside_of(path.parent)
+    place = aside / path.name
+    aside.mkdir(exist_ok=True)
+    if place.is_dir():
+        shutil.rmtree(place)
+    path.replace(place)
+
+
+def set_aside(folder: Path, names: Iterable[str]) -> None:
+    """Move entries aside from which not all nodes would go on. Raises AgentError: a program would find them."""
+    for name in sorted(names):
+        try:
+            _move_aside(folder / name)
+        except OSError as error:
+            message = f"not all nodes would go on from {folder / name}, and it cannot be moved away: {error}"
+            raise AgentError(message, cause=Cause.DATA) from error
+        logger.warning("not all nodes would go on from %s: it was moved to %s", name, aside_of(folder))
 
 
 def stamps_of(folder: Path, pattern: str | None = None) -> dict[str, Stamps]:

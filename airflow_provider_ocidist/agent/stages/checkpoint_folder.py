@@ -16,7 +16,8 @@ from airflow_provider_ocidist.agent.save.checkpoints import (
     resume_after_clear,
     start_from,
 )
-from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, stamps_of
+from airflow_provider_ocidist.agent.save.entries import candidates
+from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, set_aside, stamps_of
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
@@ -58,6 +59,8 @@ class CheckpointFolder:
         """Entries that were there before the first launch; None before that is known."""
         self.on_arrived: Callable[[], object] = lambda: None
         """Function that is called when this node's files of a checkpoint are in the store, and its manifest is not."""
+        self.on_restore: Callable[[], object] = lambda: None
+        """Function that is called before this node looks for the checkpoint to resume from."""
         self._fetched: set[str] = set()
         """Names of the entries that this attempt has fetched."""
         self._damaged: set[str] = set()
@@ -74,19 +77,33 @@ class CheckpointFolder:
             return
         if self._before is None:
             self._before = stamps_of(folder, checkpoints.pattern)
+        self.on_restore()
         self.context.with_retries(lambda: self._restore(folder, checkpoints))
 
-    def go_back(self, workspace: Workspace, others: Iterable[NodeReport]) -> None:
-        """Fetch the newest whole checkpoint again, for another launch; `others`: the other nodes' reports."""
+    def go_back(self, workspace: Workspace, others: Iterable[NodeReport], *, differed: bool = False) -> None:
+        """Fetch the newest whole checkpoint again, for another launch; `others`: the other nodes' reports.
+
+        `differed`: the nodes would not have gone on from the same content, as where what is stored is damaged, and one
+        of them has a whole copy.
+        """
         if self.settings is None:
             return
+        folder, pattern = self.path(workspace), self.settings.pattern
+        is_own = self._is_own(others)
+        has_apart = self.context.is_main and bool(self.context.heartbeat.report.apart)
+        if differed and (is_own or has_apart or not self._may_be_common):
+            # What is stored decides.
+            set_aside(folder, [name for name in self._fetched if (folder / name).exists()])
         self._fetched.clear()
         # The fault may be this node's: then all are to fetch the same one now.
         self._damaged.clear()
+        saved = {item.path.name: item.signature.modified_ns for item in candidates(folder, pattern)}
         interruptible(lambda: self.restore(workspace), self.context.switch)
-        if self._is_own(others):
+        if is_own:
             # Afterwards: its parts of what is restored need not be fetched.
-            discard(self.path(workspace), self.settings.pattern, fetched=self._fetched, before=self._before)
+            discard(folder, pattern, fetched=self._fetched, before=self._before)
+        elif has_apart:
+            set_aside(folder, self._newer(folder, saved))
 
     def compare(self, workspace: Workspace) -> None:
         """Find out which nodes share the folder; all have put their marks into theirs by now."""
@@ -152,6 +169,19 @@ class CheckpointFolder:
             cause=Cause.USER,
         )
 
+    def _newer(self, folder: Path, saved: Mapping[str, int]) -> list[str]:
+        """Return the entries that were saved after what is restored; `saved`: when each was, before that was."""
+        assert self.settings is not None
+        restored = max((saved[name] for name in self._fetched if name in saved), default=0)
+        before, now = self._before or {}, stamps_of(folder, self.settings.pattern)
+        stays = {*self._fetched, *(name for name, stamps in now.items() if before.get(name) == stamps)}
+        return [name for name, at in saved.items() if at > restored and name not in stays]
+
+    @property
+    def _may_be_common(self) -> bool:
+        """Whether the folder may be one for several nodes, as on a mount."""
+        return self.settings is not None and Path(self.settings.path).is_absolute()
+
     def _is_own(self, others: Iterable[NodeReport]) -> bool:
         """Whether the main node has found that it cannot see this node's folder."""
         context = self.context
@@ -193,10 +223,8 @@ class CheckpointFolder:
 
     def _shared(self) -> SharedRestore | None:
         """Return how this node reads a checkpoint together with the others, which only the first launch does."""
-        context, settings = self.context, self.settings
-        # A folder on a mount may be one for several nodes.
-        may_be_common = settings is not None and Path(settings.path).is_absolute()
-        if self._exchange is None or context.heartbeat.launch or may_be_common:
+        context = self.context
+        if self._exchange is None or context.heartbeat.launch or self._may_be_common:
             return None
         from airflow_provider_ocidist.agent.share.shared_restore import SharedRestore
 

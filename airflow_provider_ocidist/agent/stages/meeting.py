@@ -76,6 +76,6 @@ def _require_same_checkpoint(reports: Sequence[NodeReport]) -> None:
         known = ((report.rank, report.checkpoint if report.starts_from else None) for report in reports)
         shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
         raise DifferentCheckpoints(
-            f"the nodes would resume from different checkpoints (of each node: {shown}): "
+            f"{DifferentCheckpoints.BEGINS} (of each node: {shown}): "
             "one of them is damaged, or changed just now; run it again"
         )

@@ -16,6 +16,12 @@ from pathlib import Path
 
 STARTED, ENDED, LOG, ERROR, LOCK = "started.json", "ended.json", "log.jsonl", "error.txt", "lock"
 ENTRYPOINT = "app/ocidist/node.py"
+SWITCH = "OCIDIST_SWITCH"
+"""Variable with the process in whose network the switch is that connects the nodes; none without networks of their
+own."""
+BRIDGE = "switch"
+ADDRESSES, RANK = "OCIDIST_ADDRESSES", "OCIDIST_NODE_RANK"
+CLONE_NEWNET = 0x40000000
 PR_SET_PDEATHSIG = 1
 NOT_RUN = 127
 """Exit code of a node whose agent could not be started, as shells have it."""
@@ -33,6 +39,8 @@ def main(folder: Path, python: str) -> int:
 
 def run(folder: Path, python: str) -> int:
     """Run the agent to its end, and return its exit code; negative for a signal."""
+    if SWITCH in os.environ:
+        plug_in(os.environ[SWITCH], os.environ[ADDRESSES].split(",")[int(os.environ[RANK])])
     stop = _Stop()
     # The handler is set before others can read which process to signal.
     signal.signal(signal.SIGTERM, stop.take)
@@ -47,6 +55,23 @@ def run(folder: Path, python: str) -> int:
         return NOT_RUN
     write(folder / ENDED, {"exit_code": code, "at": time.time()})
     return code
+
+
+def plug_in(switch: str, address: str) -> None:
+    """Give this process, and all that it starts, a network of its own, with a cable to the switch."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "no network of its own for this node")
+    cable = f"cable{os.getpid()}"
+    # One that takes this node's place has the same card, so that the others need not look for it anew.
+    card = ":".join(["02", "00", *(f"{int(part):02x}" for part in address.split("."))])
+    for command in (
+        "ip link set lo up",
+        f"ip link add eth0 address {card} type veth peer name {cable} netns {switch}",
+        f"ip address add {address}/24 dev eth0",
+        "ip link set eth0 up",
+        f"nsenter --net=/proc/{switch}/ns/net ip link set {cable} master {BRIDGE} up",
+    ):
+        subprocess.run(command.split(), check=True)
 
 
 class _Stop:

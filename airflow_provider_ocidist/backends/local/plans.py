@@ -11,6 +11,8 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.join.node_identity import ADDRESSES_VARIABLE
 from airflow_provider_ocidist.backends.fields import ConnectionFields, read_fields
+from airflow_provider_ocidist.backends.local.networks import FIELD
+from airflow_provider_ocidist.backends.local.node import SWITCH
 from airflow_provider_ocidist.backends.node_config import may_replace, node_config, plan_of
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
@@ -21,6 +23,8 @@ from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 KIND = "local"
 WORK_DIR = "~/.ocidist"
 START = "StartProcess"
+LOOPBACK, BEHIND_SWITCH = 127, 10
+"""First number of the addresses of nodes: on this machine's own network, and each on a network of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +59,11 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     )
     python = getattr(job.backend, "python", None) or sys.executable
     environment = {**job.env, **config.to_env()}
-    if job.nodes > 1:
-        environment[ADDRESSES_VARIABLE] = ",".join(_addresses(key, job.nodes))
+    if FIELD in fields:
+        environment[SWITCH] = str(fields[FIELD])
+        environment[ADDRESSES_VARIABLE] = ",".join(_addresses(BEHIND_SWITCH, key, job.nodes))
+    elif job.nodes > 1:
+        environment[ADDRESSES_VARIABLE] = ",".join(_addresses(LOOPBACK, key, job.nodes))
     ignored = f"; image {job.image} is not used" if job.image else ""
     return plan_of(
         job,
@@ -86,10 +93,10 @@ def _folder(place: str) -> str:
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
-def _addresses(key: RunKey, nodes: int) -> list[str]:
-    """Return a loopback address for each node, others than those of another gang on this machine."""
+def _addresses(network: int, key: RunKey, nodes: int) -> list[str]:
+    """Return an address for each node, others than those of another gang on this machine."""
     first, second = hashlib.sha256(key.name.encode()).digest()[:2]
-    return [f"127.{1 + first % 254}.{second}.{1 + rank}" for rank in range(nodes)]
+    return [f"{network}.{1 + first % 254}.{second}.{1 + rank}" for rank in range(nodes)]
 
 
 def _rules(job: TrainingJob) -> Iterator[Problem]:

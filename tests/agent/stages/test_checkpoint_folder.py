@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, aside_of
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder
@@ -17,6 +20,8 @@ from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.job import Checkpoints, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.fence import LOWEST
+from tests.storage.published import publish
 
 Node = Callable[[int, Path], CheckpointFolder]
 
@@ -126,3 +131,64 @@ def test_a_node_that_was_asked_to_end_takes_its_time_to_send_where_another_launc
     asked: Any = uploader, Stop(message="node 1 ended the launch")
     results.save_after_failure(workspace(tmp_path), *asked, is_last=is_last)
     assert uploader.limit == (grace if is_last else SAVE_LIMIT)
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_nodes_go_on_from_one_checkpoint_though_the_newest_is_damaged_and_one_node_has_it_whole(
+    tmp_path: Path, node: Node, *, is_missing: bool
+) -> None:
+    place, mains, kept = workspace(tmp_path), tmp_path / "mains", tmp_path / "kept"
+    mains.mkdir()
+    (mains / "step-0.pt").write_text("the user's")
+    main, other = both = node(0, mains), node(1, tmp_path / "others")
+    for each in both:
+        each.restore(place)
+    for each in both:
+        each.compare(place)
+    save(main, place, "step-1.pt", "step-2.pt")
+    damaged = kept / "step-2.pt" / "step-2.pt"
+    damaged.unlink() if is_missing else damaged.write_text("changed")
+
+    def starts_from() -> set[str | None]:
+        return {each.context.heartbeat.report.starts_from for each in both}
+
+    main.go_back(place, [other.context.heartbeat.report])
+    another_launch(main, other, place)
+    if not is_missing:
+        # What a node has already is not read again, as a rule.
+        assert len(starts_from()) == 2
+        main.go_back(place, [other.context.heartbeat.report], differed=True)
+        other.go_back(place, [main.context.heartbeat.report], differed=True)
+    assert len(starts_from()) == 1
+    # As the uploader does before a launch.
+    Ledger(mains).begin(main._fetched)
+    assert entries(mains) == ["step-0.pt", "step-1.pt"]
+    assert entries(tmp_path / "others") == ["step-1.pt"]
+    assert (aside_of(mains) / "step-2.pt").read_text() == "weights"
+
+
+def test_what_a_new_node_has_read_before_the_damage_is_read_again(tmp_path: Path, node: Node) -> None:
+    kept = tmp_path / "kept"
+    for step in (1, 2):
+        (tmp_path / f"step-{step}.pt").write_text("weights")
+        publish(tmp_path / f"step-{step}.pt", str(kept), step=step, fence=LOWEST)
+    both = [(node(rank, Path("checkpoints")), workspace(tmp_path / str(rank))) for rank in (0, 1)]
+    reports = []
+    for each, place in both:
+        each.restore(place)
+        reports.append(each.context.heartbeat.report)
+        (kept / "step-2.pt" / "step-2.pt").write_text("changed")
+    assert [report.checkpoint and report.checkpoint.step for report in reports] == [2, 1]
+    for (each, place), report in zip(both, reversed(reports)):
+        each.go_back(place, [report], differed=True)
+        assert entries(each.path(place)) == ["step-1.pt"]
+
+
+def save(main: CheckpointFolder, place: Workspace, *names: str) -> None:
+    """Publish what a program writes one after another."""
+    folder, uploader = main.path(place), main.start_uploader(place)
+    assert uploader is not None
+    for number, name in enumerate(names):
+        (folder / name).write_text("weights")
+        os.utime(folder / name, ns=(0, time.time_ns() + number))
+    assert uploader.finish(Moment.EXITED, SaveDeadline(SAVE_LIMIT)) is None

@@ -1,0 +1,68 @@
+"""Nodes of this machine, each on a network of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_provider_ocidist.backends.local.networks import switch, why_none
+from airflow_provider_ocidist.errors import BackendError
+
+NODE = """
+import os, socket, sys, time
+from airflow_provider_ocidist.agent import drill, guard
+from airflow_provider_ocidist.backends.local.node import plug_in
+plug_in(sys.argv[1], sys.argv[2])
+"""
+LISTENS = f"""{NODE}
+server = socket.create_server((sys.argv[2], 7000))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+ASKS = f"""{NODE}
+def asks():
+    try:
+        socket.create_connection((sys.argv[3], 7000), 0.5).close()
+    except OSError:
+        return "silence"
+    return "an answer"
+
+print(asks())
+drill.cut("eth0", 1.0)
+print(asks())
+if sys.argv[4:]:
+    guard.kill_descendants(os.getpid())
+while asks() != "an answer":
+    time.sleep(0.05)
+print("an answer")
+"""
+
+
+@pytest.mark.parametrize("ends_training", [False, True])
+def test_nodes_on_a_switch_hear_one_another_except_while_one_is_cut_off(*, ends_training: bool) -> None:
+    """With the training that a node ends meanwhile it kills all that it has started."""
+    if reason := why_none():
+        pytest.skip(reason)
+    here, there = "10.7.7.1", "10.7.7.2"
+    with (
+        switch() as holder,
+        subprocess.Popen(
+            [sys.executable, "-c", LISTENS, str(holder), there],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as listening,
+    ):
+        assert listening.stdout is not None
+        assert listening.stdout.readline() == b"ready\n"
+        asking = [sys.executable, "-c", ASKS, str(holder), here, there]
+        asking += ["ends"] if ends_training else []
+        done = subprocess.run(asking, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.splitlines() == ["an answer", "silence", "an answer"]
+
+
+def test_without_the_tools_there_is_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BackendError, match=r"for each node: ip, tc, unshare, nsenter missing here"), switch():
+        pass
