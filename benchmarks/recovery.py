@@ -30,6 +30,8 @@ STEPS, SAVE_EVERY, STRUCK_AT = 200, 40, 100
 SHORT_PAUSE_S = 0.05
 """Seconds after each step of the program."""
 ARGUMENTS = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY), "--pause", str(SHORT_PAUSE_S))
+LEASE = "2h"
+"""Value of `limits.lease`, as Airflow sets it: without a lease no lost node is replaced."""
 TARGET_S = 10.0
 PATIENCE_S = 240.0
 
@@ -69,7 +71,7 @@ def recovery_from(
     `changes`: values of the job by dotted path. Raises RuntimeError where it did not go on.
     """
     with tempfile.TemporaryDirectory(prefix="ocidist-bench-") as folder:
-        job = parsing.load(JOB, overrides={"work_dir": folder, **changes})
+        job = parsing.load(JOB, overrides={"work_dir": folder, "limits.lease": LEASE, **changes})
         fault = Fault(kind=kind, node=node, step=step)
         log = logging.getLogger("drill")
         done = carry_out(Local.connect({}), job, uuid.uuid4().hex, fault, log, tries=tries)
@@ -109,15 +111,15 @@ def torchrun(
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
-def await_step(folder: Path, found: Callable[[list[int]], bool]) -> list[int]:
-    """Return the steps reported so far, as soon as they are as wanted. Raises TimeoutError."""
-    deadline = time.monotonic() + PATIENCE_S
+def await_step(folder: Path, found: Callable[[list[int]], bool], within: float = PATIENCE_S) -> list[int]:
+    """Return the steps reported so far, as soon as they are as wanted. Raises TimeoutError after so many seconds."""
+    deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         steps = _steps(folder / "progress")
         if found(steps):
             return steps
         time.sleep(0.01)
-    raise TimeoutError(f"not within {PATIENCE_S:.0f} s: {(folder / 'log-0').read_text()[-2000:]}")
+    raise TimeoutError(f"not within {within:.0f} s: {(folder / 'log-0').read_text()[-2000:]}")
 
 
 def _steps(path: Path) -> list[int]:

@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
@@ -24,6 +24,9 @@ from scripts.local_airflow import free_port
 
 HANG_S = 8.0
 """Seconds of `limits.hang_timeout`, and of the peer's process group. What is added is the recovery itself."""
+PEER_PATIENCE_S = 90.0
+"""Seconds that count for the peer where it does not come back: its new processes may read the address of an old one, and
+wait for it for good."""
 TARGET_S = 30.0
 STRUCK_AT = 60
 ARGUMENTS = ("--steps", "120", "--save-every", "40", "--pause", str(SHORT_PAUSE_S))
@@ -52,7 +55,8 @@ class HangRecovery(Comparison):
         "newest checkpoint, same machines)"
     )
     peer_name = (
-        f"torchrun --max-restarts, process group with a time-out of {HANG_S:.0f} s (torch's default: 1,800 s)"
+        f"torchrun --max-restarts, process group with a time-out of {HANG_S:.0f} s (torch's default: 1,800 s); "
+        f"{PEER_PATIENCE_S:.0f} s where it did not come back by then"
     )
     unit = "s"
     target = f"at most {TARGET_S:.0f} s"
@@ -80,7 +84,12 @@ class HangRecovery(Comparison):
             struck_at = time.time()
             os.kill(guard.descendants(nodes[1].pid)[0], signal.SIGSTOP)
             # The first step that was reported before: the training has gone back to its checkpoint.
-            await_step(folder, lambda steps: any(step <= max(reached) for step in steps[len(reached) :]))
+            with suppress(TimeoutError):
+                await_step(
+                    folder,
+                    lambda steps: any(step <= max(reached) for step in steps[len(reached) :]),
+                    within=PEER_PATIENCE_S,
+                )
             return time.time() - struck_at
 
     def met(self, samples: Samples) -> bool:
