@@ -50,11 +50,17 @@ NEEDS := $(BIN)/python scripts/system_packages.py
 LOGINS := openssh-client openssh-server openmpi-bin
 COMPILER := g++ libpython3.11-dev
 CONTAINER_TOOLS := podman runc netavark aardvark-dns iptables mmdebstrap podman-compose iproute2
+KUBECTL = $(if $(shell command -v kubectl),,kubernetes-client)
+BROWSER := chromium iproute2 procps mount
+# The short campaign of `make test-chaos`: its seed is always the same, so that a failure comes from the change.
+SHORT_CHAOS := CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2 CHAOS_DRILLS=4
+SHORT_CHAOS_TESTS := "tests/chaos/test_chaos.py::test_whatever_is_killed_each_task_trains_once_and_leaves_nothing_behind[postgresql]" \
+  tests/chaos/test_drills.py::test_whatever_happens_to_processes_of_this_machine_the_weights_are_the_same tests/chaos/test_submit.py
 DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-homes test-k8s test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos drills test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-homes test-k8s test-clients test-airflow test-launchers test-programs test-gpu test-matrix test-containers test-chaos drills test-python39 packages environments fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -69,9 +75,9 @@ down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
 test: $(READY) ## run the test suite; TESTS=path runs a part
-	@$(if $(TESTS),,$(NEEDS) chromium iproute2 procps mount $(LOGINS))
+	@$(if $(TESTS),,$(NEEDS) $(BROWSER) $(LOGINS))
 	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" \
-	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older programs) $(addprefix --ignore ,$(HOMES)))
+	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples gpu older programs) $(addprefix --ignore ,$(HOMES)))
 
 test-homes: $(READY) ## Kubernetes and Run:ai: their stand-ins, and gangs that train there
 	@$(PYTEST) $(PARALLEL) --durations 10 $(HOMES)
@@ -88,7 +94,7 @@ test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarte
 	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations 10 tests/e2e tests/examples
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS, ocifs and kubectl
-	@$(if $(shell command -v kubectl),,$(NEEDS) kubernetes-client)
+	@$(NEEDS) $(KUBECTL)
 	@$(PYTEST) $(PARALLEL) --durations 10 tests/clients
 
 test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepSpeed and FSDP2, and let each fail
@@ -98,6 +104,10 @@ test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepS
 # Each test takes minutes: they are dealt out one by one.
 test-programs: $(READY) $(PROGRAMS_READY) ## train with Lightning, transformers, Accelerate and torchtitan: killed, resumed, compared
 	@$(PYTEST) -n 2 --dist load --durations 10 $(or $(TESTS),tests/programs)
+
+# One after another: what one does to the GPU is what another must not see.
+test-gpu: $(READY) $(PROGRAMS_READY) ## on this machine's GPU: its use and health, CUDA's and NCCL's errors, hangs, saves, restarts
+	@$(PYTEST) -n 0 --durations 10 $(or $(TESTS),tests/gpu)
 
 # The minor that .venv holds is tested by `make test` and `make test-airflow`: here only when it is named.
 test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patch of each older minor; AIRFLOW=3.1 names one
@@ -115,12 +125,11 @@ test-containers: $(READY) ## the image, a gang in containers, three hosts that l
 	@$(NEEDS) $(CONTAINER_TOOLS)
 	@$(PYTEST) $(PARALLEL) --durations 10 tests/containers
 
-# The short form is CI's: a dozen kills on PostgreSQL, submissions that are killed, and four drills; less than six minutes. Its seed is
-# always the same, so that a failure comes from the change; other seeds are for campaigns.
+# The short form is CI's: a dozen kills on PostgreSQL, submissions that are killed, and four drills. Most of each is a wait.
 test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS=short, or CHAOS_SEED=7 CHAOS_KILLS=70 CHAOS_DRILLS=200
 	@$(NEEDS) postgresql
-	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2 CHAOS_DRILLS=4) $(PYTEST) --durations 10 \
-	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission or whatever_happens_to_processes" tests/chaos/test_chaos.py tests/chaos/test_submit.py tests/chaos/test_drills.py,tests/chaos)
+	@$(if $(filter short,$(CHAOS)),$(SHORT_CHAOS)) $(PYTEST) --durations 10 \
+	  $(if $(filter short,$(CHAOS)),$(SHORT_CHAOS_TESTS),tests/chaos)
 
 # Four trainings at a time keep two cores busy: most of one is a wait, for the start of its processes or for a time-out.
 drills: $(READY) ## 200 random faults at trainings of torchrun on this machine; DRILLS=20 CHAOS_SEED=7; the tables: build/drills.md
@@ -136,8 +145,8 @@ test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nod
 	@$(MYPY39) --ignore-missing-imports --allow-subclassing-any --allow-untyped-decorators --disable-error-code union-attr \
 	  --scripts-are-modules dags_examples/train/*.py airflow_provider_ocidist/cli/templates/train/*.py
 	@$(PYTEST) --durations 3 tests/older
-	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m scripts.run_tests -c tests/python39.ini --rootdir . -q -n 3 \
-	  --dist loadfile --durations 10 -m "not launchers" \
+	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m scripts.run_tests -c tests/python39.ini --rootdir . -q $(PARALLEL) \
+	  --durations 10 -m "not launchers" \
 	  $(or $(TESTS),$(addprefix tests/,$(if $(filter short,$(NODES)),$(SHORT39),agent launchers storage) \
 	  test_backports.py model/test_masking.py oci_client/test_rest.py oci_client/test_clients.py))
 
@@ -186,6 +195,12 @@ clean: down ## remove what make made: environments, the demo's folder, caches
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
 	  $(PYTHON) -m venv --without-pip $* && $(PYTHON) -m pip --python $@ install -qq pip; \
 	else echo "this Python cannot make environments: apt-get install python3.11-venv" >&2; exit 1; fi
+
+# Of all that CI runs, so that it is installed once, beside other things.
+packages: $(READY) ## install the Debian packages that tests need; as root
+	@$(NEEDS) $(BROWSER) $(LOGINS) $(COMPILER) $(KUBECTL) $(CONTAINER_TOOLS) postgresql $(if $(filter pypy3,$(PYTHON39)),pypy3 pypy3-venv)
+
+environments: $(CLIENTS_READY) $(LAUNCHERS_READY) $(OLDER)/.ready $(TYPES39)/.ready ## install the further environments that CI's tests need
 
 $(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requirements/torch.txt | $(BIN)/python
 	@echo "installing into $(VENV): 1.5 GB, a minute or two; with PyTorch for CUDA, as PyPI has it, 5.2 GB, four minutes"

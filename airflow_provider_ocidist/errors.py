@@ -21,6 +21,7 @@ OcidistError
     AgentError                    on a node, before or around the training .cause
         TopologyTimeout           the nodes did not find one another in time
         DifferentCheckpoints      the nodes found one another, and would not go on from the same content
+        CheckpointsDamaged        all stored checkpoints are damaged, as this node reads them  (cause DATA)
         StoreUnavailable          data is unavailable now, for a transient fault  (cause SERVICE)
         StoreRefused              a store refused data: one answer may be wrong  (cause DATA, or CONFIG)
 """
@@ -194,7 +195,7 @@ class CopyInterrupted(StorageError):
 
 
 class DamagedFence(StorageError):
-    """The fence of a place of checkpoints is damaged: no attempt saves there until somebody deletes it."""
+    """The fence of a place of checkpoints is damaged: no attempt saves there until a user deletes it."""
 
 
 class CheckpointError(StorageError):
@@ -244,6 +245,13 @@ class DifferentCheckpoints(AgentError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.NODE)
+
+
+class CheckpointsDamaged(AgentError):
+    """All stored checkpoints are damaged, as this node reads them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause=Cause.DATA)
 
 
 class StoreUnavailable(AgentError):

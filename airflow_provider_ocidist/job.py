@@ -1,13 +1,12 @@
 """The parts of a job, where DAG files import them from."""
 
+from airflow_provider_ocidist.model.field_limits import AtLeast, Duration
 from airflow_provider_ocidist.model.job import (
-    AtLeast,
     BackendOptions,
     Best,
     Checkpoints,
     Container,
     Dependencies,
-    Duration,
     Input,
     LauncherOptions,
     Limits,

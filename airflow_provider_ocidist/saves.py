@@ -21,6 +21,7 @@ import re
 import shutil
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +37,8 @@ DEFAULT_FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d+)")
 METADATA = ".metadata"
 """File that torch.distributed.checkpoint writes last: a folder that has it is whole."""
+LARGE = 1 << 20
+"""Bytes from which on memory is pinned where it lies: torch's own pinned memory takes the next power of two."""
 LONG_WAIT = 1.0
 """Seconds of waiting for the save before, from which on the wait is logged."""
 
@@ -67,8 +70,8 @@ class Saves:
         self._model, self._optimizer, self._more = model, optimizer, more
         self._group = _own_group()
         self._buffers: dict[tuple[object, ...], torch.Tensor] = {}
-        self._on_device = False
-        """Whether tensors are copied from a device, which does that beside the program."""
+        self._gpus: set[torch.device] = set()
+        """GPUs that tensors are copied from, which they do beside the program."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="saves")
         self._under_way: tuple[int, Future[None]] | None = None
         self._written: list[int] = []
@@ -94,10 +97,10 @@ class Saves:
         """
         self._finish()
         staged = self._staged({**self._state(), "step": step}, ())
-        if self._on_device:
+        for gpu in self._gpus:
             import torch
 
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(gpu)
         self._under_way = step, self._writer.submit(self._write, step, staged)
 
     def close(self) -> None:
@@ -176,7 +179,8 @@ class Saves:
         buffer = self._buffers.get(path)
         if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
             buffer = self._buffers[path] = _buffer_for(tensor)
-        self._on_device = self._on_device or tensor.is_cuda
+        if tensor.is_cuda:
+            self._gpus.add(tensor.device)
         return buffer.copy_(tensor, non_blocking=tensor.is_cuda)
 
     # Writing, in a thread
@@ -249,7 +253,24 @@ def _buffer_for(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     # A device copies into pinned memory alone without a copy in between.
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda and tensor.numel() > 0)
+    is_large = tensor.numel() * tensor.element_size() >= LARGE
+    pinned_by_torch = tensor.is_cuda and tensor.numel() > 0 and not is_large
+    buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned_by_torch)
+    if tensor.is_cuda and is_large:
+        _pin(buffer)
+    return buffer
+
+
+def _pin(buffer: torch.Tensor) -> None:
+    import torch
+
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # not annotated
+    place = buffer.data_ptr()
+    code = int(runtime.cudaHostRegister(place, buffer.numel() * buffer.element_size(), 0))
+    if code:
+        raise RuntimeError(f"no pinned memory for a copy of {tuple(buffer.shape)}: CUDA error {code}")
+    # Before its memory is used for anything else. At the end of the process the driver does it.
+    weakref.finalize(buffer, runtime.cudaHostUnregister, place).atexit = False
 
 
 def _rank() -> int:

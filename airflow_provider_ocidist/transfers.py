@@ -10,13 +10,9 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks.oci import OciHook
-from airflow_provider_ocidist.operators.training import (
-    RETRIES,
-    TRIGGER_FAILED,
-    DistributedTrainingOperator,
-    as_argument,
-    is_deferrable,
-)
+from airflow_provider_ocidist.hooks.settings import is_deferrable
+from airflow_provider_ocidist.operators.task_arguments import RETRIES, TRIGGER_FAILED, as_argument
+from airflow_provider_ocidist.operators.training import DistributedTrainingOperator
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

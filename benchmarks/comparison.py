@@ -85,6 +85,10 @@ class Comparison(ABC):
     afresh = False
     """Whether each pair needs a setting of its own."""
 
+    def lacks(self) -> str | None:
+        """Return what the row needs and this machine has not; None: nothing."""
+        return None
+
     def setting(self) -> AbstractContextManager[Any]:
         """Return what both sides need: servers, environments. Entered once."""
         return nullcontext()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import subprocess
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -60,15 +61,25 @@ def cores() -> int:
 
 
 def machine() -> str:
-    """Return cores, processor, memory and system in one line, and nothing that names this machine among others."""
+    """Return cores, processor, memory, system and GPUs in one line; nothing names this machine among others."""
     words = Path("/proc/cpuinfo").read_text()
     model = re.search(r"model name\s*:\s*(.+)", words)
     gibibytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     name = " ".join(model[1].split()) if model else platform.machine()
     release = platform.release().partition("-")[0]
-    return (
-        f"{cores()} cores of {name}, {gibibytes:.0f} GiB, Linux {release}, Python {platform.python_version()}"
-    )
+    python = platform.python_version()
+    return f"{cores()} cores of {name}, {gibibytes:.0f} GiB, Linux {release}, Python {python}{gpus()}"
+
+
+def gpus() -> str:
+    """Return each GPU with its driver's version, behind a comma; the empty text where there is none."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return ""
+    query = ["--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run([smi, *query], capture_output=True, text=True, timeout=60, check=False)
+    rows = [line.rpartition(", ") for line in done.stdout.splitlines() if done.returncode == 0]
+    return "".join(f", {name} with driver {driver}" for name, _, driver in rows)
 
 
 def commit() -> str:

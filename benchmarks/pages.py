@@ -208,6 +208,15 @@ def processor(results: Results) -> str:
     return _table_of_some(("triggerer", "of its processor in a minute"), lines)
 
 
+def gpu_saves(results: Results) -> str:
+    """Return how long each way to save from a GPU stops the training."""
+    stalls = results.get("P13g", {}).get("stalls", {})
+    return _table_of_some(
+        ("512 MiB from a GPU, saved by", "stop the training for"),
+        [[name, between(each, " s")] for name, each in stalls.items()],
+    )
+
+
 TABLES: Mapping[str, Callable[[Results], str]] = {
     "rows": all_rows,
     "unmeasured": unmeasured,
@@ -217,6 +226,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
     "components": components,
     "requests": requests,
     "processor": processor,
+    "gpu": gpu_saves,
 }
 
 

@@ -98,7 +98,11 @@ def main() -> int:
     # What is written here between rows makes the tree differ from its commit: that is the commit of all rows.
     commit = Conditions.now().commit
     for name in wanted:
-        row, began = known[name], quiet(QUIET_WITHIN_S)
+        row = known[name]
+        if lack := row.lacks():
+            print(f"this machine has no {lack}: {name} was not measured", file=sys.stderr)
+            continue
+        began = quiet(QUIET_WITHIN_S)
         if began is None:
             print(
                 f"this machine is busy: a load above {BUSY} for each core; {name} was not measured",
@@ -113,6 +117,8 @@ def main() -> int:
         if not args.dirty:
             keep(results)
             write_pages()
+    if not results:
+        return REFUSED
     console.print(table(results))
     return 0 if all(row["met"] for row in results.values()) else 1
 

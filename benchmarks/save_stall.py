@@ -1,4 +1,4 @@
-"""P13: how long a save of 512 MiB stops the training, with the helper, beside torch.save and a copy in memory."""
+"""P13, P13g: how long a save stops the training, with the helper, beside torch.save and a copy in memory."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ class SaveStall(Comparison):
     peer_name = "torch.save and fsync"
     unit = "s"
     target = f"{TIMES_FASTER} times shorter; at most {TIMES_A_COPY} times a copy in memory"
+    device = "cpu"
+    mib = 512
+    saves = 5
     _folder: Path
     _copies: list[float]
 
@@ -50,9 +53,17 @@ class SaveStall(Comparison):
     def peer(self) -> float:
         return self._median("torch.save", pause=0.5)
 
-    def _median(self, kind: str, *, pause: float) -> float:
+    def _median(self, kind: str, *, pause: float, **more: object) -> float:
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            return statistics.median(stalls_of(kind, {"folder": folder, "saves": 5, "pause": pause}))
+            order = {
+                "folder": folder,
+                "saves": self.saves,
+                "pause": pause,
+                "device": self.device,
+                "mib": self.mib,
+                **more,
+            }
+            return statistics.median(stalls_of(kind, order))
 
     def floor(self) -> float | None:
         return statistics.median(self._copies)

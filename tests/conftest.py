@@ -72,7 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         from tests.airflow_versions import mark_by_version
 
         mark_by_version(items)
-    items.sort(key=lambda item: longest.place(item.path))
+    among_workers = "PYTEST_XDIST_WORKER" in os.environ
+    items.sort(key=lambda item: longest.place(item.path, among_workers=among_workers))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,6 +88,15 @@ def _same_draws(request: pytest.FixtureRequest) -> None:
     """With TEST_SEED, what a test draws does not depend on the tests before it."""
     if TEST_SEED is not None:
         random.seed(f"{TEST_SEED} {request.node.nodeid}")
+
+
+@pytest.fixture(autouse=True)
+def _mask_nothing_of_earlier_tests() -> Iterator[None]:
+    """Airflow compiles all secrets of a process anew for each further one, which takes longer from test to test."""
+    yield
+    for name in ("airflow.sdk._shared.secrets_masker", "airflow._shared.secrets_masker"):
+        if masker := sys.modules.get(name):
+            masker.reset_secrets_masker()
 
 
 @pytest.fixture(scope="session")

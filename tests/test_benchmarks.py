@@ -233,6 +233,25 @@ def test_nothing_is_measured_on_a_busy_machine_or_of_files_in_no_commit(
     assert pages.RESULTS.read_text() == before
 
 
+def test_a_row_that_needs_what_this_machine_has_not_is_left_out_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    here, elsewhere = (Known([1.0] * FEWEST, [2.0] * FEWEST, afresh=False) for _ in range(2))
+    monkeypatch.setattr(elsewhere, "lacks", lambda: "sextant")
+    monkeypatch.setattr(run, "known_rows", lambda: {"P7": here, "P8": elsewhere})
+    monkeypatch.setattr(run, "quiet", lambda _: Conditions(**MEASURED))
+    monkeypatch.setattr(conditions, "commit", lambda: "359eadce2f")
+    kept: dict[str, Any] = {}
+    monkeypatch.setattr(run, "keep", kept.update)
+    monkeypatch.setattr(run, "write_pages", lambda: None)
+    monkeypatch.setattr("sys.argv", ["run", "--pairs", str(FEWEST)])
+    assert run.main() == 0
+    assert list(kept) == ["P7"]
+    assert "this machine has no sextant: P8 was not measured" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["run", "--rows", "P8"])
+    assert run.main() == run.REFUSED
+
+
 def test_conditions_name_the_moment_the_commit_and_the_machine() -> None:
     now = Conditions.now().to_json()
     assert all(now[name] for name in ("date", "commit", "machine"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -14,6 +15,9 @@ import pytest
 from tests import longest
 
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+TESTS = ROOT / "tests"
+TESTS = ROOT / "tests"
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE)
 SCRIPTS = sorted((ROOT / ".ci").iterdir())
@@ -80,6 +84,11 @@ def test_what_a_script_of_ci_names_is_there(script: Path) -> None:
     # A variable chooses other tests: `make test-python39 NODES=short`.
     recipes = [recipe(*each.split()) for each in called if "=" in each]
     assert missing("\n".join([text, *recipes])) == []
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "tests" / "gpu").glob("*.py")), ids=lambda file: file.stem)
+def test_what_only_a_machine_with_a_gpu_runs_can_be_imported_here(file: Path) -> None:
+    importlib.import_module(f"tests.gpu.{file.stem}")
 
 
 def test_the_files_that_a_run_begins_with_are_there() -> None:

@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     switch.ask_on_signals()
     try:
         instructions = _instructions(os.environ, sys.argv[1:] if argv is None else argv, switch)
-        before = report_before(instructions.config, instructions.environ)
+        before = report_before(instructions.config, instructions.environ, switch)
         if before is not None:
-            close_report(before, instructions.config, instructions.environ)
+            close_report(before, instructions.config, instructions.environ, switch)
             wait_for_end(switch)
             return STOPPED_CODE
         return NodeAgent(instructions.config, instructions.environ, switch).run()

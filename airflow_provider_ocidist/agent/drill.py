@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ipaddress
 import logging
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.node_identity import identity_of
+from airflow_provider_ocidist.agent.join.node_identity import SWITCH_VARIABLE, identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
 from airflow_provider_ocidist.agent.join.topology import own_address, own_interface
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
@@ -27,6 +29,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
+    OF_PROCESSES,
     DrillJournal,
     Fault,
     FaultKind,
@@ -62,9 +65,9 @@ def due(
         return fault if attempt == 1 and not struck else None
     if attempt == 1 and not struck:
         return prelude_of(fault)
-    if restarts:
-        return fault if attempt == 1 and launch > 0 and len(struck) == 1 else None
-    return fault if attempt == 2 and not struck else None
+    if attempt == 1:
+        return fault if launch > 0 and len(struck) == 1 else None
+    return fault if attempt == 2 and not (struck or restarts) else None
 
 
 class Drill:
@@ -139,16 +142,20 @@ class Drill:
 
     def _due(self) -> Fault | None:
         """Return the fault that this node waits for now."""
-        budgets = self.config.restarts
-        loses_node = prelude_of(self.fault).kind is FaultKind.KILL_NODE
         fault = due(
             self.fault,
             attempt=self.config.attempt,
             launch=self.heartbeat.launch,
             struck=self._journal.injected,
-            restarts=(budgets.node if loses_node else budgets.program) > 0,
+            # Each prelude is a SIGKILL, which is no fault of the program.
+            restarts=self.config.restarts.node > 0 and self._survives_prelude(),
         )
         return fault if fault is not None and fault.node == self.rank else None
+
+    def _survives_prelude(self) -> bool:
+        """Return whether the attempt may go on after the fault's prelude: a killed node has to be replaced for that."""
+        is_node = prelude_of(self.fault).kind is FaultKind.KILL_NODE
+        return not is_node or (self.config.replaces and self.config.nodes > 1)
 
     # what is seen
 
@@ -189,7 +196,7 @@ class Drill:
 
     def _is_the_moment(self, fault: Fault) -> bool:
         if fault.when is When.RESTORING:
-            return True
+            return self._can_go_back(fault)
         if self.heartbeat.report.phase is not Phase.TRAINING or self.folder is None:
             return False
         step = self._step()
@@ -197,10 +204,14 @@ class Drill:
             return step is None and bool(ranks())
         if step is None or step < fault.step:
             return False
-        # With a single one there would be nothing to go back to, also if the fault comes after its prelude.
-        if self.fault.kind is FaultKind.CORRUPT_CHECKPOINT and len(self._stored()) < 2:
+        if fault.kind in OF_PROCESSES and not ranks():
             return False
-        return _MOMENTS[fault.when](self, self.folder)
+        # Also before the prelude of a fault.
+        return self._can_go_back(self.fault) and _MOMENTS[fault.when](self, self.folder)
+
+    def _can_go_back(self, fault: Fault) -> bool:
+        """Whether the training could go on after the fault: from a single checkpoint, damaged, it could not."""
+        return fault.kind is not FaultKind.CORRUPT_CHECKPOINT or len(self._stored()) > 1
 
     def is_saving(self, folder: Path) -> bool:
         """Return whether an entry has appeared in the folder since the first question."""
@@ -221,12 +232,17 @@ class Drill:
             at=time.time(),
             message=message,
         )
-        self._known = None
-        self._journal = replace(self._journal, injected=(*self._journal.injected, injected))
-        # Recorded first: a node that takes this one's place must not do it again.
-        self._write()
-        logger.warning("drill: %s at step %s", message, injected.step)
-        doing()
+        before, self._known = self._journal, None
+        self._journal = replace(before, injected=(*before.injected, injected))
+        try:
+            # Recorded first: a node that takes this one's place must not do it again.
+            self._write()
+            logger.warning("drill: %s at step %s", message, injected.step)
+            doing()
+        except (OcidistError, OSError):
+            # It has not happened; the next look tries again.
+            self._journal, self._unwritten = before, True
+            raise
 
     def kill_rank(self, _fault: Fault) -> tuple[Callable[[], None], str]:
         victims = ranks()[:1]
@@ -267,22 +283,34 @@ class Drill:
         message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
         return lambda: cut(interface, seconds), message
 
+    def met_damage(self, uris: Collection[str]) -> None:
+        """Record checkpoints that this node has read and found to be damaged: then such a fault has had an effect."""
+        with self._lock:
+            self._journal = replace(self._journal, damaged=tuple(sorted({*self._journal.damaged, *uris})))
+            self._unwritten = True
+            # At once: a node that has found all to be damaged is about to end.
+            with contextlib.suppress(OcidistError, OSError):
+                self._write()
+
     def corrupt_checkpoint(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        checkpoint = self._stored()[0]
-        store = open_store(checkpoint.uri, self.access)
-        files = [entry for entry in store.list() if not entry.name.endswith(".json")] or store.list()
-        name = max(files, key=lambda entry: entry.size or 0).name
-        content = bytearray(store.read(name))
-        content[len(content) // 2] ^= 0xFF
+        from airflow_provider_ocidist.storage.checkpoints import verify
+
+        uri = self._stored()[0].uri
+        file = max(verify(uri, self.access).files, key=lambda item: item.size)
+        store = open_store(uri, self.access)
+        content = bytearray(store.read(file.path))
+        # A try that seemed to fail may have changed it.
+        if hashlib.sha256(content).hexdigest() == file.sha256:
+            content[len(content) // 2] ^= 0xFF
 
         def corrupt() -> None:
-            store.write(name, bytes(content))
+            store.write(file.path, bytes(content))
 
         def corrupt_and_kill() -> None:
             corrupt()
             _kill_all()
 
-        changing = f"changing one byte of {store.uri_of(name)}"
+        changing = f"changing one byte of {store.uri_of(file.path)}"
         if fault.when is When.RESTORING:
             return corrupt, changing
         return corrupt_and_kill, f"{changing}, and killing node {self.rank}"
@@ -306,7 +334,7 @@ def drill_of(
     interface = None
     if fault.kind is FaultKind.CUT_NETWORK and fault.node == heartbeat.report.rank:
         address = identity_of(environ, config.nodes).address or own_address(environ)
-        interface = _interface_to_cut(fault, address)
+        interface = _interface_to_cut(fault, address, environ)
     return Drill(fault, config, heartbeat, meter, access, interface=interface)
 
 
@@ -348,71 +376,95 @@ def _environment(pid: int) -> bytes:
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    """Send a signal to the processes that still live. Raises ProcessLookupError where none does."""
+    gone = 0
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(pid, number)
+        except ProcessLookupError:
+            gone += 1
+    if gone == len(pids):
+        raise ProcessLookupError(f"no process is left for {number.name}")
 
 
 def _kill_all() -> None:
     own = os.getpid()
     # All are stopped first, so that none can react to another's death.
     others = guard.descendants(own)
-    _signal(others, signal.SIGSTOP)
+    with contextlib.suppress(ProcessLookupError):
+        _signal(others, signal.SIGSTOP)
     _signal([*others, own], signal.SIGKILL)
 
 
 def _freeze(pids: Sequence[int], seconds: float | None) -> None:
     if seconds is not None:
         numbers = " ".join(str(pid) for pid in pids)
-        # In a session of its own, since this process may be among the frozen.
-        subprocess.Popen(
-            ["/bin/sh", "-c", f"sleep {seconds:.0f}; kill -CONT {numbers} 2>/dev/null"],
-            start_new_session=True,
-        )
+        _run_later(seconds, f"kill -CONT {numbers}")
     _signal(pids, signal.SIGSTOP)
 
 
-def _interface_to_cut(fault: Fault, address: str) -> str:
+def _run_later(seconds: float, command: str) -> None:
+    """Run a command of the shell in so many seconds, also if this process is frozen or dead then."""
+    # With outputs of its own: those of this process count as open, and so its node as running, until it ends.
+    subprocess.Popen(
+        ["/bin/sh", "-c", f"sleep {seconds:.0f}; {command}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _interface_to_cut(fault: Fault, address: str, environ: Mapping[str, str]) -> str:
     """Return the interface of this node's address. Raises AgentError, with the remedy, where it cannot be cut."""
 
     def refused(why: str) -> AgentError:
         return AgentError(f"{DRILL_VARIABLE}: {fault}: {why}", cause=Cause.CONFIG)
 
-    if ipaddress.ip_address(address).is_loopback:
+    if environ.get(SWITCH_VARIABLE) == "" or ipaddress.ip_address(address).is_loopback:
         raise refused(f"the nodes share the network of this machine ({address}), so that none can be cut off")
     interface = own_interface(address)
     if interface is None:
         raise refused(f"{address} belongs to no interface of this node")
-    if shutil.which("tc") is None:
-        raise refused("tc is missing on the node: it is in the package iproute2")
-    # A queue as the machine may have already, to learn whether this process may change it.
-    tried = _tc("replace", interface, "pfifo")
+    if lacking := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
+        raise refused(f"{', '.join(lacking)} missing on the node: apt-get install iproute2")
+    if not _leads_out(interface):
+        raise refused(
+            f"{interface} belongs to the machine, so that others on it would be cut off too: give the node a network "
+            "namespace of its own (no host network)"
+        )
+    # It is up already: this only shows whether this process may change it.
+    tried = _run("ip", "link", "set", "dev", interface, "up")
     if tried.returncode:
         raise refused(f"the node may not change its network (CAP_NET_ADMIN): {tried.stderr.strip()}")
-    _tc("del", interface)
     return interface
 
 
-def _tc(verb: str, interface: str, *queue: str) -> subprocess.CompletedProcess[str]:
-    """Change the queue of packets that leave by an interface; `del` brings the system's own back."""
-    command = ["tc", "qdisc", verb, "dev", interface, "root", *queue]
+def _leads_out(interface: str) -> bool:
+    """Whether the other end of an interface is in another network namespace, as that of a container's is."""
+    return "link-netnsid" in _run("ip", "-o", "link", "show", "dev", interface).stdout
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def cut(interface: str, seconds: float) -> None:
-    """Lose all packets that leave by an interface, for so long."""
+    """Lose all packets that leave by an interface, for so long. Raises OSError where that cannot be done."""
+    done = _run("tc", "qdisc", "replace", "dev", interface, "root", "blackhole")
+    if done.returncode:
+        raise OSError(f"{interface} cannot be cut: {done.stderr.strip()}")
     # Two end that: this process may be killed, and with a training it kills the programs that it has started itself.
-    threading.Timer(seconds, _tc, ("del", interface)).start()
-    subprocess.Popen(
-        ["/bin/sh", "-c", f'sleep {seconds:.0f}; tc qdisc del dev "$0" root', interface],
-        start_new_session=True,
-    )
-    _tc("replace", interface, "blackhole")
+    undo = ("tc", "qdisc", "del", "dev", interface, "root")
+    threading.Timer(seconds, _run, undo).start()
+    _run_later(seconds, shlex.join(undo))
 
 
 def _limit_files(pids: Sequence[int], seconds: float | None) -> None:
     usual, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = {pid: _set_file_limit(pid, 0) for pid in pids}
+    if all(limit is None for limit in before.values()):
+        raise ProcessLookupError("no process of the node can be limited")
     if seconds is not None:
         timer = threading.Timer(seconds, _restore_file_limits, (before, usual))
         # The process does not wait for this timer: a training that the fault has ended needs no restored limits.

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.join.gathering import (
     await_others_end,
     await_others_saved,
 )
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.node_hours import counted_in
 from airflow_provider_ocidist.agent.prepare.code import require_same
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
@@ -47,17 +48,17 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 logger = logging.getLogger("ocidist")
 
 REPLACED_LATE = 60.0
-"""Seconds beyond `limits.replaced_within` for which nodes wait for the successor of a lost one: what makes it gives up
-first."""
+"""Seconds beyond `limits.replaced_within` for which nodes wait for the replacement of a lost one: the waiting process,
+which creates it, gives up first."""
 SEEN_LATE = 2.0
 """Seconds before the exit in which Kubernetes records a container's end; a pod without that is deleted with its log."""
 
 
 def patience_of(config: AgentConfig) -> float:
-    """Return for how many seconds nodes wait for the one that takes the place of a lost one."""
+    """Return for how many seconds nodes wait for the replacement of a lost one; 0 if none is replaced."""
     if not config.replaces:
         return 0.0
-    # Before a gang goes on with fewer, the waiting side asks for a machine so long, and then waits so long for it.
+    # With `min_nodes` the waiting side may use this time twice: to request a machine, and then to wait for it.
     rounds = 1 if config.min_nodes is None else 2
     return rounds * config.limits.replaced_within + REPLACED_LATE
 
@@ -104,6 +105,7 @@ class NodeAgent:
         if self.drill:
             self.checkpoints.on_arrived = partial(self.drill.reached, When.UPLOADING)
             self.checkpoints.on_restore = partial(self.drill.reached, When.RESTORING)
+            self.checkpoints.on_damaged = self.drill.met_damage
         launcher = load_launcher(self.config.launcher)
         workspace = interruptible(self._prepare, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
@@ -142,7 +144,7 @@ class NodeAgent:
         return workspace
 
     def _restore(self, workspace: Workspace) -> None:
-        """Fetch the checkpoint to resume from; in the place of a lost node not before the others have sent theirs."""
+        """Fetch the checkpoint to resume from; the replacement of a lost node first waits for the others' uploads."""
         if not self.context.is_member:
             return
         if self.heartbeat.launch:
@@ -161,12 +163,13 @@ class NodeAgent:
             # Another node has failed before this one's program was launched.
             return outcome.stopped(stopped.stop)
         except DifferentCheckpoints as error:
-            # They fetch again: what one of them has seen may be newer than what another has.
+            # All nodes fetch again: one may have seen a newer checkpoint than another.
             return self.gang_end.not_together(error)
 
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Join the other nodes, train with them, and save; return how that ended."""
         reports = meet_others(self.context, launcher)
+        self.checkpoints.require_one()
         # All nodes have all inputs now, and the program may change them.
         self._stop_sharing()
         self.run_watches.note_spent(counted_in(reports[0], self.config.price))
@@ -214,14 +217,24 @@ class NodeAgent:
         )
         if self.launch:
             self.launch.watches.close()
+        differed = ended.restarts[-1].message.startswith(DifferentCheckpoints.BEGINS)
+        if differed and self.context.is_member:
+            self._store_again(workspace, len(ended.restarts))
+        # Otherwise the hours of training would count as a fetch that makes no progress.
+        self.context.activity.enter()
         self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None)
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again()
         # The steps of the launch before are none of this one's.
         self.heartbeat.update(progress=self.context.meter.progress, now=True)
         if self.context.is_member:
-            differed = ended.restarts[-1].message.startswith(DifferentCheckpoints.BEGINS)
             self.checkpoints.go_back(workspace, self._await_others_saved(), differed=differed)
+
+    def _store_again(self, workspace: Workspace, launch: int) -> None:
+        """Repair what is stored, before the others look: they wait until this node reports that it goes back."""
+        self.switch.rearm(launch)
+        others = partial(read_others, self.heartbeat.store, self.heartbeat.report, self.config.nodes)
+        interruptible(lambda: self.checkpoints.store_again(workspace, others()), self.switch)
 
     def _await_others_saved(self) -> list[NodeReport]:
         config = self.config

@@ -29,6 +29,8 @@ class Stop:
     """Restarts so far with the new one last, if the training is launched again; empty: the run ends."""
     misses_node: bool = False
     """Whether another node is lost, in whose place a new one may come."""
+    is_lost: bool = False
+    """Whether this node counts as lost: what it has left does not count any more, and another may take its place."""
 
 
 class Stopped(Exception):
@@ -51,14 +53,27 @@ class StopSwitch:
         self._listeners: list[Callable[[], object]] = []
         self._launch = 0
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether this node counts as lost, and is to leave no trace."""
+        return self.stop is not None and self.stop.is_lost
+
     def ask(self, stop: Stop) -> None:
+        """Take a reason to end. The first one counts, but before another launch the end that others ask for does.
+
+        A fault that this node finds itself may be the one for which it is launched again. That the node is lost counts
+        before all others.
+        """
         with self._lock:
             is_of_the_past = stop.restarts and len(stop.restarts) <= self._launch
-            if self.stop is not None or is_of_the_past:
+            is_first = self.stop is None
+            is_asked = stop.cause is None and not stop.restarts
+            ends_run = is_asked and self.stop is not None and bool(self.stop.restarts)
+            if is_of_the_past or not (is_first or ends_run or stop.is_lost):
                 return
             self.stop = stop
         self.event.set()
-        for listener in self._listeners:
+        for listener in self._listeners if is_first else ():
             listener()
 
     def listen(self, listener: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Backend: what every place where a gang of nodes can run has to offer."""
+"""Backend: the contract of every place where a gang of nodes can run."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Backend(ABC):
     needs_connection: ClassVar[bool] = True
     """Whether the fields of an Airflow connection are needed for everything."""
     conn_types: ClassVar[tuple[str, ...]] = ("oci",)
-    """Types of an Airflow connection that may name its place."""
+    """Types of the Airflow connections that it accepts."""
     reads: ClassVar[type[ConnectionFields]] = ConnectionFields
-    """Class of the fields that it reads of a connection, besides the credentials of storage."""
+    """Class that names the fields which it reads of a connection, besides the credentials of storage."""
     gangs: RecordedGangs
-    """Finder of a task's gangs, by what is recorded of its attempts."""
+    """Finder of a task's gangs, by the records of its attempts."""
     directories: RunDirectories
-    """Access to the gangs' run directories, for nodes, other tries, and the process that waits next."""
+    """Files in the gangs' run directories, for nodes, for other tries, and for the next waiting process."""
 
     @classmethod
     @abstractmethod
@@ -69,25 +69,25 @@ class Backend(ABC):
 
     @abstractmethod
     def reconnect(self, fields: Mapping[str, Any]) -> None:
-        """Take the credentials of the connection as they are now, and sign every later call with them.
+        """Sign every later call with the credentials of a connection, which was edited or read again.
 
-        The place stays: an edited place applies to new gangs only; watched gangs do not move.
+        Another place in it applies to new gangs only: watched gangs stay where they are.
         """
 
     @abstractmethod
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
-        """Return the literal requests for a job. Raises JobFileError when the job lacks what this place needs."""
+        """Return the plan of a job: literal requests. Raises JobFileError if the job lacks what this place needs."""
 
     @abstractmethod
     def submit(
         self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
     ) -> RunRef:
-        """Create what the plan lists and does not exist yet, and return where it is.
+        """Create what the plan lists and does not exist yet, and return the reference to the gang.
 
         The same plan submitted twice, by any process, yields the same gang. When a node cannot be created, or `stop`
         is set meanwhile, all that exists of the gang is cancelled and BackendError raised.
 
-        `found`: what `gangs.find` has just returned, which spares a second look.
+        `found`: the result of `gangs.find`, if the caller has it: it saves the requests for it.
         """
 
     @abstractmethod
@@ -107,15 +107,15 @@ class Backend(ABC):
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
-        """Return what `logs` does for several gangs, in the order asked for, in as few calls as the service allows.
+        """Return the lines of several gangs, in the order asked for, in as few calls as the service allows.
 
-        About `most` lines are read, the oldest of each gang; the newer ones then are for the next call. Lines from
-        before the time that was asked for may be among them.
+        `wanted`: each gang with the Unix times from which to read, as for `logs`; some lines may be older. About `most`
+        lines are read, the oldest of each gang; the next call reads the newer ones.
         """
 
     @abstractmethod
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        """Ask every node that still lives to end, for this reason; returns before they have ended, and may be repeated.
+        """Ask every live node to end, for this reason; return before they have ended. May be repeated.
 
         Raises CancelFailed when the service did not accept it; the nodes may still find a stop request.
         """

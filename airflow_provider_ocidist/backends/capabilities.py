@@ -1,4 +1,4 @@
-"""Capabilities: what some backends can do and others cannot; who needs one asks for it."""
+"""Capabilities: what some backends can do and others cannot; callers ask with `isinstance` or `Capability.of`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.run import Plan, Request, RunKey, RunRecord,
 
 
 class Capability(ABC):
-    """Something that a backend can do if its class is also one of these."""
+    """Something that only some backends can do: those whose class also inherits the capability."""
 
     cannot: ClassVar[str]
     """Text for an error message about a backend without it: `cannot list its gangs`."""
@@ -94,7 +94,7 @@ class HasCommandLine(Capability):
     @staticmethod
     @abstractmethod
     def equivalents(plan: Plan) -> dict[str, str]:
-        """Return the command lines that say the same as a plan, by their generation; none where one cannot say it."""
+        """Return the platform's command lines for a plan, by generation of the tool, if that can express the plan."""
 
 
 class SpansRegions(Capability):
@@ -136,11 +136,11 @@ class CountsMissing(Capability):
 
     @abstractmethod
     def missed(self, ref: RunRef) -> Mapping[str, Missed]:
-        """Return which runs of a gang the service did not find lately, by id: evidence that they were deleted."""
+        """Return how often the service did not find runs of a gang, by their ids: evidence that they were deleted."""
 
     @abstractmethod
     def recall_missed(self, missed: Mapping[str, Missed]) -> None:
-        """Restore what another process has counted."""
+        """Continue the counts of another process."""
 
 
 class PreparesCancels(Capability):
@@ -168,19 +168,19 @@ class Suspends(Capability):
 
 
 class ReplacesNodes(Capability):
-    """Makes a node in the place of a lost one, while the others go on: where each is a run of its own."""
+    """Creates nodes in the place of lost ones while the others train on: only where each node is a run of its own."""
 
     cannot = "cannot replace a node"
 
     @abstractmethod
     def current(self, ref: RunRef) -> RunRef:
-        """Return a gang with the nodes that it has now, of which others may have replaced some. Raises BackendError."""
+        """Return a gang with its present nodes: other processes may have replaced some. Raises BackendError."""
 
     @abstractmethod
     def replace_nodes(self, ref: RunRef, failures: Sequence[Restart]) -> RunRef:
-        """Make a node in the place of each that has failed, which has ended; return the gang with them.
+        """Create a node in the place of each failed one, which has ended; return the gang with the new nodes.
 
-        The same call by several processes, or again by one that was killed, makes them once. Raises BackendError.
+        The same call by several processes, or again after a kill, creates each node once. Raises BackendError.
         """
 
     @abstractmethod
@@ -195,27 +195,27 @@ class EndsLeftovers(Capability):
 
     @abstractmethod
     def end_leftovers(self, ref: RunRef) -> None:
-        """End what still runs of a gang whose nodes have all ended, and what would stay of it for ever.
+        """End what still runs of a gang whose nodes have all ended, and delete objects that nobody else deletes.
 
         Raises BackendError.
         """
 
 
 class NamesSecrets(Capability):
-    """Knows which secrets its nodes have got, for masking."""
+    """Knows the secrets that were given to its nodes, for masking."""
 
     cannot = "does not know the secrets of its nodes"
 
     @abstractmethod
     def secrets_of(self, ref: RunRef) -> set[str]:
-        """Return the secrets in its nodes' configuration, as far as their names show them.
+        """Return the secrets in the configuration of a gang's nodes, as far as their names show them.
 
-        In one request, or two more where nodes are configured apart.
+        Sends one request, or two more where nodes have secrets of their own. Raises BackendError.
         """
 
 
 def secrets_of_gang(backend: Backend, ref: RunRef) -> set[str]:
-    """Return the secrets that a gang's nodes have got, as far as the backend can know them. Raises BackendError."""
+    """Return the secrets that were given to a gang's nodes, as far as the backend knows them. Raises BackendError."""
     return backend.secrets_of(ref) if isinstance(backend, NamesSecrets) else set()
 
 

@@ -31,7 +31,7 @@ class ConnectionFields:
         return truth(self.require_training if job.require_training is None else job.require_training)
 
     def filled(self, job: TrainingJob) -> TrainingJob:
-        """Return a job with what it leaves to the connection."""
+        """Return a job with the connection's values for the settings that it leaves out."""
         work_dir, require_training = job.work_dir or self.work_dir, self.requires_training(job)
         return replace(job, work_dir=work_dir, require_training=require_training)
 

@@ -58,7 +58,7 @@ def node_config(
 
 
 def may_replace(job: TrainingJob) -> bool:
-    """Return whether lost nodes are replaced where each is a run of its own: the job allows it, and somebody waits."""
+    """Return whether lost nodes are replaced if each is a run of its own: the job allows it, and a process waits."""
     return job.nodes > 1 and job.restarts.node > 0 and bool(job.limits.lease)
 
 

@@ -14,7 +14,7 @@ ANY = "*"
 
 
 def price_of(job: TrainingJob, shape: str | None, of_connection: Any) -> float | None:
-    """Return the price of a node of this shape for an hour; None where nobody has named one.
+    """Return the price of a node of this shape for an hour; None where neither job nor connection names one.
 
     `of_connection`: the field `prices`, a mapping or JSON. Raises JobFileError where the field is neither, or where
     `limits.max_cost` needs a price that is missing.

@@ -22,10 +22,9 @@ CALLED_OFF = StopRequest(cause=Cause.CANCELED, message="another attempt of its t
 
 
 class RecordedGangs:
-    """What exists of the attempts of tasks, for one connection.
+    """Finds the gangs of tasks for one connection.
 
-    Nothing is created before its attempt is recorded in the work directory; so what no record leads to need not be
-    looked for.
+    Each attempt is recorded in the work directory before anything of it is created, so no gang is without a record.
     """
 
     def __init__(
@@ -34,9 +33,9 @@ class RecordedGangs:
         look: Callable[[Attempt], list[RunRef]],
         work_dir: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`look` returns the gangs that one attempt has led to; it raises BackendError where they cannot be seen.
+        """`look` returns the gangs of one attempt. Raises BackendError where the service does not show them.
 
-        `work_dir` returns the connection's, for callers without a plan.
+        `work_dir` returns the connection's work directory, for callers without a plan.
         """
         self._run_dirs = run_dirs
         self._look = look
@@ -47,13 +46,13 @@ class RecordedGangs:
     def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
         """Return what is recorded of the plan's task: the attempts that may live, and the newest of all, oldest first.
 
-        `noted`: what the task itself has kept of its attempts, whose records may lie elsewhere than the plan's.
+        `noted`: the attempts that Airflow keeps for the task; their records may be in another work directory.
         Raises BackendError when the records cannot be read.
         """
         return self.recorded(plan.key, Place.of(plan), noted)
 
     def recorded(self, key: RunKey, place: Place | None, noted: Sequence[Attempt]) -> list[Attempt]:
-        """Return what `attempts` does, for a task whose gangs are put in `place`; None: as the connection says."""
+        """Return the recorded attempts of a task whose gangs are created in `place`; None: in the connection's."""
         places = [each.place for each in noted if place is None or each.place.backend == place.backend]
         indexes = {
             (each.region, work_dir_of(each.run_dir)): self.at(each)
@@ -75,7 +74,7 @@ class RecordedGangs:
         return AttemptIndex(self._run_dirs, work_dir)
 
     def index_of(self, attempt: Attempt) -> AttemptIndex:
-        """Return the records among which that of an attempt is."""
+        """Return the records of the work directory that an attempt belongs to."""
         return self.at(attempt.place).index(work_dir_of(attempt.place.run_dir))
 
     def record(self, attempt: Attempt) -> None:
@@ -83,16 +82,16 @@ class RecordedGangs:
         self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
 
     def renew(self, ref: RunRef, end: End | None = None) -> None:
-        """Record what a gang consists of now, where its attempt is recorded. Raises BackendError.
+        """Record the present nodes of a gang in the record of its attempt. Raises BackendError.
 
-        `end`: of an attempt that has ended, but for a node.
+        `end`: the end of an attempt of which only a node that took no part still lives.
         """
         attempt = self._attempt_of(ref)
         if attempt is not None:
             self.index(work_dir_of(ref.run_dir)).write(replace(attempt, ref=ref, end=end))
 
     def close(self, ref: RunRef, end: End) -> None:
-        """Record how a gang has ended. Each later try looks it up unless no node of it lives any more."""
+        """Record how a gang has ended. Later tries look for its nodes only if one may still live (`End.alive`)."""
         place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
         try:
             if end.alive:
@@ -103,7 +102,7 @@ class RecordedGangs:
             log.warning("%s: its end is not recorded: %s", ref.key.name, error)
 
     def close_ended(self, ref: RunRef) -> None:
-        """Record that nothing lives any more of a gang that another try has ended; a success stays one."""
+        """Record that no node of a gang lives any more, after another try has ended it; a success stays a success."""
         try:
             known = self._attempt_of(ref)
         except BackendError as error:
@@ -128,17 +127,17 @@ class RecordedGangs:
         return self.found(plan.key, self.own(plan, None))
 
     def found(self, key: RunKey, known: Iterable[Attempt]) -> list[RunRef]:
-        """Return the gangs that attempts have led to, of any place, oldest first."""
+        """Return the gangs of attempts at any place, oldest first. Raises BackendError."""
         refs = in_parallel(self._look, known)
         return by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
 
     # begin
 
     def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
-        """Record the plan's attempt, unless it is there already, and return what `find` does.
+        """Record the plan's attempt, unless it is recorded already; return the gangs of the task as `find` does.
 
-        `known`: what `attempts` has just returned, which spares a second look. The plan's own gang may be among the
-        result, begun without a node. Raises Overtaken when another try has recorded an attempt since.
+        `known`: the result of `attempts`, if the caller has it: it saves the requests for it. The plan's own gang may
+        be in the result, without a node. Raises BackendError; Overtaken if another try has recorded an attempt since.
         """
         known = self.own(plan, known)
         own = next((each for each in known if each.is_that_of(plan)), None)
@@ -155,7 +154,7 @@ class RecordedGangs:
         return by_age([*found, *self._look(begun)])
 
     def own(self, plan: Plan, known: Sequence[Attempt] | None) -> list[Attempt]:
-        """Return the attempts of a plan's task on this backend; another backend's are out of its sight."""
+        """Return the attempts of a plan's task on this backend, which cannot see those on another."""
         known = self.attempts(plan) if known is None else known
         return [each for each in known if each.place.backend == plan.backend]
 
@@ -168,7 +167,7 @@ class RecordedGangs:
 
     @staticmethod
     def given_way(plan: Plan, others: Sequence[Attempt], withdraw: Callable[[], object]) -> Overtaken:
-        """Return the error for a try that meets another's attempt; the earlier one of both withdraws its own."""
+        """Return the error for a try that finds another try's attempt; the earlier of the two calls `withdraw`."""
         overtaken = _overtaken(plan, others)
         if plan.tries is not None and overtaken.try_number > plan.tries.try_number:
             withdraw()
@@ -177,7 +176,7 @@ class RecordedGangs:
     def withdraw(
         self, begun: Attempt, known: Sequence[Attempt], remove: Callable[[], object] = lambda: None
     ) -> None:
-        """Remove what this try has just begun, and nothing that was there before it."""
+        """Remove the record of an attempt that this try has just begun, unless it is among those known before."""
         if any(each.key == begun.key and each.place.digest == begun.place.digest for each in known):
             return
         try:
@@ -188,14 +187,14 @@ class RecordedGangs:
             log.info("%s: %s", begun.key.name, error)
 
     def leave(self, attempt: Attempt) -> Attempt:
-        """Stop what may live of an attempt by its run directory alone, and record its end. Raises BackendError."""
+        """Request a stop of an attempt's nodes in its run directory, and record its end. Raises BackendError."""
         self.stop_unseen(attempt)
         end = _end_of(attempt)
         self.index_of(attempt).end(attempt.key, attempt.place, end)
         return replace(attempt, end=end)
 
     def write_off(self, plan: Plan) -> None:
-        """Record that a plan's attempt has come to nothing: the service has refused it. Raises BackendError."""
+        """Record that the service has refused a plan's attempt: it has ended without success. Raises BackendError."""
         refused = Attempt.of(plan)
         self.stop_unseen(refused)
         self.index_of(refused).end(plan.key, refused.place, End(succeeded=False))
@@ -203,10 +202,10 @@ class RecordedGangs:
     def called_off(
         self, key: RunKey, unanswered: Sequence[Attempt], found: Sequence[RunRef], settle: float = 0.0
     ) -> list[RunRef]:
-        """Write stop requests for attempts of which nothing is found, and look once more, `settle` seconds later.
+        """Write stop requests for attempts of which nothing was found; look again `settle` seconds later.
 
-        Return what is found then. Where that is nothing, its end is recorded: the nodes that a try creates in it
-        after all find the stop request. Raises BackendError where none can be written.
+        Return the gangs that are found then. The end of each other attempt is recorded: nodes that a try still creates
+        in it find the stop request. Raises BackendError where no stop request can be written.
         """
         hidden = [attempt for attempt in unanswered if not _is_among(attempt, found)]
         if not hidden:
@@ -221,7 +220,7 @@ class RecordedGangs:
         return late
 
     def stop_unseen(self, attempt: Attempt) -> None:
-        """Write a stop request for nodes that no list shows. Raises BackendError: without it they may go on."""
+        """Write a stop request for nodes that no list shows. Raises BackendError if that fails: they may train on."""
         place = attempt.place
         if not self.at(place).leave_stop_request(place.run_dir, attempt.key):
             raise BackendError(
@@ -231,9 +230,9 @@ class RecordedGangs:
             )
 
     def leave_stop_request(self, run_dir: str, key: RunKey) -> bool:
-        """For nodes that are just starting, for those that the service does not signal, or that no list shows.
+        """Write a stop request for nodes that are just starting, that get no signal, or that no list shows.
 
-        Returns False where it could not be written.
+        Return False where it could not be written.
         """
         return RunDirectories(self._run_dirs, self._run_dirs).request_stop(key, run_dir, CALLED_OFF)
 
@@ -245,7 +244,7 @@ def by_age(refs: Iterable[RunRef]) -> list[RunRef]:
 
 
 def _end_of(attempt: Attempt | None) -> End:
-    """Return the end of an attempt of which nothing lives any more: a success stays one."""
+    """Return the end of an attempt of which no node lives any more: a success stays a success."""
     known = None if attempt is None else attempt.end
     return replace(known, alive=False) if known is not None and known.succeeded else End(succeeded=False)
 

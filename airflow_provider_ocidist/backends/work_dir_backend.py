@@ -119,7 +119,7 @@ class WorkDirBackend(Backend, Generic[Seen]):
     def _believed(
         self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None
     ) -> Mapping[int, Reported] | None:
-        """Return the reports that belong to what was seen: they were read later."""
+        """Return the reports that fit what was seen: they were read later, and may be newer."""
         del ref, seen
         return reported
 

@@ -52,7 +52,7 @@ GROUPS = {
     },
     "inspect runs": {
         "list": (
-            "status",
+            "listing",
             "list the runs in the connection's compartment, namespace or project, newest first",
         ),
         "status": ("status", "print the state of a run"),

@@ -278,7 +278,8 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _prune_rule(options: argparse.Namespace) -> PruneRule:
-    from airflow_provider_ocidist.model.job import Best, Duration
+    from airflow_provider_ocidist.model.field_limits import Duration
+    from airflow_provider_ocidist.model.job import Best
     from airflow_provider_ocidist.storage.catalog import PruneRule
     from airflow_provider_ocidist.storage.retention import Retention
 

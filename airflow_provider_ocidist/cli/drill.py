@@ -45,7 +45,7 @@ TRIES = 3
 PLANNED = 100
 """Number of steps that a dry run assumes, since it trains nothing."""
 DRAWS = 2
-"""Most drills of a campaign for each fault that is to happen; one that comes too late is replaced by another."""
+"""Most drills of a campaign for each fault that is to happen; one that does not happen is replaced by another."""
 
 
 def add_drill(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     _refuse_counts(options)
     job = with_lease(load(options.file, options), LEASE)
+    _refuse_common_folder(job)
     backend = backend_of(options, job.backend.kind)
     choice = _choice(options, job)
     for line in choice.left_out:
@@ -119,6 +120,16 @@ def _refuse_counts(options: argparse.Namespace) -> None:
         raise Unusable(f"--campaign {options.campaign}: must be at least 1")
     if options.campaign is not None and options.fault:
         raise Unusable("--campaign draws faults, and --fault names them: use one of them")
+
+
+def _refuse_common_folder(job: TrainingJob) -> None:
+    """Raise Unusable where all trainings of a drill would write into one folder, maybe that of a real one."""
+    path = job.checkpoints.path if job.checkpoints else ""
+    if Path(path).is_absolute():
+        raise Unusable(
+            f"checkpoints.path is {path}: each training of a drill needs a folder of its own. Name a relative one, as "
+            "with --set checkpoints.path=checkpoints; the program finds it in OCIDIST_CHECKPOINT_DIR"
+        )
 
 
 # The faults
@@ -237,11 +248,12 @@ def _drilled(trainings: _Trainings, choice: _Choice) -> list[Drilled]:
 
 
 def _others_for(choice: _Choice, steps: int, done: Sequence[Drilled]) -> list[Fault]:
-    """Return other random faults for those of a campaign that came too late."""
+    """Return other random faults for those of a campaign that did not happen, and harmed nothing."""
     wanted, drilled = choice.options.campaign, len(done) - 1
     if wanted is None:
         return []
-    missing = min(wanted - sum(each.recovery is not None for each in done[1:]), DRAWS * wanted - drilled)
+    spent = sum(each.recovery is not None or not drill_report.ended_as(each, done[0]) for each in done[1:])
+    missing = min(wanted - spent, DRAWS * wanted - drilled)
     if missing <= 0:
         return []
     return choice.faults(steps, more=drilled + missing - wanted)[drilled:]
@@ -277,9 +289,9 @@ def _named(options: argparse.Namespace, job: TrainingJob) -> list[Fault]:
 def _all_well(options: argparse.Namespace, done: Sequence[Drilled]) -> bool:
     """Whether each training has ended as the undisturbed one, and so many faults have happened as were asked for."""
     undisturbed, *drilled = done
-    happened = [each for each in drilled if each.recovery is not None]
-    enough = len(happened) >= (len(drilled) if options.campaign is None else options.campaign)
-    return enough and all(drill_report.is_well(each, undisturbed) for each in happened)
+    happened = sum(each.recovery is not None for each in drilled)
+    enough = happened >= (len(drilled) if options.campaign is None else options.campaign)
+    return enough and all(drill_report.ended_as(each, undisturbed) for each in drilled)
 
 
 def _report(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:

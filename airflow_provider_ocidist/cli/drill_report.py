@@ -25,10 +25,14 @@ HEADER = (
 GROUPED = ("fault", "when", "drills", "as undisturbed", "back after", "at most", "lost steps", "at most")
 
 
-def is_well(each: Drilled, undisturbed: Drilled) -> bool:
-    """Whether a training with a fault has ended as the undisturbed one; not where the fault has not happened."""
-    happened = each.fault is None or each.recovery is not None
-    return happened and each.failure is None and each.weights == undisturbed.weights
+def ended_as(each: Drilled, undisturbed: Drilled) -> bool:
+    """Whether a training has ended as the undisturbed one."""
+    return each.failure is None and each.weights == undisturbed.weights
+
+
+def has_recovered(each: Drilled, undisturbed: Drilled) -> bool:
+    """Whether the fault of a training has happened, and it has ended as the undisturbed one."""
+    return each.recovery is not None and ended_as(each, undisturbed)
 
 
 def rows_of(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
@@ -52,10 +56,10 @@ def grouped(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
 
 def summary(done: Sequence[Drilled]) -> str:
     undisturbed, *drilled = done
-    well = sum(is_well(each, undisturbed) for each in drilled)
-    late = sum(each.recovery is None for each in drilled)
+    well = sum(has_recovered(each, undisturbed) for each in drilled)
+    absent = sum(each.recovery is None for each in drilled)
     end = f"{well} of {counted(len(drilled), 'drill')} ended as the undisturbed training"
-    end += f", {counted(late, 'fault')} came too late" if late else ""
+    end += f", {counted(absent, 'fault')} did not happen" if absent else ""
     times = _recovery_times(drilled)
     if not times:
         return end
@@ -95,7 +99,7 @@ def as_json(each: Drilled, undisturbed: Drilled) -> dict[str, Any]:
         "replaced": each.replaced,
         "seconds": each.seconds,
         "failure": each.failure,
-        "as_undisturbed": is_well(each, undisturbed),
+        "as_undisturbed": ended_as(each, undisturbed),
     }
 
 
@@ -119,7 +123,7 @@ def _group(place: tuple[str, str], drilled: Sequence[Drilled], undisturbed: Dril
     return (
         *place,
         str(len(drilled)),
-        str(sum(is_well(each, undisturbed) for each in drilled)),
+        str(sum(has_recovered(each, undisturbed) for each in drilled)),
         _or_dash(statistics.median(times) if times else None, "{:.1f} s"),
         _or_dash(max(times, default=None), "{:.1f} s"),
         _or_dash(statistics.median(lost) if lost else None, "{:g}"),
@@ -146,11 +150,11 @@ def _outcome(each: Drilled, undisturbed: Drilled) -> str:
         return each.failure.partition("\n")[0][:80]
     if each.fault is None:
         return "succeeded"
+    if each.weights != undisturbed.weights:
+        return "OTHER WEIGHTS"
     if each.recovery is None:
-        return "did not happen: the training was over before"
-    if each.weights is None:
-        return "succeeded"
-    return "same weights" if each.weights == undisturbed.weights else "OTHER WEIGHTS"
+        return "did not happen"
+    return "succeeded" if each.weights is None else "same weights"
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:

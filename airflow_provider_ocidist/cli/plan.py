@@ -55,10 +55,10 @@ class Earlier:
 
     def forecast(self, nodes: int, price: float | None) -> str:
         """Return what a run of so many nodes will use, for people. `price`: of a node for an hour."""
-        from airflow_provider_ocidist.gangs.spending import foretold
+        from airflow_provider_ocidist.gangs.spending import forecast_like
 
         at = time.time() if self.status.at is None else self.status.at
-        used = foretold(self.status, at, nodes, price)
+        used = forecast_like(self.status, at, nodes, price)
         if used is None:
             return f"{self.name} has neither ended nor shown a pace"
         other = "" if nodes == self.nodes else f", which had {counted(self.nodes, 'node')}"
@@ -132,7 +132,7 @@ def _requests(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _cost(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> str:
-    """Return what the job can use at most, as far as its limits say that, and what it will, as an earlier run did."""
+    """Return what the job can use at most by its limits, and what it will use if it goes as an earlier run did."""
     from airflow_provider_ocidist.gangs.spending import bound
 
     most = bound(job, plan.price)

@@ -13,6 +13,8 @@ from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import connection_of
 from airflow_provider_ocidist.cli.status import status_json
 from airflow_provider_ocidist.cli.terminal import FAILED, FINE, say
+from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
+from airflow_provider_ocidist.model.homes import command_on
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -56,7 +58,10 @@ def run(options: argparse.Namespace) -> int:
             on_replaced=lambda ref: note.write(Path(options.target), replace(record, ref=ref)),
         )
     except KeyboardInterrupt:
-        say(f"the run continues: ocidist watch {options.target}", "yellow", stderr=True)
+        # A note names its backend.
+        kind = DEFAULT_BACKEND if may_end_it else options.backend
+        command = command_on("watch", kind, options.target)
+        say(f"the run continues: {command}", "yellow", stderr=True)
         raise
 
 
@@ -150,9 +155,8 @@ class _Follower:
         if self.may_end_it:
             self.watch.end(ending)
         else:
-            self.screen.warning(
-                "%s: %s; to end it: ocidist cancel %s", ending.cause, ending.message, self.options.target
-            )
+            command = command_on("cancel", self.options.backend, self.options.target)
+            self.screen.warning("%s: %s; to end it: %s", ending.cause, ending.message, command)
 
     def _change(self, change: Replace | GoOnWithout) -> None:
         """Replace nodes, or have the others go on without them; of another's gang, take what its owner has done."""

@@ -25,20 +25,20 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Make a node in the place of each one that is lost: the others wait for it."""
+    """Create a node in the place of each lost one; the others wait for it."""
 
     failures: tuple[Restart, ...]
-    """Why each is lost, with its rank."""
+    """Reasons why they are lost, each with the rank."""
     first_ends: bool = False
-    """Whether the service calls them alive: then they are ended, and a later look replaces them."""
+    """Whether the service reports them as alive: then they are ended first, and a later look replaces them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoOnWithout:
-    """Have the training launched again without the nodes in whose place no machine has come."""
+    """Let the other nodes launch the training again without those for which no machine has come."""
 
     change: Restart
-    """Why, with the ranks that go on."""
+    """Reason, with the ranks that train on."""
 
 
 @dataclass(frozen=True, slots=True)

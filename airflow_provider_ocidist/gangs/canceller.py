@@ -1,4 +1,4 @@
-"""Canceller: ends gangs that nobody waits for any more, and waits until every node of theirs has ended."""
+"""Canceller: ends gangs for which no task waits any more, and waits until all of their nodes have ended."""
 
 from __future__ import annotations
 

@@ -54,7 +54,10 @@ def _why_waiting_is_pointless(
     now: float,
     change: Replace | GoOnWithout | None,
 ) -> Finding | None:
-    """`status`: of all nodes. `members`: of those that take part. `change`: what makes up for those that are lost."""
+    """Return why the gang has to end; None: it goes on.
+
+    `status`: of all nodes. `members`: of those that take part. `change`: what makes up for lost nodes.
+    """
     match change:
         case Replace():
             return limits.of_the_run(record, status, now)

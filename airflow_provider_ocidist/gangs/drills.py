@@ -87,7 +87,7 @@ class Drilled:
     weights: str | None
     step: int | None
     recovery: DrillRecovery | None
-    """Recovery from the fault; None if it did not happen, because the training was over before its moment."""
+    """Recovery from the fault; None if it did not happen, as where the training was over before its moment."""
     replaced: int = 0
     """Nodes in whose place others were made, in all tries."""
 
@@ -112,7 +112,9 @@ def carry_out(
     """
     stop = stop or threading.Event()
     key = RunKey(dag_id=f"drill-{job.name}", run_id=run_id, task_id=str(fault or "undisturbed"))
-    armed = replace(job, env={**job.env, **({DRILL_VARIABLE: str(fault)} if fault else {})})
+    env = {**job.env, **({DRILL_VARIABLE: str(fault)} if fault else {})}
+    # The outputs of a real training stay as they are.
+    armed = replace(job, env=env, outputs=())
     began = time.monotonic()
     done: list[Try] = []
     while not done or (done[-1].failure and not done[-1].is_final and len(done) < tries):
@@ -195,10 +197,17 @@ def _journals(backend: Backend, record: RunRecord) -> tuple[DrillJournal, ...]:
 
 
 def has_happened(fault: Fault | None, tries: Sequence[Try]) -> bool:
-    """Whether a fault was inflicted; the kill that precedes a fault while restoring does not count."""
-    return fault is not None and any(
-        injected.kind is fault.kind for each in tries for injected in _injected_in(each)
-    )
+    """Whether a fault was inflicted; the kill that precedes a fault while restoring does not count.
+
+    A damaged checkpoint counts once a node has read it: a newer one may have been stored before any did.
+    """
+    if fault is None:
+        return False
+    if fault.kind is FaultKind.CORRUPT_CHECKPOINT and not any(
+        journal.damaged for each in tries for journal in each.journals
+    ):
+        return False
+    return any(injected.kind is fault.kind for each in tries for injected in _injected_in(each))
 
 
 def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:

@@ -26,7 +26,7 @@ ENDING = "ending"
 BEGUN = "begun"
 """All nodes have run at once."""
 WAITING = "waiting"
-"""A gang that had begun waits for a machine again, and nobody has paused it."""
+"""A gang that had begun waits for a machine again, and was not paused by a user."""
 FEWER = "fewer"
 """The gang goes on with fewer nodes, and has asked for no other since."""
 

@@ -20,8 +20,8 @@ from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
 Item = TypeVar("Item")
-Said = list[str]
-"""Messages that name each gang which may still be running, and why it is not known or its cancel failed."""
+Messages = list[str]
+"""Texts that name each gang which may still be running, and why it is not known or its cancel failed."""
 Reach = Callable[[str], Backend]
 """Function that returns the backend of a kind. Raises whatever keeps it from being connected."""
 
@@ -90,39 +90,39 @@ class EarlierTryCanceller:
         self._ending = ending
         self._stop = StopRequest(cause=ending.cause, message=ending.message)
 
-    def end(self, noted: Sequence[Attempt], try_number: int) -> Said:
+    def end(self, noted: Sequence[Attempt], try_number: int) -> Messages:
         """Cancel every open attempt except those of tries later than `try_number`. Raises nothing of ours."""
-        said: Said = []
+        messages: Messages = []
         # Known attempts go first, before any request: a killed task has seconds.
         refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
         for ref in refs.values():
-            said += self._cancel(ref, try_number)
+            messages += self._cancel(ref, try_number)
         homes = self._connected(noted)
-        begun = _asked(
+        begun = _of_each(
             homes,
             lambda home: self._recorded(home, noted),
             "the attempts of earlier tries cannot be listed",
-            said,
+            messages,
         )
         known = merged_records(noted, begun)
         theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
         mine = [each for each in known if _may_live(each, try_number)]
         homes = self._connected(known)
-        live = _asked(
+        live = _of_each(
             homes,
             lambda home: self._live(home, noted),
             "the running gangs of this task cannot be listed",
-            said,
+            messages,
         )
         for ref in (*(each.ref for each in mine if each.ref), *live):
             if ref.job_id not in refs and ref.key not in theirs:
                 refs[ref.job_id] = ref
-                said += self._cancel(ref, try_number)
+                messages += self._cancel(ref, try_number)
         unseen = [each for each in mine if not any(ref.key == each.key for ref in refs.values())]
-        return [*said, *(_begun(each) for each in unseen if not self._request_stop(each))]
+        return [*messages, *(_begun(each) for each in unseen if not self._request_stop(each))]
 
     def _connected(self, attempts: Sequence[Attempt]) -> list[Backend]:
-        """Return the backends at which these attempts are, and the present one, as far as they are connected."""
+        """Return the connected backends: the present one, and those of these attempts that can be connected."""
         for each in attempts:
             self._homes.at(each.place.backend)
         return self._homes.connected()
@@ -144,7 +144,7 @@ class EarlierTryCanceller:
             return self._place
         return next((each.place for each in noted if each.place.backend == home.kind), None)
 
-    def _cancel(self, ref: RunRef, try_number: int) -> Said:
+    def _cancel(self, ref: RunRef, try_number: int) -> Messages:
         """Cancel a gang unless a later try owns it; return a message where it may still be running."""
         home = self._homes.at(ref.backend)
         if (home or self._homes.present).directories.claimed_by(ref) > try_number:
@@ -172,16 +172,16 @@ class EarlierTryCanceller:
         return home.directories.request_stop(attempt.key, attempt.place.run_dir, self._stop)
 
 
-def _asked(
-    homes: Iterable[Backend], look: Callable[[Backend], Sequence[Item]], otherwise: str, said: Said
+def _of_each(
+    homes: Iterable[Backend], look: Callable[[Backend], Sequence[Item]], otherwise: str, messages: Messages
 ) -> list[Item]:
-    """Return what the homes answer together; where one does not, that is said."""
+    """Return what `look` returns of all homes; add a message that begins with `otherwise` for each that fails."""
     found: list[Item] = []
     for home in homes:
         try:
             found += look(home)
         except BackendError as error:
-            said.append(f"{otherwise}: {error}")
+            messages.append(f"{otherwise}: {error}")
     return found
 
 
@@ -218,7 +218,7 @@ def cancel_noted(
     notes: TaskStateStore | None,
     log: TaskLog,
 ) -> list[str]:
-    """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts.
+    """Cancel the gangs of earlier tries of a task whose job cannot be read, by the attempts that are noted in Airflow.
 
     `reach` returns the backend of a kind; of None, the usual one.
     """

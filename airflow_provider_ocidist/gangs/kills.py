@@ -54,9 +54,9 @@ def may_pass(error: BackendError) -> bool:
     return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
 
 
-AMID_QUESTIONS = 4
+AMID_REFUSALS = 4
 AMID_FOR = 120.0
-"""Number of questions, and seconds, for which a refusal amid a first submission is not believed. By then the service
+"""Number of refusals, and seconds, for which a refusal amid a first submission is not believed. By then the service
 had accepted the job, and no gang runs that would be worth a longer wait."""
 
 
@@ -73,8 +73,15 @@ class Backoff:
         """Whether try `try_number` asks again after an error; a first try has no gang yet that may be running."""
         if not may_pass(error):
             return False
-        is_believed = self._evidence.questions >= AMID_QUESTIONS and self._evidence.seconds >= AMID_FOR
-        return try_number > 1 or (error.amid_submission and not is_believed)
+        # After one error amid the submission, the first request of the next round is not the first of the try.
+        is_amid = error.amid_submission or self._evidence.questions > 0
+        return try_number > 1 or (is_amid and not self._is_believed(error))
+
+    def _is_believed(self, error: BackendError) -> bool:
+        """Whether a first submission fails with an error: with a refusal after others, never with an outage."""
+        met = self._evidence
+        were_refused = met.refused_in_all >= AMID_REFUSALS and met.seconds >= AMID_FOR
+        return were_refused and refusal_in(error) is not None
 
     def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
         """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord,
 
 
 def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
-    """Return what replaces the nodes that have ended, where each is lost with its machine, and the others go on."""
+    """Return the replacement of all ended nodes, if each was lost with its machine and the others train on."""
     lost = [node for node in status.nodes if node.state.terminal]
     if not (lost and record.ref.replaces and status.reports_readable) or record.irreplaceable:
         return None
@@ -28,12 +28,12 @@ def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
 
 
 def going_on_without(record: RunRecord, status: RunStatus) -> GoOnWithout | None:
-    """Return with whom the training goes on where no machine comes in the place of lost ones, and enough are left."""
+    """Return the change to fewer nodes, if no machine has replaced the lost ones in time and `min_nodes` are left."""
     absent = [node for node in status.nodes if _is_absent(node, record)]
     present = [node for node in status.nodes if node not in absent]
     if not (absent and record.ref.replaces and status.reports_readable and _go_on(status)):
         return None
-    if len(present) < (record.min_nodes or record.ref.nodes) or _is_not_heeded(record):
+    if len(present) < (record.min_nodes or record.ref.nodes) or _is_ignored(record):
         return None
     # What else is lost with its machine is replaced afterwards.
     if any(each.state.terminal and not _is_lost(each, record) for each in present):
@@ -53,7 +53,7 @@ def going_on_without(record: RunRecord, status: RunStatus) -> GoOnWithout | None
 
 
 def growth(record: RunRecord, status: RunStatus) -> Replace | None:
-    """Return which missing machines are asked for again, once a gang has gone on without them for a while."""
+    """Return the request for missing machines, once a gang has trained without them for `grow_after`."""
     if not durations.is_fewer(record) or durations.seconds(record, durations.FEWER) < record.grow_after:
         return None
     if not _go_on(status.only(record.members)):
@@ -79,14 +79,14 @@ def _is_frozen(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
     return durations.seconds(record, durations.node(node.rank)) > record.lost_timeout
 
 
-def _is_not_heeded(record: RunRecord) -> bool:
-    """Whether the nodes that live were to go on with fewer for so long that they will not."""
+def _is_ignored(record: RunRecord) -> bool:
+    """Whether the live nodes have ignored the request to train on with fewer for so long that they never will."""
     absent = max(durations.seconds(record, of) for of in (durations.FAILURE, durations.WAITING))
     return absent >= record.replace_timeout + record.ending_limit
 
 
 def _is_absent(node: NodeStatus, record: RunRecord) -> bool:
-    """Whether a node is lost, and no machine has come in its place in time, or none will."""
+    """Whether a node is lost, and no machine has replaced it in time, or none will."""
     is_replaced = any(each.rank == node.rank for each in record.ref.replaced)
     if node.state is NodeState.PENDING:
         return is_replaced and durations.seconds(record, durations.WAITING) >= record.replace_timeout
@@ -97,7 +97,7 @@ def _is_absent(node: NodeStatus, record: RunRecord) -> bool:
 
 
 def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
-    """Whether a node has ended for a reason that lies outside of what runs on it."""
+    """Whether a node has ended with its machine, and not by a fault of the program or the agent on it."""
     report = node.report
     if node.state is not NodeState.FAILED or (report is not None and report.cause is not None):
         return False
@@ -106,7 +106,7 @@ def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
 
 
 def _go_on(status: RunStatus) -> bool:
-    """Whether the nodes that live have trained, and are able to train on."""
+    """Whether the live nodes have trained, and can train on."""
     living = [node for node in status.nodes if not node.state.terminal]
     leaving = any(
         node.state is NodeState.ENDING or (node.report is not None and node.report.phase is Phase.DONE)
@@ -117,14 +117,14 @@ def _go_on(status: RunStatus) -> bool:
 
 
 def _loss(node: NodeStatus, record: RunRecord, status: RunStatus) -> Restart:
-    """Return why a node is lost, and how far the gang had come then."""
+    """Return why a node is lost, and how far the gang's training had come by then."""
     cause, message = diagnose(node, record)
     known = another_gang.lost_gang(cause, message, status) or Restart(cause=cause, message=message)
     return replace(known, rank=node.rank)
 
 
 def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restart]) -> bool:
-    """Whether the budget allows it, for the machines and for the launches, which the nodes may have agreed on."""
+    """Whether `restarts` allows both the machines and the launch, which the nodes may have agreed on already."""
     ended = [node.report for node in status.nodes if node.report and node.state.terminal]
     launch = max((len(report.restarts) for report in ended), default=-1)
     if len(status.restarts) <= launch and another_gang.why_no_gang(

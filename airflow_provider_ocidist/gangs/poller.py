@@ -75,7 +75,7 @@ class Schedule:
         return max(min((turn.due for turn in turns), default=float("inf")), self._held_until)
 
     def due(self, turns: Iterable[AnyTurn], now: float) -> list[AnyTurn]:
-        """Return those to be looked at now."""
+        """Return the gangs to look at now."""
         turns = list(turns)
         due = [turn for turn in turns if turn.due <= now]
         if all(turn.hurried for turn in due):

@@ -29,7 +29,7 @@ class RefusedCredentials:
         self._read_at = read_at
 
     def renew(self, reconnect: Callable[[], object], warn: Callable[[str, Exception], object]) -> bool:
-        """Return whether they were read again; False where that was tried a moment ago."""
+        """Read the credentials again, unless that was just tried; return whether they were read."""
         if self._clock() - self._read_at < RENEW_EVERY:
             return False
         self._read_at = self._clock()

@@ -1,4 +1,4 @@
-"""Replacements: a node in the place of a lost one, while the others wait for it or go on without it. No Airflow."""
+"""Replacements: new nodes for lost ones, while the others wait or train on. No Airflow."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from airflow_provider_ocidist.model.run import RunRef
 
 
 def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> bool:
-    """Bring about what was decided about the nodes of a gang; return whether it has others now.
+    """Carry out a decision about the nodes of a gang; return whether it has new nodes now.
 
-    Else the next look is due after a pause: the nodes that go on with fewer report it only once they have saved.
+    If not, the next look is due after a pause: nodes that train on with fewer report that only after they have saved.
     """
     if isinstance(change, Replace) and change.first_ends:
         end_silent(watch, change.failures, log)
@@ -30,7 +30,7 @@ def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> b
 
 
 def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> None:
-    """Have the members of `change` go on without the others. May be repeated, as below."""
+    """Let the members of `change` train on without the others. May be repeated, as `replace_lost` may."""
     ref = watch.record.ref
     try:
         # The task's log shows it once the nodes do.
@@ -40,7 +40,7 @@ def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> None:
 
 
 def end_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
-    """End nodes that take no part; the service calls them alive. May be repeated."""
+    """End silent nodes that take no part, and that the service reports as alive. May be repeated."""
     ref = watch.record.ref
     log.warning("%s: it is ended, and asked for again", "; ".join(each.message for each in failures))
     try:
@@ -51,11 +51,11 @@ def end_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
 
 
 def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> bool:
-    """Bring about a node in the place of each that is lost; return whether the gang has others now.
+    """Create a node in the place of each lost one; return whether the gang has the new nodes now.
 
-    Each step may be repeated, also by another process after this one was killed: the nodes agree in the run directory,
-    then a node is created under a name that only one can have, then it is recorded. What cannot be done now is left to
-    the next look; what never can be is noted in the watch's record, and the gang is ended then.
+    Each step may be repeated, also by another process after this one was killed: the nodes agree in the run directory
+    on another launch, then each node is created under a name that only one can have, then it is recorded. After an
+    error that may pass the next look tries again; after any other the watch's record says so, and the gang is ended.
     """
     ref, backend = watch.record.ref, near(watch.backend, watch.record.ref)
     members = watch.record.members
@@ -83,7 +83,7 @@ def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> boo
 
 
 def catch_up(watch: Watch, log: TaskLog) -> None:
-    """Watch the nodes that a gang has now: its owner may have replaced some. Raises nothing of ours."""
+    """Watch the present nodes of a gang: the task that owns it may have replaced some. Raises no BackendError."""
     ref = watch.record.ref
     try:
         now = ReplacesNodes.of(near(watch.backend, ref)).current(ref)

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model.run import RunKey, RunRef
 
 
 def recorded_of(backend: Backend, keys: Sequence[RunKey], places: Iterable[Place] = ()) -> list[Attempt]:
-    """Return what is recorded of these tasks, at any home: the attempts that may live, and the newest of each.
+    """Return the recorded attempts of these tasks, at any home: those that may live, and the newest of each task.
 
     In the connection's work directory, and in those of `places`. Raises BackendError.
     """
@@ -23,7 +23,7 @@ def recorded_of(backend: Backend, keys: Sequence[RunKey], places: Iterable[Place
 def gangs_of(
     backend: Backend, keys: Sequence[RunKey], known: Sequence[Attempt], places: Iterable[str | None] = (None,)
 ) -> list[RunRef]:
-    """Return the gangs of these tasks at one home, oldest first: those that live, and what `known` has led to.
+    """Return the gangs of these tasks at one home, oldest first: those that live, and those of the attempts `known`.
 
     `places`: the compartments in which to list what lives; None: the connection's. Raises BackendError.
     """

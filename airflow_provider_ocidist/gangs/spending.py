@@ -60,10 +60,11 @@ def bound(job: TrainingJob, price: float | None) -> str:
     return "; ".join(said)
 
 
-def foretold(like: RunStatus, now: float, nodes: int, price: float | None) -> Spent | None:
-    """Return what a run of so many nodes uses that takes as long as another; None where that is not known of it.
+def forecast_like(like: RunStatus, now: float, nodes: int, price: float | None) -> Spent | None:
+    """Return what a run on `nodes` nodes will use if it takes as long as another run; None if that is not known.
 
-    `like` may still run, or have failed amid its steps: then the rest is taken at its pace. `now` is its service's.
+    `like`: the state of the other run. If it still runs, or has failed amid its steps, its pace counts for the rest.
+    `now` is a Unix time by the clock of its service, `price` that of a node for an hour.
     """
     spans = [(begun, now if end is None else end) for begun, end in spans_of(like) if begun is not None]
     if not spans:

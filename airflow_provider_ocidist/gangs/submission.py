@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near, now_at
@@ -24,10 +23,10 @@ from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claim
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
+from airflow_provider_ocidist.gangs.ownership import claim, give_way
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
-from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
@@ -133,12 +132,9 @@ class GangSubmitter:
         try_number = tries.try_number
         draft = self._plan(key, tries)
         known = self._backend.gangs.attempts(draft, noted_in(self._notes, draft, self._log))
-        self._give_way(draft, known, try_number)
+        give_way(self._backend, draft, known, try_number)
         known = [self._left(each, draft) for each in known]
-        key = replace(key, generation=generation_of(tries, known))
-        latest = newest_attempt(attempt for attempt in known if attempt.key.generation == key.generation)
-        attempt = _next(latest)
-        key = replace(key, attempt=attempt)
+        key = _looked_at_first(key, tries, known)
         plan = self._plan(key, tries, self._choice(key, known))
         # Saved before anything is created: after a crash the next try looks at this attempt first.
         to_look_at = _to_look_at(known, key.generation)
@@ -149,19 +145,22 @@ class GangSubmitter:
         adopted = self._adopted(found, plan, known)
         if adopted is not None and (try_number > 1 or any(adopted.run_ids)):
             # Claim before ending the others: one of them may be a later try's.
-            self._claim(adopted, try_number)
+            claim(self._backend, adopted, try_number)
         self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
             whole = self._plan(adopted.key, tries, self._choice(adopted.key, known))
             return self._submit(whole, task_deadline, found, try_number)
-        taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
-        taken += [
-            each.key.attempt for each in known if each.key == plan.key and not each.place.is_that_of(plan)
-        ]
-        if not taken and self._is_called_off(plan, known):
-            taken = [attempt]
-        key = replace(key, attempt=max(attempt, *(each + 1 for each in taken)) if taken else attempt)
+        key = replace(key, attempt=self._unused_attempt(plan, found, known))
         return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], try_number)
+
+    def _unused_attempt(self, plan: Plan, found: Sequence[RunRef], known: Sequence[Attempt]) -> int:
+        """Return the number of the attempt to create: the plan's, unless it exists, or was called off."""
+        key = plan.key
+        taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
+        taken += [each.key.attempt for each in known if each.key == key and not each.place.is_that_of(plan)]
+        if not taken and self._is_called_off(plan, known):
+            taken = [key.attempt]
+        return max([key.attempt, *(each + 1 for each in taken)])
 
     def _choice(self, key: RunKey, known: Sequence[Attempt]) -> int:
         """Return the choice of machines for an attempt: the one that it was begun with, else the one to ask for now."""
@@ -178,7 +177,7 @@ class GangSubmitter:
         return self._earlier_canceller(key, try_number, why)()
 
     def earlier_canceller(self, key: RunKey, try_number: int, why: BaseException) -> Callable[[], list[str]]:
-        """Return what does so later, also while this try waits for an answer; it asks nothing of Airflow."""
+        """Return a function that does so later, also while this try waits for an answer; it asks nothing of Airflow."""
         return self._earlier_canceller(key, try_number, why, prepared=True)
 
     def _earlier_canceller(
@@ -205,7 +204,7 @@ class GangSubmitter:
     ) -> RunRecord:
         self._note([Attempt.of(plan)])
         if not any(ref.key == plan.key for ref in found) and try_number > 1:
-            self._claim(plan, try_number)
+            claim(self._backend, plan, try_number)
         self._asked = plan
         ref = self._backend.submit(plan, self._stop, found)
         ref = replace(ref, candidate=plan.candidate, price=plan.price)
@@ -223,29 +222,6 @@ class GangSubmitter:
                 gangs = self._backend.gangs.at(attempt.place)
                 gangs.leave_stop_request(attempt.place.run_dir, attempt.key)
 
-    def _give_way(self, draft: Plan, known: Sequence[Attempt], try_number: int) -> None:
-        """Raise Overtaken if a later try has recorded an attempt that lives, or is just being created.
-
-        Airflow has then begun the later try because it took this one for dead, or because the task was cleared.
-        """
-        later = [
-            each for each in known if each.end is None and each.tries and each.tries.try_number > try_number
-        ]
-        if not later:
-            return
-        found = [ref for ref in self._backend.gangs.find(draft) if any(ref.key == each.key for each in later)]
-        living = [ref for ref in found if not near(self._backend, ref).status([ref])[0].ended]
-        unseen = [
-            each
-            for each in later
-            if (each.ref is None or each.place.backend != draft.backend)
-            and not any(ref.key == each.key for ref in found)
-        ]
-        if living or unseen:
-            latest = max(later, key=lambda each: each.tries.try_number if each.tries else 0)
-            assert latest.tries is not None
-            raise _given_way(latest, living, try_number)
-
     def _left(self, attempt: Attempt, draft: Plan) -> Attempt:
         """Request a stop of an attempt's gang at another backend, since this backend cannot see it."""
         backend = attempt.place.backend
@@ -258,19 +234,6 @@ class GangSubmitter:
             draft.backend,
         )
         return self._backend.gangs.leave(attempt)
-
-    def _claim(self, gang: Plan | RunRef, try_number: int) -> None:
-        """Record that this try now owns a gang. Raises Overtaken if a later try owns it."""
-        # The first try has no earlier one to protect the gang from, but it may be late.
-        directories = self._backend.directories
-        ask = directories.claimed_by if try_number == 1 else partial(directories.claim, try_number=try_number)
-        holder = ask(gang)
-        if holder > try_number:
-            raise Overtaken(
-                f"try {holder} of this task waits for {gang.key.name}, and this is try {try_number}: it gives up and "
-                "does not end the gang",
-                holder,
-            )
 
     def _at_the_service(self, time_here: float | None) -> float | None:
         """Convert a time of this machine's clock to the service's, which records use on every machine."""
@@ -342,25 +305,15 @@ class GangSubmitter:
         note(self._notes, attempts)
 
 
-def _given_way(latest: Attempt, living: Sequence[RunRef], try_number: int) -> Overtaken:
-    assert latest.tries is not None
-    key, commands = latest.key, " and ".join(cancel_command(ref.backend, ref.job_id) for ref in living)
-    record = f"g{key.generation}-a{key.attempt}-*.json below attempts/{key.task_digest}/ of its work_dir"
-    remedy = f"end it with {commands}" if commands else f"remove its record, {record}"
-    return Overtaken(
-        f"try {latest.tries.try_number} of this task has begun {key.name}, and this is try {try_number}: it gives up "
-        "and does not end that gang. If the DAG run was deleted and created again, so that tries count from 1, "
-        f"{remedy}, then clear the task",
-        latest.tries.try_number,
-    )
-
-
-def _next(latest: Attempt | None) -> int:
-    """Return the attempt of its generation that a try looks at first: the newest, unless recorded as failed."""
+def _looked_at_first(key: RunKey, tries: Tries, known: Sequence[Attempt]) -> RunKey:
+    """Return the attempt that a try looks at first: the newest of its generation, or the next where that has failed."""
+    generation = generation_of(tries, known)
+    latest = newest_attempt(each for each in known if each.key.generation == generation)
     if latest is None:
-        return 1
+        return replace(key, generation=generation, attempt=1)
     failed = latest.end is not None and not latest.end.succeeded
-    return latest.key.attempt + 1 if failed else latest.key.attempt
+    attempt = latest.key.attempt + 1 if failed else latest.key.attempt
+    return replace(key, generation=generation, attempt=attempt)
 
 
 def _to_look_at(known: Sequence[Attempt], generation: int) -> list[Attempt]:

@@ -115,6 +115,10 @@ class Watch:
     def save_cursor(self) -> None:
         """Save the log's cursor: not here, since no other process continues this watch."""
 
+    def hand_over(self) -> RunRecord:
+        """Return the record for the next process."""
+        return self.record
+
     def observe(self, status: RunStatus, part: LogPart | None, now: float, read_at: float) -> Action:
         """Log what is new in a state and lines (None: not read); return the next action.
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 DEFAULT_CLUSTER = "kubernetes_default"
-"""Connection id that Airflow's own hook uses for the cluster of this machine, also if nobody has made it."""
+"""Connection id that Airflow's own hook uses for the cluster of this machine, also if it does not exist."""
 
 
 class OciHook(BaseHook):
-    """Turn a connection into a backend, or into credentials for storage.
+    """Turn a connection into a backend of any kind, or into credentials for storage.
 
     :param conn_id: an Airflow connection of type `oci`
     """
@@ -86,7 +86,7 @@ class OciHook(BaseHook):
         return access_of(self.fields)
 
     def backend(self, kind: str | None = None) -> Backend:
-        """Return a backend of a kind, for this connection; no request is sent yet."""
+        """Return a backend of a kind; no request is sent yet. Raises LookupError for a kind that does not exist."""
         self._kind = kind or self._kind or kinds.DEFAULT_BACKEND
         return _backend_class(self._kind).connect(self.fields)
 
@@ -107,7 +107,7 @@ class OciHook(BaseHook):
         return join(self.fields["work_dir"], place) + ("/" if place.endswith("/") else "")
 
     def store(self, place: str) -> Store:
-        """Return the folder at a URI, or in `work_dir`, whose files can be listed, read, written and deleted."""
+        """Return the folder at a URI, or in `work_dir`, whose files can be read and written. Raises StorageError."""
         from airflow_provider_ocidist.storage.stores.opening import open_store
 
         uri = self.uri(place)

@@ -51,7 +51,7 @@ def trigger_owner(context: Context) -> dict[str, Any]:
 
 
 def created(context: Context) -> RunRef | None:
-    """Return the run that this task created before it was deferred."""
+    """Return the gang that this task has published; None before it has created or adopted one."""
     from airflow_provider_ocidist.model.run import RunRef
 
     ti = context["ti"]
@@ -117,15 +117,15 @@ def mask_secrets_of_nodes(backend: Backend, ref: RunRef) -> None:
 
 
 def mask_secrets(secrets: Iterable[str]) -> None:
-    """Have Airflow mask these in all output of this process and its supervisor."""
+    """Let Airflow mask these in all output of this process and its supervisor."""
     from airflow.sdk.log import mask_secret
 
     for secret in secrets:
         mask_secret(secret)
 
 
-def handed_on(value: Any) -> Any:
-    """Return a value for XCom, which Airflow does not mask, without the secrets known to Airflow or to us."""
+def without_secrets(value: Any) -> Any:
+    """Return a value without the secrets that Airflow or ocidist knows: Airflow masks no XCom."""
     from airflow.providers.common.compat.sdk import redact
 
     from airflow_provider_ocidist.model.masking import masked_messages

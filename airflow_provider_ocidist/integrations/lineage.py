@@ -90,7 +90,7 @@ def lineage_of_training(
 def _outputs(
     job: TrainingJob, plan: Plan, result: Mapping[str, Any] | None, failure: Failure | None
 ) -> list[Dataset]:
-    """Return what was written; before the end, what will be."""
+    """Return the datasets that were written; before the end, those that will be."""
     if failure is not None:
         return [dataset_of(failure.checkpoint_uri)] if failure.checkpoint_uri else []
     if result is None:

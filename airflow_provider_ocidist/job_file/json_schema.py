@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.job_file.schema import hints_of, is_optional, metadata_of, plain_of, required_of
-from airflow_provider_ocidist.model.job import Above, AtLeast, Duration, TrainingJob
+from airflow_provider_ocidist.job_file.hints import hints_of, is_optional, metadata_of, plain_of, required_of
+from airflow_provider_ocidist.model.field_limits import Above, AtLeast, Duration
+from airflow_provider_ocidist.model.job import TrainingJob
 
 SCHEMA_FILE = Path(__file__).with_name("job.schema.json")
 JINJA = {"$ref": "#/definitions/Jinja"}

@@ -6,7 +6,6 @@ import os
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,14 @@ import yaml
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.job_file import candidates, schema, yaml_document
+from airflow_provider_ocidist.job_file import candidates, schema, written_values, yaml_document
 from airflow_provider_ocidist.job_file.dialects.base import Translation
+from airflow_provider_ocidist.job_file.normal_form import normalised
+from airflow_provider_ocidist.job_file.overrides import kind_in, overridden_kind, override
 from airflow_provider_ocidist.job_file.rules import rules
 from airflow_provider_ocidist.job_file.text import base_of, is_uri, place_shown, read
-from airflow_provider_ocidist.job_file.yaml_document import Document, FilledText, is_index
+from airflow_provider_ocidist.job_file.written_values import FilledText
+from airflow_provider_ocidist.job_file.yaml_document import Document
 from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob, is_placeholder
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def parse(
     place of a number too, and counts as the least one.
     """
     document = yaml_document.fill_in(text, render, source) if render else yaml_document.read(text, source)
-    return _shallow(document, source, base_dir, overrides or {}, texts=FilledText, templates=templates)
+    return _checked(document, source, base_dir, overrides or {}, texts=FilledText, templates=templates)
 
 
 def build(
@@ -93,7 +95,7 @@ def build(
     Text that is a number counts as one, since Jinja in a mapping renders text only.
     """
     value = job.to_mapping() if isinstance(job, TrainingJob) else job
-    return _shallow(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
+    return _checked(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
 
 
 def dump(job: TrainingJob) -> str:
@@ -112,15 +114,15 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _shallow(document: Document, source: str | None, *args: Any, **kwargs: Any) -> TrainingJob:
-    """As `_checked`. Raises JobFileError, too, where values or overrides are nested too deeply."""
+def _checked(document: Document, source: str | None, *args: Any, **kwargs: Any) -> TrainingJob:
+    """Return the job, or raise JobFileError; also where values or overrides are nested too deeply for Python."""
     try:
-        return _checked(document, source, *args, **kwargs)
+        return _job_of(document, source, *args, **kwargs)
     except RecursionError:
         raise JobFileError([Problem("", "is nested too deeply")], source) from None
 
 
-def _checked(
+def _job_of(
     document: Document,
     source: str | None,
     base_dir: str | Path | None,
@@ -134,14 +136,15 @@ def _checked(
             "is empty" if document.value is None else "must be a section with keys and values at the top"
         )
         raise JobFileError([Problem("", problem, document.line(""))], source)
-    translation = _translated(document.value, _chosen_home(overrides))
+    home = overridden_kind(overrides, None)
+    translation = _translated(document.value, home if isinstance(home, str) else None)
     if not translation.readable:
         raise JobFileError(
             [replace(item, line=document.line(item.path)) for item in translation.problems], source
         )
     problems: list[Problem] = []
-    mapping = _plain(yaml_document.numbers(translation.mapping, texts), "", problems)
-    misplaced = _override(mapping, overrides, problems)
+    mapping = normalised(written_values.numbers(translation.mapping, texts), "", problems)
+    misplaced = override(mapping, overrides, problems)
     job, found = _fields(mapping, templates=templates)
     job = _with_absolute_source(job, Path.cwd() if base_dir is None else base_dir, problems)
     broken = rules(job)
@@ -159,12 +162,6 @@ def _checked(
     return job
 
 
-def _chosen_home(overrides: Mapping[str, Any]) -> str | None:
-    section = overrides.get("backend")
-    kind = overrides.get("backend.kind", section.get("kind") if isinstance(section, Mapping) else None)
-    return kind if isinstance(kind, str) else None
-
-
 def _translated(mapping: Mapping[str, Any], home: str | None) -> Translation:
     for name in kinds.names(DIALECTS):
         dialect = kinds.load(DIALECTS, name).DIALECT
@@ -180,91 +177,10 @@ def _translated(mapping: Mapping[str, Any], home: str | None) -> Translation:
     return Translation(mapping=mapping)
 
 
-def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
-    """Return a normalised copy: dicts with text as keys, lists, and single values of our types."""
-    match value:
-        case Mapping():
-            return {
-                _key(key, path, problems): _plain(item, _below(path, key), problems)
-                for key, item in value.items()
-            }
-        case list() | tuple():
-            return [_plain(item, _below(path, index), problems) for index, item in enumerate(value)]
-        case set() | frozenset():
-            problems.append(Problem(path, "must be a list: a set has no order"))
-            return []
-        case os.PathLike():
-            return os.fspath(value)
-        case timedelta():
-            return value.total_seconds()
-    return value
-
-
-def _key(key: Any, path: str, problems: list[Problem]) -> str:
-    if isinstance(key, bool) or not isinstance(key, str | int | float):
-        problems.append(
-            Problem(path, f"a name must be text, not {schema.value_shown(key)}: put it in quotes")
-        )
-    return str(key)
-
-
-def _below(path: str, part: object) -> str:
-    return f"{path}.{part}" if path else str(part)
-
-
-def _override(
-    mapping: dict[str, Any], overrides: Mapping[str, Any], problems: list[Problem]
-) -> list[Problem]:
-    """Put values at their paths; return those whose path does not exist."""
-    misplaced = []
-    if _kind_after(overrides, _kind_in(mapping)) != _kind_in(mapping):
-        # What the file says is for another kind.
-        mapping["backend"] = {}
-    for path, given in overrides.items():
-        value = _plain(yaml_document.numbers(given, str), path, problems)
-        holder: Any = mapping
-        *above, last = path.split(".")
-        for part in above:
-            holder = _entered(holder, part)
-        if isinstance(holder, dict):
-            holder[last] = _merged(holder.get(last), value)
-        elif isinstance(holder, list) and is_index(last, holder):
-            holder[int(last)] = _merged(holder[int(last)], value)
-        else:
-            misplaced.append(Problem(path, "there is no such key in the job"))
-    return misplaced
-
-
-def _kind_in(mapping: Mapping[str, Any]) -> Any:
-    backend = mapping.get("backend")
-    return backend.get("kind", kinds.DEFAULT_BACKEND) if isinstance(backend, dict) else kinds.DEFAULT_BACKEND
-
-
-def _kind_after(overrides: Mapping[str, Any], kind: Any) -> Any:
-    section = overrides.get("backend")
-    if isinstance(section, Mapping):
-        kind = section.get("kind", kind)
-    return overrides.get("backend.kind", kind)
-
-
-def _entered(holder: Any, part: str) -> Any:
-    if isinstance(holder, dict):
-        if holder.get(part) is None:
-            holder[part] = {}
-        return holder[part]
-    return holder[int(part)] if isinstance(holder, list) and is_index(part, holder) else None
-
-
-def _merged(old: Any, new: Any) -> Any:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return old | {key: _merged(old.get(key), value) for key, value in new.items()}
-    return new
-
-
 def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, list[Problem]]:
     """Return the job and the problems of its fields; the backend's by the class of its kind."""
     backend = mapping.get("backend", {})
-    kind = backend.get("kind", kinds.DEFAULT_BACKEND) if isinstance(backend, dict) else kinds.DEFAULT_BACKEND
+    kind = kind_in(mapping)
     options, problems = _options_class(kind)
     homes = {**{item.name: "backend" for item in fields(options)}, **schema.section_homes(TrainingJob)}
     # The rules need the real options, which replace this one if they can be found.
@@ -303,7 +219,7 @@ def _passed_on(options: BackendOptions) -> BackendOptions:
     """Return options whose sections of any form, which go to a platform as they are, hold plain values."""
     values = {item.name: getattr(options, item.name) for item in fields(options)}
     free = {name: value for name, value in values.items() if isinstance(value, Mapping | tuple)}
-    return replace(options, **{name: yaml_document.plain(value) for name, value in free.items()})
+    return replace(options, **{name: written_values.plain(value) for name, value in free.items()})
 
 
 def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:

@@ -6,13 +6,14 @@ import copy
 import dataclasses
 import difflib
 import functools
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.model.job import Above, AtLeast, Duration, is_placeholder
+from airflow_provider_ocidist.job_file.hints import hint_at, hints_of, metadata_of, plain_of, required_of
+from airflow_provider_ocidist.model.field_limits import Above, AtLeast, Duration
+from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _from_text(value: Any) -> Any:
 def _stands_for_a_value(cls: type[Any], error: ErrorDetails) -> bool:
     if error["type"] == "unexpected_keyword_argument" or not _is_template(error["input"]):
         return False
-    bare = plain_of(_hint_at(cls, error["loc"]))
+    bare = plain_of(hint_at(cls, error["loc"]))
     return bare in (int, float, bool) or typing.get_origin(bare) is Literal
 
 
@@ -150,8 +151,8 @@ def _message(cls: type[Any], error: ErrorDetails, homes: Mapping[str, str]) -> s
     if error["type"] == "missing":
         return "is needed"
     if error["type"] == "unexpected_keyword_argument":
-        return unknown_key(str(last), list(hints_of(plain_of(_hint_at(cls, above)))), homes)
-    expected, value = _expected(_hint_at(cls, error["loc"])), error["input"]
+        return unknown_key(str(last), list(hints_of(plain_of(hint_at(cls, above)))), homes)
+    expected, value = _expected(hint_at(cls, error["loc"])), error["input"]
     if value is None:
         return f"is empty, and must be {expected}"
     return f"must be {expected}, not {value_shown(value)}{_advice(expected, value)}"
@@ -194,7 +195,7 @@ def _repaired(cls: type[Any], value: Mapping[str, Any], errors: Sequence[ErrorDe
         if error["type"] == "unexpected_keyword_argument":
             del holder[last]
         else:
-            holder[last] = _harmless(_hint_at(cls, error["loc"]))
+            holder[last] = _harmless(hint_at(cls, error["loc"]))
     return repaired
 
 
@@ -208,46 +209,3 @@ def _harmless(hint: Any) -> Any:
     least = next((item.minimum for item in metadata if isinstance(item, AtLeast)), 1)
     simple = {int: int(least), float: float(least), bool: False, str: PLACEHOLDER}
     return simple[bare] if bare in simple else () if typing.get_origin(bare) is tuple else {}
-
-
-def required_of(cls: type[Any]) -> list[str]:
-    missing = dataclasses.MISSING
-    return [f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing]
-
-
-def hints_of(cls: type[Any]) -> dict[str, Any]:
-    names = [item.name for item in dataclasses.fields(cls)]
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: hints[name] for name in names}
-
-
-def _hint_at(cls: type[Any], loc: Sequence[int | str]) -> Any:
-    hint: Any = cls
-    for part in loc:
-        bare = plain_of(hint)
-        if dataclasses.is_dataclass(bare):
-            hint = hints_of(typing.cast("type[Any]", bare))[str(part)]
-        else:
-            hint = typing.get_args(bare)[1 if issubclass(typing.get_origin(bare), Mapping) else 0]
-    return hint
-
-
-def is_optional(hint: Any) -> bool:
-    """Return whether a field may be None."""
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _without_none(hint: Any) -> Any:
-    if is_optional(hint):
-        (hint,) = [item for item in typing.get_args(hint) if item is not type(None)]
-    return hint
-
-
-def plain_of(hint: Any) -> Any:
-    hint = _without_none(hint)
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
-
-
-def metadata_of(hint: Any) -> tuple[Any, ...]:
-    hint = _without_none(hint)
-    return typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.job_file.written_values import (
+    FLOAT,
+    INT,
+    LONGEST_NUMBER,
+    FilledText,
+    WrittenFloat,
+    WrittenInt,
+)
 from airflow_provider_ocidist.model.job import is_placeholder
 
 MAX_VALUES = 100_000
 """Most values in one file, aliases expanded; more is a mistake, or an attack."""
 _HEREDOC = re.compile(r"^[ \t]*(?:cat|kubectl|tee)\b.*<<-?\s*['\"]?(?P<word>\w+)", re.MULTILINE)
-_LONGEST_NUMBER = 1000
-"""Most digits of a number; Python refuses to parse whole numbers of more than 4300."""
 MERGE = "tag:yaml.org,2002:merge"
-
-
-class WrittenInt(int):
-    """A whole number that keeps its text in the file: `+5` stays `+5` for a text field."""
-
-    text: str
-    is_text: bool = False
-    """Whether it was written as text, which may be meant as a number."""
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class FilledText(str):
-    """Text rendered by Jinja, which renders text only: a number in it may be meant as one."""
-
-    __slots__ = ()
-
-
-class WrittenFloat(float):
-    """A number that keeps its text in the file: `1e-4` and `1.10` stay so for a text field."""
-
-    text: str
-    is_text: bool = False
-
-    def __str__(self) -> str:
-        return self.text
-
-
-_INT = r"[-+]?(?:0|[1-9][0-9]*)"
-_FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
 
 
 class _Loader(yaml.SafeLoader):
@@ -59,8 +34,8 @@ class _Loader(yaml.SafeLoader):
 
 for _tag, _pattern, _first in (
     ("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
-    ("int", _INT, "-+0123456789"),
-    ("float", _FLOAT, "-+.0123456789"),
+    ("int", INT, "-+0123456789"),
+    ("float", FLOAT, "-+.0123456789"),
     ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
     ("merge", r"<<", "<"),
@@ -162,41 +137,6 @@ def fill_in(text: str, render: Callable[[str], Any], source: str | None = None) 
     return replace(document, value=value)
 
 
-def numbers(value: Any, kind: type[str]) -> Any:
-    """Return a value with numbers in rendered text as numbers, which keep their text."""
-    match value:
-        case str() if isinstance(value, kind):
-            number = _number(value)
-            if number is not value:
-                number.is_text = True
-            return number
-        case Mapping():
-            return {key: numbers(item, kind) for key, item in value.items()}
-        case list() | tuple():
-            return [numbers(item, kind) for item in value]
-    return value
-
-
-def plain(value: Any) -> Any:
-    """Return a value whose numbers and texts no longer know how they were written: text stays text."""
-    match value:
-        case WrittenInt() | WrittenFloat() if value.is_text:
-            return value.text
-        case WrittenInt():
-            return int(value)
-        case WrittenFloat():
-            return float(value)
-        case FilledText():
-            return str(value)
-        case Mapping():
-            return {key: plain(item) for key, item in value.items()}
-        case list():
-            return [plain(item) for item in value]
-        case tuple():
-            return tuple(plain(item) for item in value)
-    return value
-
-
 def _filled_text(value: Any) -> Any:
     return FilledText(value) if isinstance(value, str) else value
 
@@ -230,21 +170,9 @@ def _filled(value: Any, path: str, render: Callable[[str], Any], problems: list[
     return value
 
 
-def _number(text: str) -> Any:
-    if re.fullmatch(_INT, text) and len(text) < _LONGEST_NUMBER:
-        whole = WrittenInt(text)
-        whole.text = text
-        return whole
-    if re.fullmatch(_FLOAT, text):
-        number = WrittenFloat(text)
-        number.text = text
-        return number
-    return text
-
-
 def is_index(text: str, items: Sequence[object]) -> bool:
     """Return whether a part of a path names one of the items."""
-    return text.isdecimal() and len(text) < _LONGEST_NUMBER and int(text) < len(items)
+    return text.isdecimal() and len(text) < LONGEST_NUMBER and int(text) < len(items)
 
 
 def _child(node: yaml.Node, path: str) -> tuple[yaml.Mark, yaml.Node, str] | None:

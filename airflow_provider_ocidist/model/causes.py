@@ -14,7 +14,7 @@ class Retry(StrEnum):
     NEVER = "NEVER"
     """No retry: the same training would fail again in the same way."""
     AFTER_CLEAR = "AFTER_CLEAR"
-    """No retry: somebody ended the run on purpose, and clears the task to train again."""
+    """No retry: a user has ended the run on purpose, and clears the task to train again."""
     AT_ONCE = "AT_ONCE"
     """Retry at once: the fault is gone with the node that had it, or the task only waits again."""
     WITH_TIME = "WITH_TIME"

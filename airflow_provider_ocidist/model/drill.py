@@ -126,6 +126,8 @@ class DrillJournal:
 
     injected: tuple[InjectedFault, ...] = field(default=(), metadata=codec.key("strikes"))
     steps: tuple[StepSeen, ...] = ()
+    damaged: tuple[str, ...] = ()
+    """URIs of the checkpoints that the node has read and found to be damaged."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
@@ -160,7 +162,16 @@ def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
         return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"
     if fault.kind is FaultKind.CUT_NETWORK and fault.seconds is None:
         return f"{fault}: name seconds, so that the machine gets its network back"
+    if fault.kind is FaultKind.CUT_NETWORK and _on_host_network(job):
+        return (
+            f"{fault}: the nodes use the network of their machines, so that others there would be cut off too"
+        )
     return None
+
+
+def _on_host_network(job: TrainingJob) -> bool:
+    """Whether the job asks for the network of its machines; a node finds out by itself what the platform gives it."""
+    return any(getattr(job.backend, name, None) for name in ("host_network", "preset"))
 
 
 def _one_of(kind: type[Member], value: str, text: str) -> Member:

@@ -59,7 +59,7 @@ class Unanswered:
         return replace(asked, refusal=kind, refusals=1, refused_for=0.0)
 
     def met(self, refusal: str | None, seconds: float) -> Self:
-        """Count what was met: a refusal of this kind, or None for a fault that may pass."""
+        """Count one failed request: a refusal of this kind; None: a fault that may pass."""
         return self.failed(seconds) if refusal is None else self.refused(refusal, seconds)
 
     def with_new_credentials(self) -> Self:

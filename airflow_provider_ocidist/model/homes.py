@@ -65,10 +65,15 @@ def words_of(kind: str) -> Words:
     return WORDS.get(kind, OTHER)
 
 
-def cancel_command(kind: str, job_id: str) -> str:
-    """Return the command line that ends a gang, which it names as `ocidist list` does."""
+def command_on(verb: str, kind: str, job_id: str) -> str:
+    """Return the command line of ocidist that does this to a gang, which it names as `ocidist list` does."""
     backend = [] if kind == DEFAULT_BACKEND else ["--backend", kind]
-    return shlex.join(["ocidist", "cancel", *backend, job_id])
+    return shlex.join(["ocidist", verb, *backend, job_id])
+
+
+def cancel_command(kind: str, job_id: str) -> str:
+    """Return the command line that ends a gang."""
+    return command_on("cancel", kind, job_id)
 
 
 def place_in(kind: str, resource_id: str) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 
+ALL_DAMAGED = "all damaged"
+"""Value of `NodeReport.starts_from` of a node that has found all stored checkpoints to be damaged."""
 OVER_THE_LONGEST = 2.0
 """Multiple of the longest step so far that a step may take; the longer of this and `limits.hang_timeout` counts."""
 
@@ -138,6 +140,8 @@ class Restart:
     """Ranks of the nodes that take part from then on; empty: all."""
     lost: tuple[int, ...] = ()
     """Ranks of nodes that have ended at the service before: what still runs of one is to end."""
+    behind: int = 0
+    """Steps that may lie between that step and the failure, where another node has reported it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +155,7 @@ class Recovery:
 
 @dataclass(frozen=True, kw_only=True)
 class Sending:
-    """A file that a node is sending in parts to a place that keeps them until somebody aborts the upload."""
+    """A file that a node is sending in parts; its place keeps them until the upload is completed or aborted."""
 
     folder: str
     """The URI that the name is relative to."""
@@ -200,11 +204,11 @@ class NodeReport:
     """Entries of the checkpoint folder that the program has open for writing, or had when it was interrupted; on all
     but the main node. None before that is known, and once the program has exited with 0."""
     starts_from: str | None = None
-    """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
+    """Digest of what this node goes on from, empty for nothing, or `ALL_DAMAGED`; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
     sending: tuple[Sending, ...] = ()
-    """Files of outputs on their way: after the node was killed, nobody else knows of their uploads."""
+    """Files of outputs on their way: the only record of their uploads after the node was killed."""
     price: float | None = None
     """Price of this node for an hour; None: not known."""
     spent_before: float | None = None

@@ -8,7 +8,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `attempts/<task>/g0-a1-<place>.json` | a try, before it creates anything | each later try |
 | `attempts/<task>/g0-a1-<place>.end.json` | the process that has seen all nodes end | each later try |
 | `refusals/<machine>.json` | the task that found none of them | every task that has other candidates |
-| `checkpoints/<task>-g0/fence.json` | each attempt, before it publishes | every attempt that publishes or deletes |
+| `checkpoints/<task>-g0/fence.json` | each launch, before it publishes | every launch that publishes or deletes |
 | `checkpoints/<task>-g0/<name>/...` | nodes; `manifest.json` last | nodes that resume, sensors, people |
 | `checkpoints/<task>-g0/unproved/...` | nodes that end, of what nothing proves whole | people |
 | `copies/<dag>/<run>/<task>/...` | the node of a copy: `report.json` | the task of the copy |

@@ -34,9 +34,9 @@ class EndTrainingOperator(BaseOperator):
     :param training: the training task of the same DAG, or its id
     :param conn_id: Airflow connection of type `oci`; None: that of the training task, unless it is mapped over several
     :param backend: `backend.kind` of its job; needed where it is not `oci_data_science`, the connection names no
-    `work_dir` in which it could be read, and its worker may die before it has published the XCom `run`
+        `work_dir` in which it could be read, and its worker may die before it has published the XCom `run`
     :param compartment_id: if its job names another compartment than the connection; needed when its worker may die
-    before it has published the XCom `run`
+        before it has published the XCom `run`
     :param patience: seconds until this task fails because nodes have not ended
     :param trigger_rule: Airflow's; ValueError for one under which this task would not run after a failed training
     """
@@ -167,7 +167,7 @@ def _conn_id_of(task: Any, asking: BaseOperator) -> Any:
 
 
 def _mapped_group(task: Any) -> Any:
-    """Return the mapped task group of a task, whose values it has."""
+    """Return the innermost mapped task group around a task; None where there is none."""
     return task.get_closest_mapped_task_group() if task.task_group else None
 
 

@@ -53,7 +53,7 @@ class _Home:
         return by_age(found.values())
 
     def _opened(self, job_id: str) -> RunRef | None:
-        """Return the gang of an id; without ids, a home's gangs are those that the records name."""
+        """Return the gang with this id; None if it is gone, or if its home cannot find gangs by an id."""
         try:
             return self.backend.open(job_id).ref if isinstance(self.backend, OpensById) else None
         except RunNotFound:
@@ -129,7 +129,7 @@ class GangCleanup:
             backoff.take(errors[0], self._connection.reconnect)
 
     def _homes(self, keys: Sequence[RunKey], errors: list[BackendError]) -> list[_Home]:
-        """Return the homes that XComs, records or the caller name; none where they cannot be known now."""
+        """Return the homes that XComs, records or the caller name; none, with an error in `errors`, if one fails."""
         published = [ref for key in keys if (ref := _published_by(key))]
         named = dict.fromkeys([*([self._kind] if self._kind else []), *(ref.backend for ref in published)])
         recorded: list[Attempt] = []

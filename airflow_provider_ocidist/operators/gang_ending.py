@@ -40,7 +40,7 @@ class GangEnding:
         self._killer: Killer | None = None
 
     def kill_from_handler(self) -> None:
-        """End the gang; if it is just being opened, the interrupted thread ends it afterwards."""
+        """End the gang. Takes no lock: see `gangs.kills`."""
         if self._killer is not None:
             self._killer.kill_from_handler()
 
@@ -118,7 +118,7 @@ class GangEnding:
             self._end_killed()
             raise AirflowFailException("the task was killed, and its run cancelled")
 
-    def reached(self, ref: RunRef) -> Backend:
+    def backend_of(self, ref: RunRef) -> Backend:
         """Return the backend of a live gang; wait while the connection cannot be read."""
         backoff = Backoff(self._stop, self._log)
         while True:

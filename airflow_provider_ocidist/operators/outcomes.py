@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -25,8 +25,8 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
-from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef, RunStatus
+from airflow_provider_ocidist.operators.further_gangs import FurtherGangs
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 if TYPE_CHECKING:
@@ -45,19 +45,20 @@ class ErrorLog(TaskLog, Protocol):
 class TryOutcome:
     """Publishes what one try of a task has created, and how it has ended."""
 
-    def __init__(self, context: Context, job: TaskJob, connection: TaskConnection, log: ErrorLog) -> None:
+    def __init__(
+        self,
+        context: Context,
+        job: TaskJob,
+        connection: TaskConnection,
+        further: FurtherGangs,
+        log: ErrorLog,
+    ) -> None:
         self._context = context
         self._ti: Any = context["ti"]
         self._job = job
         self._connection = connection
+        self._further = further
         self._log = log
-        self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
-        """Function that records the refusal of a gang's machines, and returns whether the job names others."""
-        self.no_other_gang: Callable[[RunRef, Restart], str | None] = lambda *_: ""
-        """Function that returns why a failed gang is not made again in this try, empty for no message; None: it is made
-        anew."""
-        self.lacks_capacity: Callable[[], bool] = lambda: False
-        """Function that returns whether any machines that the job names may be free later."""
         self.search: CapacitySearch | None = None
         """Search for machines; None if the task does not ask again."""
         self._spent: dict[str, Any] = {}
@@ -84,7 +85,7 @@ class TryOutcome:
         self.publish_run(ref)
 
     def publish_run(self, ref: RunRef) -> None:
-        """Publish of which runs a gang consists now, and their links."""
+        """Publish the reference to a gang, with the runs that it has now, and the links to them."""
         self._push("run", ref.to_json())
         for key, url in links_of_run(ref, self._connection.access(ref.backend)).items():
             self._push(key, url)
@@ -95,7 +96,7 @@ class TryOutcome:
         watch.end_leftovers()
         assert watch.status is not None
         self._close(watch.record.ref, End(succeeded=True, alive=not watch.status.ended))
-        result: dict[str, Any] = task_context.handed_on(watch.result(warning))
+        result: dict[str, Any] = task_context.without_secrets(watch.result(warning))
         if warning:
             self._log.warning("SUCCEEDED, BUT %s", warning)
         self.result = result
@@ -103,18 +104,21 @@ class TryOutcome:
 
     def publish_training(self, result: dict[str, Any], ref: RunRef, outlets: Iterable[Any]) -> None:
         """Publish the checkpoint, also to the DAGs that the outlets schedule."""
-        self._hand_on_checkpoint(result["checkpoint_uri"], ref)
+        self._publish_checkpoint(result["checkpoint_uri"], ref)
         self._log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
         planned = self._job.planned
         task_context.publish_to_outlets(outlets, result, planned[0].name if planned else None, self._context)
 
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
-        """Raise what the task fails with, or what it does instead: NoCapacity, AnotherCandidate, GangToReplace."""
+        """Publish the failure, and raise the exception of the task.
+
+        Where the try goes on instead, raise NoCapacity, AnotherCandidate or GangToReplace.
+        """
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
         gang = another_gang.lost_gang(cause, masked_text(message), watch.status)
-        why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
+        why_not = self._further.why_none(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
             final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
             self._close(watch.record.ref, End(succeeded=False, failure=gang, final=final))
@@ -124,18 +128,21 @@ class TryOutcome:
             failure = replace(failure, message=f"{failure.message}; no other gang in this try: {why_not}")
         self._spent = watch.spent
         if failure.checkpoint_uri is not None:
-            self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref)
-        for node in watch.status.nodes:
-            if node.report is not None and node.report.cause is not None and node.report.tail:
-                self._log.error("last lines of node %d:\n%s", node.rank, masked_text(node.report.tail))
+            self._publish_checkpoint(failure.checkpoint_uri, watch.record.ref)
+        self._log_last_lines(watch.status)
         if not watch.status.has_trained:
-            if watch.status.ended and self.has_another(watch.record.ref, cause, message):
+            if watch.status.ended and self._further.has_candidate(watch.record.ref, cause, message):
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
         if gang and why_not is None:
             raise GangToReplace(f"{cause}: {failure.message}")
         self.publish_failure(failure)
         raise training_failure(cause, failure.sentence, is_crash_loop=watch.status.is_crash_loop)
+
+    def _log_last_lines(self, status: RunStatus) -> None:
+        for node in status.nodes:
+            if node.report is not None and node.report.cause is not None and node.report.tail:
+                self._log.error("last lines of node %d:\n%s", node.rank, masked_text(node.report.tail))
 
     @contextlib.contextmanager
     def publishing_failure(self) -> Iterator[None]:
@@ -158,15 +165,15 @@ class TryOutcome:
         Airflow masks logs, but not XComs.
         """
         self.failure = failure
-        self._push("failure", task_context.handed_on({**failure.to_json(), **self._spent}))
+        self._push("failure", task_context.without_secrets({**failure.to_json(), **self._spent}))
 
     def _close(self, ref: RunRef, end: End) -> None:
-        """Record the end, so that a later try can detect a clear in between."""
+        """Record the end of the attempt: by it a later try detects a clear in between."""
         backend = self._connection.backend(ref.backend)
         backend.gangs.close(ref, replace(end, try_number=self._ti.try_number))
 
     def _abort_uploads(self, ref: RunRef, status: RunStatus) -> None:
-        """Abort what the nodes, which have ended, were sending: no retry may follow that does so."""
+        """Abort the uploads that the ended nodes have left open: the retry that would do so may never come."""
         sending = [each for node in status.nodes if node.report for each in node.report.sending]
         if ref.checkpoints_uri is None and not sending:
             return
@@ -181,17 +188,20 @@ class TryOutcome:
         abort_reported(sending, impatient)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
+        """Raise NoCapacity if the task has time to ask for machines again, and that may help."""
         if self.search is None or cause not in NO_MACHINE:
             return
         # Of several candidates, the last refusal says nothing of the others.
-        if cause is not Cause.CAPACITY and not self.lacks_capacity():
+        if cause is not Cause.CAPACITY and not self._further.lacks_capacity(
+            task_context.key_of(self._context)
+        ):
             return
         search = self.search.failed()
         ask_at = search.next_at(time.time())
         if ask_at is not None:
             raise NoCapacity(f"{cause}: {message}", search, ask_at)
 
-    def _hand_on_checkpoint(self, uri: str | None, ref: RunRef) -> None:
+    def _publish_checkpoint(self, uri: str | None, ref: RunRef) -> None:
         self._push("checkpoint_uri", uri)
         if uri and (url := checkpoint_url(uri, ref, self._connection.access(ref.backend))):
             self._push(CheckpointLink.xcom_key, url)

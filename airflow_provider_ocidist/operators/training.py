@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import BaseOperator, conf
+from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks.links import CheckpointLink, JobRunLink, LogsLink
 from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.hooks.settings import is_deferrable
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
+from airflow_provider_ocidist.operators.task_arguments import RETRIES, TRIGGER_FAILED, as_argument
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -19,33 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_ocidist.model.job import TrainingJob
     from airflow_provider_ocidist.operators.training_task import TrainingTask
-
-TRIGGER_FAILED = "__fail__"
-"""Method by which Airflow resumes a task whose trigger failed or timed out (`sdk.bases.operator`)."""
-
-
-def _retries() -> Any:
-    try:
-        from airflow_provider_ocidist.operators.retries import TrainingRetries
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("airflow."):
-            return None
-        raise
-    return TrainingRetries()
-
-
-RETRIES = _retries()
-"""Default retry policy; None before Airflow 3.3. In signatures, where Airflow finds it for mapped tasks too."""
-
-
-def as_argument(retry_policy: Any) -> dict[str, Any]:
-    """Return the argument for Airflow, which does not know it before 3.3."""
-    return {} if RETRIES is None and retry_policy is None else {"retry_policy": retry_policy}
-
-
-def is_deferrable(given: bool | None) -> bool:
-    """Return whether a task is to be deferred: as given, else by Airflow's own setting."""
-    return conf.getboolean("operators", "default_deferrable", fallback=False) if given is None else given
 
 
 def renderable(value: Any) -> Any:
@@ -90,7 +65,7 @@ class DistributedTrainingOperator(BaseOperator):
         page
     :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`
     :param deferrable: wait in the triggerer instead of on a worker; ignored before Airflow 3.3, where a trigger
-    is not informed that its task was killed
+        is not informed that its task was killed
     :param poll_interval: seconds between two looks at the run
     :param retry_policy: Airflow's; by default TrainingRetries, which uses the cause of the failure (Airflow 3.3)
     """

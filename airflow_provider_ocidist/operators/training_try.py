@@ -12,10 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
-from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
-from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
@@ -28,10 +26,9 @@ from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.integrations.lineage import lineage_of_training
-from airflow_provider_ocidist.model.job import Restarts, TrainingJob
-from airflow_provider_ocidist.model.refusal import NO_MACHINE
-from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.operators.further_gangs import FurtherGangs
 from airflow_provider_ocidist.operators.gang_ending import GangEnding
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
 from airflow_provider_ocidist.operators.outcomes import ErrorLog, TryOutcome, failure_with_remedy
@@ -44,10 +41,7 @@ if TYPE_CHECKING:
 
 
 class TrainingOperator(Protocol):
-    """What the life of a training asks of the operator that it belongs to.
-
-    Airflow resumes it by its methods `resume` and `ask_again`.
-    """
+    """What `TrainingTry` needs of its operator, which Airflow resumes by the methods `resume` and `ask_again`."""
 
     conn_id: str
     deferrable: bool
@@ -88,24 +82,22 @@ class TrainingTry:
         self._log = self.operator.log
         self._may_defer = self.operator.deferrable
         self._try_number: int = self.context["ti"].try_number
-        self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
-        self.outcome.has_another = self._has_another
-        self.outcome.lacks_capacity = self._lacks_capacity
-        self.outcome.no_other_gang = self._no_other_gang
+        further = FurtherGangs(self._try_number, self._job, self.connection, self._log)
+        self.outcome = TryOutcome(self.context, self.job, self.connection, further, self._log)
         self.ending = GangEnding(self._try_number, self.stop, self.connection, self._log)
 
-    # what a process of the task begins with
+    # entry points of a process
 
     def train(self) -> dict[str, Any]:
         """Adopt or create the gang, wait for its end, and return the result."""
-        return self._until_capacity(self._begin)
+        return self._one_gang_after_another(self._begin)
 
     def resume(self, record: RunRecord) -> dict[str, Any]:
         """Continue after the trigger's event."""
-        return self._until_capacity(lambda: self._supervise(record, goes_on=True))
+        return self._one_gang_after_another(lambda: self._supervise(record, goes_on=True))
 
     def go_on_here(self) -> dict[str, Any]:
-        """Continue after the trigger has failed, without its own state; the task may have been waiting for capacity."""
+        """Continue on this worker after the trigger has failed, and lost the record of the gang or of the search."""
         self._may_defer = False
         ref = task_context.created(self.context)
         if ref is None:
@@ -114,7 +106,7 @@ class TrainingTry:
                 self.outcome.search = self._search_of_try()
             return self.train()
         self._log.warning("waiting for %s on this worker from here", ref.key.name)
-        record = self._left_behind(ref)
+        record = self._recovered_record(ref)
         try:
             self.outcome.search = self._search_of_try()
         except (OcidistError, OSError) as error:
@@ -130,7 +122,7 @@ class TrainingTry:
         if ref is None:
             return
         why = f"{ref.key.name}: ended because its task's deferral timed out"
-        self.ending.give_up(self.ending.reached(ref), ref, AirflowTaskTimeout(why))
+        self.ending.give_up(self.ending.backend_of(ref), ref, AirflowTaskTimeout(why))
         self.outcome.publish_failure(failure_with_remedy(Cause.DEADLINE, why))
 
     def kill_from_handler(self) -> None:
@@ -147,7 +139,7 @@ class TrainingTry:
 
     # one gang after the other
 
-    def _until_capacity(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _one_gang_after_another(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         while True:
             try:
                 return work()
@@ -206,7 +198,8 @@ class TrainingTry:
             with self.ending.of_earlier_tries(key, self.ending.cancel_noted(notes)):
                 job = self._job()
                 backend = self.connection.backend(job.backend.kind)
-                deadline = self._prepared(job)
+                deadline = self._begin_search(job)
+                self._note_data_versions(job)
             with self.job.with_code(job) as complete:
                 plans = self.job.plans(complete)
                 gang = GangSubmitter(
@@ -221,20 +214,28 @@ class TrainingTry:
                 record = self._brought_about(gang, key, deadline)
         return self._supervise(record, announced=False)
 
-    def _prepared(self, job: TrainingJob) -> float | None:
-        """Begin the search for machines, record the data's versions, and return the deadline of this try."""
+    def _begin_search(self, job: TrainingJob) -> float | None:
+        """Begin the search for machines, unless it has begun; return the deadline of this try."""
         deadline = self._deadline(
             self.context["ti"].start_date if self.outcome.search or self._moved else None
         )
         self.outcome.search = self.outcome.search or _new_search(job, time.time(), deadline)
+        return deadline
+
+    def _search_of_try(self) -> CapacitySearch | None:
+        """Return this try's search for machines, as if it had begun with the try. Raises JobFileError."""
+        began = self.context["ti"].start_date
+        return _new_search(self._job(), began.timestamp(), self._deadline(began))
+
+    def _note_data_versions(self, job: TrainingJob) -> None:
+        """Publish the versions of the inputs for the outlets, if the task trains and has any."""
         if self.publishes_checkpoint and self.operator.outlets:
             task_context.note_data_versions(
                 job, self.connection.hook(job.backend.kind), self.context, self._log
             )
-        return deadline
 
     def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
-        """Return the record of the gang; while one may be running, or is incomplete, one bad answer ends nothing."""
+        """Adopt or create the gang and return its record; wait out errors that may pass while a gang may be running."""
         backoff = Backoff(self.stop, self._log)
         with (
             self.ending.of_all_tries_when_killed(gang, key),
@@ -248,9 +249,9 @@ class TrainingTry:
                         raise
                     backoff.take(error, self.connection.reconnect)
 
-    def _left_behind(self, ref: RunRef) -> RunRecord:
-        """Return the record of this task's gang; the trigger's record was lost with it."""
-        backend = self.ending.reached(ref)
+    def _recovered_record(self, ref: RunRef) -> RunRecord:
+        """Return a record of the gang, from the service and the published reference: the trigger has lost its own."""
+        backend = self.ending.backend_of(ref)
         try:
             opened = OpensById.of(backend).open(ref.job_id)
             known = replace(opened.ref, candidate=ref.candidate, price=ref.price)
@@ -268,7 +269,10 @@ class TrainingTry:
         return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
 
     def _deadline(self, begun: datetime | None = None) -> float | None:
-        """Return the deadline of this try; Airflow forgets `execution_timeout` while a task is deferred."""
+        """Return the Unix time at which this try ends; Airflow forgets `execution_timeout` while a task is deferred.
+
+        `begun`: when the try began; None: now.
+        """
         limit = self.operator.execution_timeout
         if limit is None:
             return None
@@ -279,10 +283,13 @@ class TrainingTry:
     def _supervise(
         self, record: RunRecord, *, announced: bool = True, goes_on: bool = False
     ) -> dict[str, Any]:
-        """Wait for the end. `goes_on`: an earlier process has written to this try's log."""
+        """Wait until the gang has ended, and return the result.
+
+        `announced`: the gang is published already; `goes_on`: an earlier process has written to this try's log.
+        """
         self._ref = record.ref
         with self.outcome.publishing_failure():
-            backend = self.ending.reached(record.ref)
+            backend = self.ending.backend_of(record.ref)
             self.ending.arm(backend, record.ref)
             watch = TaskWatch(backend, record, self._log, self._try_number)
             watch.reconnect = self.connection.reconnect
@@ -319,7 +326,7 @@ class TrainingTry:
                         self.outcome.fail(watch, cause, message)
 
     def _change(self, watch: TaskWatch, change: Replace | GoOnWithout) -> None:
-        """Replace lost nodes, or have the others go on without; until that is seen, this process does not defer."""
+        """Replace lost nodes, or let the others train on without; until that is seen, this process does not defer."""
         if not change_nodes(watch, change, self._log):
             self._pause(watch)
             return
@@ -355,12 +362,12 @@ class TrainingTry:
         self._said_why_it_waits = True
 
     def _defer(self, watch: TaskWatch) -> NoReturn:
-        watch.save_cursor()
+        record = watch.hand_over()
         search = self.outcome.search
         raise TaskDeferred(
             trigger=DistributedTrainingTrigger(
                 conn_id=self.operator.conn_id,
-                record=watch.record.to_json(),
+                record=record.to_json(),
                 owner=task_context.trigger_owner(self.context),
                 poll_interval=self.operator.poll_interval,
             ),
@@ -369,49 +376,9 @@ class TrainingTry:
             kwargs={"search": asdict(search)} if search else None,
         )
 
-    # other machines, and further gangs
-
-    def _has_another(self, ref: RunRef, cause: Cause, message: str) -> bool:
-        """Record that the service had no machines for a gang; return whether the job names others."""
-        if cause not in NO_MACHINE:
-            return False
-        return self._of_candidates(
-            lambda candidates: candidates.refuse(ref.key, ref.candidate, cause, message)
-        )
-
-    def _lacks_capacity(self) -> bool:
-        """Return whether any candidate was refused lately for want of capacity."""
-        key = task_context.key_of(self.context)
-        return self._of_candidates(lambda candidates: candidates.several and candidates.lacks_capacity(key))
-
-    def _no_other_gang(self, ref: RunRef, failure: Restart) -> str | None:
-        """Return why a gang that has failed is not made anew in this try; None: it is."""
-        try:
-            job = self._job()
-            if job.restarts == Restarts() or failure.cause not in another_gang.MADE_UP_FOR:
-                return ""
-            ends = self.connection.backend(ref.backend).gangs.ends(ref)
-        except (OcidistError, OSError) as error:
-            return f"the number of restarts so far cannot be read: {error}"
-        before = [end.failure for end in ends if end.failure and end.try_number == self._try_number]
-        return another_gang.why_no_gang(job.restarts, before, failure)
-
-    def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
-        try:
-            job = self._job()
-            backend = self.connection.backend(job.backend.kind)
-            return ask(Candidates(backend, job, self._log))
-        except (OcidistError, OSError) as error:
-            self._log.warning("other machines that the job names cannot be looked up: %s", error)
-            return False
-
-    def _search_of_try(self) -> CapacitySearch | None:
-        """Return this try's search for machines, with its time limit. Raises JobFileError."""
-        began = self.context["ti"].start_date
-        return _new_search(self._job(), began.timestamp(), self._deadline(began))
-
 
 def _new_search(job: TrainingJob, began: float, deadline: float | None) -> CapacitySearch | None:
+    """Return a search that ends with `limits.capacity_timeout` or the deadline; None: the job does not ask again."""
     if not job.limits.capacity_timeout:
         return None
     give_up_at = began + job.limits.capacity_timeout

@@ -14,11 +14,11 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     AirflowTaskTimeout,
     BaseSensorOperator,
-    conf,
 )
 
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.hooks.settings import is_deferrable
 
 # What only a running task needs is imported there, once: the object that waits.
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class Waiting(BaseSensorOperator):
 
     def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
-        self.deferrable = fallback if deferrable is None else deferrable
+        self.deferrable = is_deferrable(deferrable)
         self._result: dict[str, Any] | None = None
 
     @property

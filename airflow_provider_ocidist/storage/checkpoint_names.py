@@ -8,6 +8,7 @@ from dataclasses import field
 from functools import lru_cache
 
 from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.model.fence import Fence
 
 UNPROVED = "unproved"
 """Folder beside the published checkpoints for unproved entries; never a checkpoint itself."""
@@ -99,12 +100,13 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 _ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
-_OWNER = re.compile(r"\.attempt-(?P<attempt>[0-9]+)(?:\.again-[0-9]+)?$")
+_OWNER = re.compile(r"\.attempt-(?P<attempt>[0-9]+)(?:\.launch-[0-9]+)?(?:\.again-[0-9]+)?$")
 
 
-def published_folder(name: str, attempt: int, count: int = 1) -> str:
-    """Return the folder that an attempt publishes a checkpoint to; `count`: how often it has published this name."""
-    own = f"{name}.attempt-{attempt}" if attempt > 1 else name
+def published_folder(name: str, fence: Fence, count: int = 1) -> str:
+    """Return the folder that a launch publishes a checkpoint to; `count`: how often it has published this name."""
+    own = f"{name}.attempt-{fence.attempt}" if fence.attempt > 1 else name
+    own = f"{own}.launch-{fence.launch}" if fence.launch else own
     return own if count == 1 else f"{own}.again-{count}"
 
 

@@ -24,7 +24,8 @@ from airflow_provider_ocidist.storage.locations import is_text, join, shown, unf
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.reuse import link_known
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
-from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.local_files import local_errors
 from airflow_provider_ocidist.storage.stores.opening import Stores, open_store
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def publish(
     )
     if confirm:
         confirm()
-    _offer(root, target, manifest)
+    _offer(root, target, manifest, fence)
     return manifest.ref(target.uri)
 
 
@@ -131,7 +132,7 @@ def seal(
 ) -> CheckpointRef:
     """Publish a checkpoint whose parts were sent.
 
-    Raises CheckpointError unless all of them have arrived, Fenced when a later attempt saves there.
+    Raises CheckpointError unless all of them have arrived, Fenced when a later attempt or launch saves there.
     """
     stores = Stores(access)
     target = stores.open(uri)
@@ -141,16 +142,16 @@ def seal(
     fault = fault_of(manifest, {entry.name: entry for entry in target.list()})
     if fault:
         raise CheckpointError(f"the checkpoint at {uri} is not complete: {fault}", uri=uri)
-    _offer(stores.open(uri.rstrip("/").rpartition("/")[0]), target, manifest)
+    _offer(stores.open(uri.rstrip("/").rpartition("/")[0]), target, manifest, fence)
     return manifest.ref(target.uri)
 
 
-def _offer(root: Store, target: Store, manifest: Manifest) -> None:
-    """Write the manifest, unless a later attempt saves there; withdraw it when one begins meanwhile."""
-    fences.advance_fence(root, manifest.fence)
+def _offer(root: Store, target: Store, manifest: Manifest, fence: Fence) -> None:
+    """Write the manifest, unless a later attempt or launch saves there; withdraw it when one begins meanwhile."""
+    fences.advance_fence(root, fence)
     target.write(MANIFEST, manifest.to_json())
     try:
-        fences.advance_fence(root, manifest.fence)
+        fences.advance_fence(root, fence)
     except Fenced:
         _withdraw(target)
         raise
@@ -172,7 +173,7 @@ def _withdraw(target: Store) -> None:
 
 def next_sequence(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
     """Return the number of an attempt's next checkpoint; an earlier process may have published some."""
-    own = [found.sequence for found in complete(uri, access) if found.fence == fence]
+    own = [found.sequence for found in complete(uri, access) if found.fence == fence.of_attempt]
     return max(own, default=0) + 1
 
 
@@ -231,18 +232,25 @@ def _verified(store: Store, ref_uri: str) -> tuple[Manifest, Mapping[str, Entry]
     return manifest, listed
 
 
-def fetch(uri: str, target: Path, access: OciAccess | None = None, *, through: Through | None = None) -> Path:
+def fetch(
+    uri: str,
+    target: Path,
+    access: OciAccess | None = None,
+    *,
+    through: Through | None = None,
+    reuse: bool = True,
+) -> Path:
     """Fetch a checkpoint into a local folder, under its program's name for it, and return its path.
 
-    An entry of that name is replaced, after every SHA-256 was verified; its files whose content is what was published
-    are not fetched again. `through` returns the store to read from. Raises CheckpointError when the checkpoint is not
-    complete or its content is not what was published.
+    An entry of that name is replaced, after every SHA-256 was verified; with `reuse`, its files whose content is what
+    was published are not fetched again. `through` returns the store to read from. Raises CheckpointError when the
+    checkpoint is not complete or its content is not what was published.
     """
     store = open_store(uri, access)
     manifest, listed = _verified(store, uri)
     final = Path(target) / manifest.name
     with _staging(Path(target)) as staging:
-        here = link_known(manifest, final, staging)
+        here = link_known(manifest, final, staging) if reuse else set()
         if here:
             log.info("%d of %d files of %s are here already", len(here), len(manifest.files), shown(uri))
         wanted = [item for item in manifest.files if item.path not in here]
@@ -261,6 +269,25 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None, *, through: T
         with local_errors(final):
             _replace(staging / manifest.files[0].path if manifest.single_file else staging, final)
     return final
+
+
+def store_again(
+    uri: str, folder: Path, access: OciAccess | None = None, *, cancel: threading.Event | None = None
+) -> bool:
+    """Write the files of a published checkpoint once more, where a local folder has all of them; return whether it has.
+
+    A file counts by its SHA-256: only what was published gets there, over what has been damaged since. Raises
+    CheckpointError, StorageError, FileNotFoundError when there is no such checkpoint any more.
+    """
+    target = open_store(uri, access)
+    manifest = Manifest.from_json(target.read(MANIFEST))
+    with _staging(Path(folder)) as staging:
+        here = link_known(manifest, Path(folder) / manifest.name, staging)
+        if len(here) < len(manifest.files):
+            return False
+        source = LocalStore(staging)
+        _copy(source, target, [source.stat(item.path) for item in manifest.files], cancel)
+    return True
 
 
 def _copy(
@@ -312,7 +339,7 @@ def _free_folder(
 ) -> str:
     """Return a folder name that no published checkpoint has; `empty`: of an empty folder.
 
-    Two attempts never take the same: an upload of the earlier one may still arrive while the later one publishes.
+    Two attempts or launches never take the same: an upload of the earlier one may arrive while the later one publishes.
     """
     placed = place(name)
     named = name
@@ -320,10 +347,10 @@ def _free_folder(
         named = f"{name}.save-{sequence}"
     elif step is not None and (placed is None or placed.number != step):
         named = f"{name}.step-{step}"
-    wanted = published_folder(named, fence.attempt)
+    wanted = published_folder(named, fence)
     places = (entry.name.partition("/") for entry in store.list(wanted))
     taken = {folder for folder, _, name in places if empty or name == MANIFEST}
-    for folder in (published_folder(named, fence.attempt, count) for count in range(1, 1000)):
+    for folder in (published_folder(named, fence, count) for count in range(1, 1000)):
         if folder not in taken:
             return folder
     raise Unpublishable(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)

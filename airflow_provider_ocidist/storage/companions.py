@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -127,14 +127,20 @@ def _numbers(name: str) -> set[int]:
 
 
 def companions_at(
-    uri: str, reference: CheckpointRef, access: OciAccess | None = None, *, only: Fence | None = None
+    uri: str,
+    reference: CheckpointRef,
+    access: OciAccess | None = None,
+    *,
+    only: Fence | None = None,
+    without: Container[str] = (),
 ) -> list[CheckpointRef]:
-    """Return a published checkpoint's companions; `only`: of one attempt.
+    """Return a published checkpoint's companions; `only`: of one attempt; `without`: URIs that do not count.
 
     Raises StorageError when the place cannot be read.
     """
     store = open_store(uri, access)
-    found = {item.ref(store): item.manifest for item in complete_in(store, by_folder(store.list()))}
+    complete = ((item.ref(store), item.manifest) for item in complete_in(store, by_folder(store.list())))
+    found = {ref: manifest for ref, manifest in complete if ref.uri not in without}
     one = next((manifest for ref, manifest in found.items() if ref.uri == reference.uri), None)
     if one is None:
         return []

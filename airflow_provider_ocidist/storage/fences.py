@@ -1,4 +1,4 @@
-"""Fences: the attempt of a task that saves to a place; earlier ones must publish and delete nothing there."""
+"""Fences: the launch of a task's attempt that saves to a place; earlier ones must publish and delete nothing there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FENCE_FILE = "fence.json"
 
 
 def current_fence(store: Store) -> Fence | None:
-    """Return the highest attempt that saves to a place, None without any.
+    """Return the highest attempt that saves to a place, and its launch; None without any.
 
     Raises StorageError when that cannot be read, DamagedFence when it names no attempt.
     """
@@ -39,9 +39,9 @@ def _fence_in(text: bytes) -> Fence:
 
 
 def advance_fence(store: Store, fence: Fence) -> None:
-    """Make this the highest attempt that saves to a place; one read if it is that already.
+    """Make this the highest attempt and launch that saves to a place; one read if it is that already.
 
-    Raises Fenced when a later attempt saves there, DamagedFence when the fence names no attempt,
+    Raises Fenced when a later one saves there, DamagedFence when the fence names no attempt,
     StorageError when it cannot be read or written.
     """
     if _holds(store, fence):
@@ -53,9 +53,15 @@ def advance_fence(store: Store, fence: Fence) -> None:
 def _holds(store: Store, fence: Fence) -> bool:
     found = current_fence(store)
     if found is not None and found > fence:
+        later, earlier = _names(found, fence)
         raise Fenced(
-            f"attempt {found.attempt} has begun to save there: "
-            f"attempt {fence.attempt} publishes and deletes nothing in {store.uri} any more",
+            f"{later} has begun to save there: {earlier} publishes and deletes nothing in {store.uri} any more",
             uri=store.uri,
         )
     return found == fence
+
+
+def _names(later: Fence, earlier: Fence) -> tuple[str, str]:
+    if later.of_attempt == earlier.of_attempt:
+        return f"launch {later.launch} of attempt {later.attempt}", f"launch {earlier.launch}"
+    return f"attempt {later.attempt}", f"attempt {earlier.attempt}"

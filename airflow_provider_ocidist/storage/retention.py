@@ -87,7 +87,7 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
     """Delete the complete checkpoints below a URI that no rule keeps, and old remains; return their folders.
 
     Incomplete ones count in no rule. Manifests are deleted first, so that no half-deleted checkpoint is found. Raises
-    Fenced, and deletes nothing more, once a later attempt saves there.
+    Fenced, and deletes nothing more, once a later attempt or launch saves there.
     """
     store = open_store(uri, access)
     fences.advance_fence(store, fence)

@@ -7,7 +7,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -15,6 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
 from airflow_provider_ocidist.model.homes import cancel_command
+from airflow_provider_ocidist.triggers import log_channel
 from airflow_provider_ocidist.triggers.connections import (
     LogOf,
     SharedConnection,
@@ -111,7 +113,8 @@ class DistributedTrainingTrigger(BaseTrigger):
             raise
         except Exception:
             # Its task continues waiting on a worker.
-            await self._save_cursor()
+            if not isinstance(self._gang, str):
+                await self._finish(partial(self._hand_over, self._gang))
             raise
         yield TriggerEvent(record.to_json())
 
@@ -125,7 +128,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         if isinstance(outcome, Exception):
             # The task asks once more and fails with this error in its own log.
             self.log.warning("%s", outcome)
-        await self._save_cursor()
+        await self._finish(partial(self._hand_over, watch))
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
         return watch.record
 
@@ -144,18 +147,32 @@ class DistributedTrainingTrigger(BaseTrigger):
         try_number = self.owner.get("try_number")
         if try_number is None:
             return Watch(*watched, leaves_the_end=True)
-        watch = TaskWatch(*watched, try_number, leaves_the_end=True)
+        watch = TaskWatch(
+            *watched,
+            try_number,
+            leaves_the_end=True,
+            is_written=log_channel.is_written,
+            may_be_lost=log_channel.is_uploaded(),
+        )
         watch.spending_log.publish = self._publish_spending
         return watch.go_on()
 
     def _publish_spending(self, spending: Spending) -> None:
         publish_spending(spending, self.owner)
 
+    def _hand_over(self, watch: Watch) -> None:
+        watch.hand_over()
+        if self.task_instance is not None and not log_channel.is_uploaded():
+            log_channel.set_aside(self.task_instance)
+
     async def _save_cursor(self) -> None:
-        """Save the cursor of the task's log for the next process."""
+        """Save the cursor of the task's log, for a triggerer that takes over."""
         if not isinstance(self._gang, str):
-            # Not `wait_for`: in Python 3.11 it can swallow a cancel, and so a user's kill.
-            await asyncio.wait({keep(in_thread(self._gang.save_cursor))}, timeout=SAVE_CURSOR_LIMIT)
+            await self._finish(self._gang.save_cursor)
+
+    async def _finish(self, saving: Callable[[], object]) -> None:
+        # Not `wait_for`: in Python 3.11 it can swallow a cancel, and so a user's kill.
+        await asyncio.wait({keep(in_thread(saving))}, timeout=SAVE_CURSOR_LIMIT)
 
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.model.run import RunRecord

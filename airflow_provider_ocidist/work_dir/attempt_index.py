@@ -157,7 +157,7 @@ def _name(key: RunKey, place: Place) -> str:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """An unreadable record may exist: the try stays retryable, since its gang may live."""
+    """Turn errors of the store into a retryable BackendError: a record that cannot be read may name a live gang."""
     try:
         yield
     except (StorageError, OSError) as error:
@@ -169,6 +169,7 @@ def _reading() -> Iterator[None]:
 
 @contextmanager
 def _writing() -> Iterator[None]:
+    """Turn errors of the store into a BackendError, which counts as one amid a submission."""
     try:
         yield
     except (StorageError, OSError) as error:

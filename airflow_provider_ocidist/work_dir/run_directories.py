@@ -113,9 +113,9 @@ class RunDirectories:
             raise BackendError(f"{gang.key.name}: {error}", retryable=True) from error
 
     def launch_again(self, ref: RunRef, failures: Sequence[Restart]) -> bool:
-        """Have the nodes that live end this launch, and wait for those that take the place of lost ones.
+        """Ask the live nodes to end this launch, and to wait for the replacements of the lost ones.
 
-        Return whether they do: what was requested first counts, by a node or here. Raises BackendError.
+        Return whether they will: an earlier request, by a node or by the waiting side, stays. Raises BackendError.
         """
 
         def changed(request: StopRequest | None, store: Store, prefix: str) -> StopRequest:
@@ -130,9 +130,9 @@ class RunDirectories:
         return self._change_restarts(ref, changed)
 
     def go_on_without(self, ref: RunRef, change: Restart) -> bool:
-        """Have the nodes that `change` names begin another launch without the others.
+        """Ask the nodes that `change` names to begin another launch without the others.
 
-        Return whether they do: a request to end the run stays. Raises BackendError.
+        Return whether they will: a request to end the run stays. Raises BackendError.
         """
 
         def changed(request: StopRequest | None, _store: Store, _prefix: str) -> StopRequest:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.job import Checkpoints, Limits
+from airflow_provider_ocidist.agent import drill
+from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
+from airflow_provider_ocidist.model.drill import DrillJournal
+from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from tests.agent.gangs import Gang
 from tests.storage.published import publish
 
@@ -90,6 +95,9 @@ def test_a_fault_of_a_restore_meets_the_attempt_after_the_killed_one(
         assert f"drill: {'no file' if 'disk' in fault else 'changing one byte'}" in (
             gang.agents[0].stderr.read_text()
         )
+        journal = DrillJournal.from_json((gang.run_dir / drill_journal_of(0)).read_bytes())
+        met = {"found step-2.txt": (), "found step-1.txt": (f"{kept}/step-2.txt",)}
+        assert journal.damaged == met[found]
 
 
 def test_a_node_that_publishes_nothing_itself_can_damage_what_is_stored(tmp_path: Path) -> None:
@@ -101,10 +109,13 @@ def test_a_node_that_publishes_nothing_itself_can_damage_what_is_stored(tmp_path
     assert (kept / "step-2.txt" / "step-2.txt").read_bytes() != b"weights of 2"
 
 
-def test_a_network_that_nodes_share_is_not_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "environ, address", [({}, "127.0.99.1"), ({"OCIDIST_SWITCH": "", "POD_IP": "192.0.2.7"}, "192.0.2.7")]
+)
+def test_a_network_that_nodes_share_is_not_cut(tmp_path: Path, environ: dict[str, str], address: str) -> None:
     with Gang(tmp_path, BEGINS, attempt=1) as gang:
-        assert gang.run(OCIDIST_DRILL="cut-network@training:node=0,step=1,seconds=1") == [78]
-        assert "the nodes share the network of this machine (127.0.99.1)" in (
+        assert gang.run(OCIDIST_DRILL="cut-network@training:node=0,step=1,seconds=1", **environ) == [78]
+        assert f"the nodes share the network of this machine ({address})" in (
             gang.agents[0].report.message or ""
         )
 
@@ -118,3 +129,65 @@ def test_a_fault_of_an_upload_strikes_when_the_files_are_there_and_the_manifest_
     names = [path.name for path in kept.rglob("*") if path.is_file()]
     assert "step-1.txt" in names
     assert "manifest.json" not in names
+
+
+def test_a_fault_of_a_restore_comes_in_the_next_try_where_a_killed_process_costs_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(uri=str(stored(tmp_path)), required=False)
+    # A killed process is no fault of the program, so no launch follows in the same try.
+    budget = Restarts(program=1)
+    with Gang(tmp_path, RESUMES, attempt=2, checkpoints=checkpoints, restarts=budget) as gang:
+        assert gang.run(OCIDIST_DRILL="kill-agent@restoring:node=0,step=1") == [-9]
+
+
+CUTS_NOTHING = """
+import sys
+from airflow_provider_ocidist.agent.drill import Drill
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.job import Program
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.drill import Fault, When
+
+program = Program(script="program.py")
+config = AgentConfig(run_name="run", nodes=1, run_dir=sys.argv[1], program=program, attempt=2)
+node = NodeContext(config, {"HOME": sys.argv[1]}, StopSwitch())
+fault = Fault.parse("cut-network@restoring:node=0,seconds=1")
+drill = Drill(fault, config, node.heartbeat, node.meter, node.access, interface="none0")
+drill.reached(When.RESTORING)
+print([injected.message for injected in drill._journal.injected])
+"""
+
+
+def test_a_fault_that_could_not_be_inflicted_does_not_count(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CUTS_NOTHING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_what_reaches_no_process_has_not_happened() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        for inflict in (drill._freeze, drill._limit_files):
+            with pytest.raises(ProcessLookupError):
+                inflict([ended.pid], None)
+
+
+ENDS_LATER = """
+import os, signal, subprocess
+from pathlib import Path
+from airflow_provider_ocidist.agent import drill, guard
+
+frozen = subprocess.Popen(["sleep", "60"])
+drill._freeze([frozen.pid], 60.0)
+(waits,) = [pid for pid in guard.descendants(os.getpid()) if b"-CONT" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+print(*{str(Path(f"/proc/{waits}/fd/{number}").readlink()) for number in range(3)})
+os.killpg(waits, signal.SIGKILL)
+frozen.kill()
+"""
+
+
+def test_what_ends_a_fault_later_holds_no_output_of_its_node_open(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w+") as out:
+        subprocess.run([sys.executable, "-c", ENDS_LATER], stdout=out, stdin=out, timeout=60, check=True)
+        out.seek(0)
+        assert out.read() == "/dev/null\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,18 +112,27 @@ def test_a_further_node_may_be_lost_before_the_first_is_replaced(tmp_path: Path)
         assert first.report.restarts == both
 
 
-def test_a_node_that_runs_on_though_it_was_replaced_ends_itself(tmp_path: Path) -> None:
-    with replaced(tmp_path) as two:
-        first, second = two.start()
+def test_a_lost_node_that_comes_back_ends_itself_and_disturbs_no_node_that_trains_on(tmp_path: Path) -> None:
+    script = """
+at(3 + launch)
+until(lambda: launch and pathlib.Path(os.environ["GO"]).exists())
+"""
+    with replaced(tmp_path, script) as two:
+        go = tmp_path / "go"
+        first, second = two.start(GO=str(go))
         for agent in (first, second):
             agent.prints("launch 0")
             agent.shows(lambda agent=agent: agent.report.phase is Phase.TRAINING)
-        request = StopRequest(cause=Cause.NODE, message="m", restarts=(replace(LOST, lost=(1,)),))
-        (two.run_dir / "stop.json").write_bytes(request.to_json())
+        second.signal(signal.SIGSTOP)
+        ask(two, replace(LOST, lost=(1,)))
+        new = again(two, 1, GO=str(go))
+        new.shows(lambda: new.report.incarnation and new.report.phase is Phase.TRAINING)
+        second.signal(signal.SIGCONT)
         assert second.wait() == STOPPED_CODE
-        assert second.report.restarts == ()
-        new = again(two, 1)
+        assert new.report.incarnation == 1
+        go.touch()
         assert (first.wait(), new.wait()) == (0, 0)
+        assert (new.report.incarnation, new.report.phase) == (1, Phase.DONE)
 
 
 @pytest.mark.torch
@@ -153,5 +163,5 @@ def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, 
     weights = torch.zeros(4)
     for step in range(1, 13):
         weights = weights * 0.5 + 3.0 * step
-    (last,) = place.glob("step-012.pt/step-012.pt")
+    (last,) = place.glob("step-012.pt.launch-1/step-012.pt")
     assert torch.equal(torch.load(last)["weights"], weights)

@@ -61,10 +61,10 @@ def campaign(folder: Path, drills: int, seed: int, *arguments: str, **env: str) 
 
 
 def judge(results: list[dict[str, Any]], drills: int, log: Path) -> None:
-    wrong = [each["fault"] for each in results[1:] if each["happened"] and not each["as_undisturbed"]]
+    wrong = [each["fault"] for each in results[1:] if not each["as_undisturbed"]]
     assert not wrong, f"{wrong}\n{log.read_text()[-6000:]}"
     happened = [each for each in results[1:] if each["happened"]]
-    assert len(happened) == drills, "one that comes too late is replaced by another"
+    assert len(happened) == drills, "one that does not happen is replaced by another"
     # A save every 40 steps, and the one that may not have been stored yet.
     assert max(each["lost_steps"] or 0 for each in happened) <= 2 * 40 + 10
 

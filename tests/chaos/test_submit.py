@@ -75,7 +75,7 @@ def test_a_worker_that_dies_at_any_instant_of_its_submission_leaves_one_gang(
                 submitter, {**order, "key": codec.encode(_twin(key)), "number": 1, "kill_after": None}
             )
             for attempt in range(1, chance.randint(1, KILLS_AT_MOST) + 1):
-                told = send(
+                answer = send(
                     submitter,
                     {
                         **order,
@@ -83,8 +83,8 @@ def test_a_worker_that_dies_at_any_instant_of_its_submission_leaves_one_gang(
                         "kill_after": chance.uniform(0.02, 1.1) * seconds["seconds"],
                     },
                 )
-                kills += "killed" in told
-                phases[_phase(books, key)] += "killed" in told
+                kills += "killed" in answer
+                phases[_phase(books, key)] += "killed" in answer
             last = send(submitter, {**order, "number": KILLS_AT_MOST + 1, "kill_after": None})
             # What was in flight at the last kill has had its effect by then.
             time.sleep(1)

@@ -36,10 +36,12 @@ def test_with_restarts_killed_processes_cost_no_try_and_change_no_weight(folder:
 
 
 def test_a_fault_that_comes_too_late_is_reported_as_such(folder: Path) -> None:
-    done = drill(a_file(folder, nodes=1), "--fault", "kill-rank@training:node=0,step=1000")
+    outputs = [{"path": "checkpoints", "uri": str(folder / "real")}]
+    done = drill(a_file(folder, nodes=1, outputs=outputs), "--fault", "kill-rank@training:node=0,step=1000")
     assert done.returncode == 1
     assert "did not happen" in done.stdout
     assert "0 of 1 drill ended as the undisturbed training" in done.stdout
+    assert not (folder / "real").exists(), "the outputs of a real training stay as they are"
 
 
 def test_a_dry_run_trains_nothing(folder: Path) -> None:
@@ -53,6 +55,14 @@ def test_an_impossible_fault_is_refused_before_anything_is_trained(folder: Path)
     done = drill(a_file(folder), "--fault", "kill-node@training:node=7")
     assert done.returncode == 2
     assert "2 nodes" in done.stderr
+    assert not (folder / "work").exists()
+
+
+def test_a_folder_that_all_trainings_would_share_is_refused_before_anything_is_trained(folder: Path) -> None:
+    mount = folder / "mount"
+    done = drill(a_file(folder, checkpoints={"path": str(mount)}), "--fault", "kill-rank")
+    assert done.returncode == 2
+    assert f"checkpoints.path is {mount}" in done.stderr
     assert not (folder / "work").exists()
 
 

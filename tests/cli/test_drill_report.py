@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.cli.drill_report import grouped, page, summary
+import argparse
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.cli.drill import _all_well, _Choice, _others_for
+from airflow_provider_ocidist.cli.drill_report import grouped, page, rows_of, summary
 from airflow_provider_ocidist.gangs.drills import Drilled, DrillRecovery
+from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.drill import Fault, FaultKind, InjectedFault, When
+from tests.training_jobs import PROGRAMS
 
 
 def a_training(
-    kind: FaultKind | None, seconds: float | None, lost: int | None, *, weights: str = "w", late: bool = False
+    kind: FaultKind | None,
+    seconds: float | None,
+    lost: int | None,
+    *,
+    weights: str = "w",
+    late: bool = False,
+    failure: str | None = None,
 ) -> Drilled:
     fault = Fault(kind=kind, when=When.TRAINING) if kind else None
     recovery = None
@@ -20,7 +34,7 @@ def a_training(
         tries=1,
         launches=2,
         seconds=9.0,
-        failure=None,
+        failure=failure,
         weights=weights,
         step=9,
         recovery=recovery,
@@ -46,9 +60,9 @@ def test_a_report_has_for_each_fault_and_moment_what_came_back_and_what_was_lost
     ]
 
 
-def test_a_fault_that_came_too_late_is_counted_apart() -> None:
+def test_a_fault_that_did_not_happen_is_counted_apart() -> None:
     assert summary(DONE) == (
-        "3 of 5 drills ended as the undisturbed training, 1 fault came too late; back after 6.0 s (median), "
+        "3 of 5 drills ended as the undisturbed training, 1 fault did not happen; back after 6.0 s (median), "
         "11.0 s at most; 30 steps lost at most"
     )
 
@@ -64,3 +78,27 @@ def test_a_page_says_which_faults_were_left_out_and_why() -> None:
     text = page("Drills", DONE, "By hand.", ["cut-network is left out: only root may"])
     assert "\n\n**cut-network is left out: only root may.**\n\n" in text
     assert "left out" not in page("Drills", DONE, "By hand.")
+
+
+@pytest.mark.parametrize(
+    "harmed, outcome",
+    [({"failure": "NODE: node 0 is lost"}, "NODE: node 0 is lost"), ({"weights": "others"}, "OTHER WEIGHTS")],
+)
+def test_a_training_that_is_harmed_before_its_fault_is_replaced_by_none_and_is_no_success(
+    harmed: dict[str, Any], outcome: str
+) -> None:
+    undisturbed, well = a_training(None, None, None), a_training(FaultKind.KILL_NODE, 4.0, 10)
+    late = a_training(FaultKind.KILL_RANK, None, None, late=True)
+    other = a_training(FaultKind.KILL_RANK, None, None, late=True, **harmed)
+    assert rows_of([undisturbed, other])[-1][-1] == outcome
+    program = {"source": str(PROGRAMS), "script": "steps.py"}
+    job = parsing.build({"name": "a", "program": program, "backend": {"kind": "local"}})
+    options = argparse.Namespace(campaign=2, seed=1)
+    for done, is_well, others in (
+        ([undisturbed, well, late], False, 1),
+        ([undisturbed, well, other], False, 0),
+        ([undisturbed, well, well], True, 0),
+        ([undisturbed, well, well, other], False, 0),
+    ):
+        assert _all_well(options, done) is is_well
+        assert len(_others_for(_Choice(options, job, [], None), 9, done)) == others

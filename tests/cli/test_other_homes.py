@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kubernetes
@@ -16,13 +18,15 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.cli import main
+from airflow_provider_ocidist.cli.watch import _Follower
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.emulator.server import Emulator
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.homes import cancel_command
-from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.model.run import Ending, RunRef
 from tests.backends.clusters import FAST, IMAGE
 from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_job, a_key, wait_until
@@ -197,3 +201,15 @@ def test_a_gang_of_this_machines_processes_is_named_by_its_run_directory(
     assert ref.key.name in capsys.readouterr().out
     assert main(["status", str(tmp_path), *place]) != 0
     assert "is no run directory" in capsys.readouterr().err
+
+
+def test_who_may_only_watch_a_gang_is_given_the_command_that_ends_it() -> None:
+    said: list[str] = []
+    screen: Any = SimpleNamespace(warning=lambda text, *words: said.append(text % words))
+    options = argparse.Namespace(target="team/x", backend="pytorchjob")
+    watch: Any = None
+    follower = _Follower(
+        options, watch, screen, may_end_it=False, on_replaced=lambda _: None, on_failed=lambda *_: None
+    )
+    follower._cancel(Ending(cause=Cause.DEADLINE, message="too late", since=0.0))
+    assert said == ["DEADLINE: too late; to end it: ocidist cancel --backend pytorchjob team/x"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_provider_ocidist.cli.listing import state_of
 from airflow_provider_ocidist.cli.screen import Screen, summary
-from airflow_provider_ocidist.cli.status import state_of
 from airflow_provider_ocidist.cli.terminal import columns, styled
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.pace import Pace

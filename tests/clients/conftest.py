@@ -80,5 +80,5 @@ def cli(clients: Programs, emulator: Access) -> Cli:
 
 @pytest.fixture(scope="session")
 def cli_with_endpoint(home: Path, emulator: Access) -> Cli:
-    """The command line without a proxy, told where to go."""
+    """The command line without a proxy, with an endpoint."""
     return Cli(Programs(CLIENTS, home, {"OCI_CLI_ENDPOINT": emulator.url}), emulator)

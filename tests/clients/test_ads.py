@@ -108,14 +108,14 @@ def test_opctl_runs_the_distributed_file_of_the_documents(clients, emulator, job
         "PyTorch-Distributed-worker_1",
     ]
     assert {run.job_id for run in ended} == {info["jobId"]}
-    told = [json.loads(line) for run in ended for line in lines(emulator, logs, run.id)]
-    assert [one["name"] for one in told] == [run.display_name for run in ended]
-    assert [(one["environment"]["RANK"], one["environment"]["OCI__MODE"]) for one in told] == [
+    reported = [json.loads(line) for run in ended for line in lines(emulator, logs, run.id)]
+    assert [one["name"] for one in reported] == [run.display_name for run in ended]
+    assert [(one["environment"]["RANK"], one["environment"]["OCI__MODE"]) for one in reported] == [
         ("0", "MAIN"),
         ("1", "WORKER"),
         ("2", "WORKER"),
     ]
-    assert told[0]["environment"]["OCI__WORKER_COUNT"] == "2"
+    assert reported[0]["environment"]["OCI__WORKER_COUNT"] == "2"
 
 
 @pytest.mark.slow

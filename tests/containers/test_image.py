@@ -20,7 +20,7 @@ from tests.containers.podman import Podman
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-SAVES_WHEN_TOLD = """
+SAVES_WHEN_ASKED = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
 print("ready", flush=True)
@@ -30,10 +30,10 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def node(podman: Podman, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A container that trains until it is told to stop."""
+    """A container that trains until it is asked to stop."""
     code = tmp_path_factory.mktemp("code")
     code.chmod(0o755)
-    (code / "program.py").write_text(SAVES_WHEN_TOLD)
+    (code / "program.py").write_text(SAVES_WHEN_ASKED)
     config = AgentConfig(
         run_name="container",
         nodes=1,
@@ -82,11 +82,11 @@ def test_the_image_says_what_it_is_and_keeps_nothing_of_the_build(podman: Podman
     assert labels["org.opencontainers.image.version"] == image_of.version_of_package()
     assert labels["org.opencontainers.image.revision"] == image_of.revision()
     assert described["Config"]["User"] == "datascience"
-    told = [
+    settings = [
         value for name, value in os.environ.items() if name in ("PIP_FIND_LINKS", "PIP_CERT", "PIP_INDEX_URL")
     ]
     layers = podman("history", "--no-trunc", image) + json.dumps(described)
-    assert [value for value in told if value in layers] == []
+    assert [value for value in settings if value in layers] == []
     places = (
         "/etc/pip.conf /run/ca.crt /root/.config /home/*/.config /home/*/source /opt/node/lib/*/*/airflow"
     )

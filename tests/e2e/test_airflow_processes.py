@@ -1,7 +1,7 @@
 """The operators in Airflow's own processes: scheduler, triggerer, API server, workers; nodes run in the emulator.
 
-The runs whose outcome matters are started at once, since most of their time is waiting; each that is acted upon is
-started by its own test.
+Most of a run's time is waiting. So the runs whose outcome matters are started at once, and before them those that the
+chosen tests end by hand; others that are acted upon are started by their own tests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,11 @@ PATIENCE = 360.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE)]
 defers = pytest.mark.since_airflow("3.3", "the operator defers")
 
-LONG = 600.0
+LONG = 3600.0
+"""Seconds of a program that its test ends, by hand or by `Stage.finish`."""
 FASTER = {
-    "AIRFLOW__CORE__PARALLELISM": "10",
+    # Where tasks that wait stay on their workers, those of the runs that are started at once have one each.
+    "AIRFLOW__CORE__PARALLELISM": "10" if CAN_KILL else "20",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
@@ -73,19 +75,19 @@ ACTED_UPON = {
     "run failed": ("train_deferred", LONG),
     "cleared": ("train_deferred", LONG),
     "blocking marked failed": ("train_blocking", LONG),
-    "triggerer restarts": ("train_deferred", 40.0),
-    "worker killed": ("train_blocking", 25.0),
-    "worker killed on pytorchjob": ("train_blocking_on_pytorchjob", 25.0),
-    "triggerer freezes": ("train_deferred", 75.0),
     "cleaned up": ("train_cleaned_up", LONG),
-    "sensed": ("train_blocking", 20.0),
-    "mapped": ("train_mapped", 1.0),
     "marked failed on pytorchjob": ("train_on_pytorchjob", LONG),
     "marked failed on trainjob": ("train_on_trainjob", LONG),
     "marked failed on runai": ("train_on_runai", LONG),
-    "triggerer killed on pytorchjob": ("train_on_pytorchjob", 40.0),
-    "triggerer killed on trainjob": ("train_on_trainjob", 40.0),
-    "triggerer killed on runai": ("train_on_runai", 40.0),
+    "worker killed": ("train_blocking", LONG),
+    "worker killed on pytorchjob": ("train_blocking_on_pytorchjob", LONG),
+    "triggerer restarts": ("train_deferred", LONG),
+    "triggerer freezes": ("train_deferred", LONG),
+    "triggerer killed on pytorchjob": ("train_on_pytorchjob", LONG),
+    "triggerer killed on trainjob": ("train_on_trainjob", LONG),
+    "triggerer killed on runai": ("train_on_runai", LONG),
+    "sensed": ("train_blocking", LONG),
+    "mapped": ("train_mapped", 1.0),
 }
 ELSEWHERE = ("pytorchjob", "trainjob", "runai")
 """Homes besides OCI Data Science; `tests/homes` has all of them, without Airflow's processes."""
@@ -157,6 +159,18 @@ class Stage:
         """Return one name for each time that a rank has started."""
         return sorted(path.name for path in self._mark(name).glob("*"))
 
+    def finish(self, name: str) -> None:
+        """Let the programs of a run take their last step."""
+        mark = self._mark(name)
+        mark.with_name(f"{mark.name}.end").touch()
+
+    def steps(self, name: str) -> set[tuple[int, int]]:
+        """Return rank and number of each step that the programs of a finished run have taken."""
+        last = {
+            int(path.name.partition("-")[0]): int(path.read_text()) for path in self._mark(name).glob("*")
+        }
+        return {(rank, step) for rank in last for step in range(1, last[rank] + 1)}
+
     def store(self, place: str) -> Store:
         """Return the store at a URI, or in a folder of the work_dir."""
         uri = place if "://" in place else f"{self.backend.defaults.work_dir}/{place}"
@@ -167,6 +181,22 @@ class Stage:
 
     def log(self, name: str, attempt: int | None = None) -> str:
         return "\n".join(self.api.task_log(*self.run(name), "train", attempt))
+
+
+def ends(*names: str) -> Callable[[Any], Any]:
+    """Name the runs that a test ends by hand: they go on for long, and so are started before it."""
+
+    def note(test: Any) -> Any:
+        test.ends = names
+        return test
+
+    return note
+
+
+def ended_by(items: list[pytest.Item]) -> list[str]:
+    """Return the runs that these tests end by hand, in the order of the tests."""
+    tests = [item for item in items if item.path == Path(__file__) and not any(item.iter_markers("skip"))]
+    return list(dict.fromkeys(name for item in tests for name in getattr(item.obj, "ends", ())))
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +232,11 @@ def backends_of(clusters: Access, connections: Mapping[str, Mapping[str, Any]]) 
 
 @pytest.fixture(scope="module")
 def stage(
-    emulator: Access, clusters: Access, tmp_path_factory: pytest.TempPathFactory, database: Path
+    request: pytest.FixtureRequest,
+    emulator: Access,
+    clusters: Access,
+    tmp_path_factory: pytest.TempPathFactory,
+    database: Path,
 ) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("airflow")
     incoming = tmp_path_factory.mktemp("incoming")
@@ -228,7 +262,7 @@ def stage(
         stage.store("texts").write("text", b"To be, or not to be")
         for dag_id in sorted({dag_id for dag_id, _ in RUNS.values()}):
             airflow.api.wait_for_dag(dag_id)
-        for name in OUTCOMES:
+        for name in (*ended_by(request.session.items), *OUTCOMES):
             stage.start(name)
         yield stage
 
@@ -236,8 +270,8 @@ def stage(
 # killing, failing, clearing: the remote runs end
 
 
+@ends("marked failed")
 def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
-    stage.start("marked failed")
     ref = stage.ref("marked failed")
     _wait_until_watched(stage, ref, 1)
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=PATIENCE)
@@ -245,32 +279,32 @@ def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
     stage.wait_for_nodes(ref, *ENDED, timeout=PATIENCE)
 
 
+@ends("marked success")
 def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None:
-    stage.start("marked success")
     ref = stage.ref("marked success")
     _wait_until_watched(stage, ref, 1)
     stage.api.patch_task_state(*stage.run("marked success"), "train", "success")
     stage.wait_for_nodes(ref, *ENDED, timeout=PATIENCE)
 
 
+@ends("run failed")
 def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
-    stage.start("run failed")
     ref = stage.ref("run failed")
     _wait_until_watched(stage, ref, 1)
     stage.api.patch_dag_run(*stage.run("run failed"), "failed")
     stage.wait_for_nodes(ref, *ENDED, timeout=PATIENCE)
 
 
+@ends("cleared")
 def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -> None:
-    stage.start("cleared")
     old = stage.ref("cleared")
     _wait_until_watched(stage, old, 1)
     stage.api.clear(*stage.run("cleared"), ["train"])
     stage.wait_for_nodes(old, *ENDED, timeout=PATIENCE)
-    deadline = time.monotonic() + PATIENCE
-    while (new := stage.ref("cleared")).job_id == old.job_id:
-        assert time.monotonic() < deadline, "the cleared task has not started a new gang"
-        time.sleep(0.5)
+    _wait_until(
+        lambda: stage.ref("cleared").job_id != old.job_id, "the cleared task has not started a new gang"
+    )
+    new = stage.ref("cleared")
     assert new.key.generation > old.key.generation
     _wait_until_watched(stage, new, 2)
     stage.wait_for_nodes(new, NodeState.RUNNING, timeout=PATIENCE)
@@ -278,22 +312,21 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
     stage.wait_for_nodes(new, *ENDED, timeout=PATIENCE)
 
 
+@ends("blocking marked failed")
 def test_marking_a_waiting_task_failed_ends_its_nodes(stage: Stage) -> None:
-    stage.start("blocking marked failed")
     ref = stage.ref("blocking marked failed")
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=PATIENCE)
     stage.api.patch_task_state(*stage.run("blocking marked failed"), "train", "failed")
-    stage.wait_for_nodes(ref, *ENDED, timeout=40)
+    stage.wait_for_nodes(ref, *ENDED, timeout=PATIENCE)
 
 
+@ends("cleaned up")
 def test_a_cleanup_begins_only_when_every_node_has_ended(stage: Stage) -> None:
-    stage.start("cleaned up")
     ref = stage.ref("cleaned up")
     _wait_until_watched(stage, ref, 1)
-    deadline = time.monotonic() + PATIENCE
-    while len(stage.starts("cleaned up")) < 2:
-        assert time.monotonic() < deadline, "the programs, which are slow to end, have not begun"
-        time.sleep(0.3)
+    _wait_until(
+        lambda: len(stage.starts("cleaned up")) == 2, "the programs, which are slow to end, have not begun"
+    )
     stage.api.patch_dag_run(*stage.run("cleaned up"), "failed")
     stage.wait_for_task("cleaned up", "success", task_id="clean")
     found = stage.api.xcom(*stage.run("cleaned up"), "clean")
@@ -303,16 +336,13 @@ def test_a_cleanup_begins_only_when_every_node_has_ended(stage: Stage) -> None:
 
 
 @defers
+@ends(*(f"marked failed on {kind}" for kind in ELSEWHERE))
 @pytest.mark.parametrize("kind", ELSEWHERE)
 def test_marking_a_deferred_task_failed_leaves_no_pod(stage: Stage, kind: str) -> None:
     name = f"marked failed on {kind}"
-    stage.start(name)
     ref = stage.ref(name)
     _wait_until_watched(stage, ref, 1)
-    deadline = time.monotonic() + PATIENCE
-    while (found := stage.pods(ref)) != set(ref.run_ids):
-        assert time.monotonic() < deadline, f"only {found} after {PATIENCE:.0f} s"
-        time.sleep(0.3)
+    _wait_until(lambda: stage.pods(ref) == set(ref.run_ids), "not each node has a pod")
     stage.api.patch_task_state(*stage.run(name), "train", "failed")
     deadline = time.monotonic() + PATIENCE
     while left := stage.pods(ref):
@@ -325,16 +355,23 @@ def test_marking_a_deferred_task_failed_leaves_no_pod(stage: Stage, kind: str) -
 # crashes: the run goes on, and is found again
 
 
+@ends("worker killed", "worker killed on pytorchjob")
 @pytest.mark.parametrize("name", ["worker killed", "worker killed on pytorchjob"])
 def test_a_killed_worker_leaves_the_run_alone_and_the_retry_adopts_it(stage: Stage, name: str) -> None:
-    stage.start(name)
     ref = stage.ref(name)
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=PATIENCE)
     _kill_worker_of(stage.wait_for_task(name, "running"))
-    stage.wait_for_task(name, "success", timeout=150)
+    _wait_until(lambda: _is_retried(stage, name), "the retry has not begun")
+    _wait_until(lambda: "of an earlier attempt" in stage.log(name, attempt=2), "the retry has found nothing")
+    stage.finish(name)
+    stage.wait_for_task(name, "success")
     assert stage.ref(name).job_id == ref.job_id
     assert len(stage.starts(name)) == 2
-    assert "of an earlier attempt" in stage.log(name, attempt=2)
+
+
+def _is_retried(stage: Stage, name: str) -> bool:
+    task = stage.api.task_instance(*stage.run(name), "train")
+    return task["try_number"] == 2 and task["state"] == "running"
 
 
 def _kill_worker_of(task: dict[str, Any]) -> None:
@@ -351,16 +388,15 @@ def _kill_worker_of(task: dict[str, Any]) -> None:
 def test_a_restarted_triggerer_cancels_nothing_and_logs_no_line_twice(stage: Stage) -> None:
     stage.start("triggerer restarts")
     ref = stage.ref("triggerer restarts")
-    (first,) = _trigger_logs(stage, ref, 1)
-    _wait_for_text(first, "] step ")
+    first = _log_of_another(stage, ref)
     stage.airflow.stop_component("triggerer")
     stage.airflow.start("triggerer")
-    stage.wait_for_task("triggerer restarts", "success", timeout=150)
+    _log_of_another(stage, ref, first)
+    stage.finish("triggerer restarts")
+    stage.wait_for_task("triggerer restarts", "success")
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer restarts")) == 2
-    _, second = sorted(_trigger_logs(stage, ref, 2), key=lambda log: log.stat().st_ctime)
-    assert not set(_steps(first.read_text())) & set(_steps(second.read_text()))
-    assert _not_once(stage.log("triggerer restarts"), steps=80) == {}
+    assert _not_once(stage, "triggerer restarts") == {}
 
 
 @defers
@@ -369,29 +405,29 @@ def test_a_killed_triggerer_cancels_nothing_elsewhere_and_misses_no_line(stage: 
     for name in names:
         stage.start(name)
     refs = {name: stage.ref(name) for name in names}
-    for ref in refs.values():
-        (first,) = _trigger_logs(stage, ref, 1)
-        _wait_for_text(first, "] step ")
+    first = {name: _log_of_another(stage, ref) for name, ref in refs.items()}
     stage.airflow.kill("triggerer")
     stage.airflow.start("triggerer")
+    for name, ref in refs.items():
+        _log_of_another(stage, ref, first[name])
+        stage.finish(name)
     for name, ref in refs.items():
         stage.wait_for_task(name, "success")
         assert len(stage.starts(name)) == 2
         assert stage.ref(name).job_id == ref.job_id
-        assert set(_steps(stage.log(name))) == {(rank, step) for rank in range(2) for step in range(1, 81)}
+        assert set(_steps(stage.log(name))) == stage.steps(name)
 
 
 def _steps(log: str) -> list[tuple[int, int]]:
-    """Return rank and number of each step that is told of."""
+    """Return rank and number of each step in a log."""
     return [(int(rank), int(step)) for rank, step in re.findall(r"\[node (\d)\] step (\d+)/", log)]
 
 
-def _not_once(log: str, *, steps: int) -> dict[tuple[int, int], int]:
-    """Return how often each step of each rank is told of, but for those that are told of once."""
-    told = Counter(_steps(log))
-    expected = {(rank, step) for rank in range(2) for step in range(1, steps + 1)}
+def _not_once(stage: Stage, name: str) -> dict[tuple[int, int], int]:
+    """Return how often each step of a finished run is in the task's log, but for those that are there once."""
+    logged, taken = Counter(_steps(stage.log(name))), stage.steps(name)
     return {
-        each: told[each] for each in sorted(expected | set(told)) if told[each] != 1 or each not in expected
+        each: logged[each] for each in sorted(taken | set(logged)) if logged[each] != 1 or each not in taken
     }
 
 
@@ -399,48 +435,57 @@ def _not_once(log: str, *, steps: int) -> dict[tuple[int, int], int]:
 def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) -> None:
     stage.start("triggerer freezes")
     ref = stage.ref("triggerer freezes")
-    (first,) = _trigger_logs(stage, ref, 1)
-    _wait_for_text(first, "] step ")
+    first = _log_of_another(stage, ref)
     frozen = psutil.Process(stage.airflow.pid("triggerer"))
     frozen = [frozen, *frozen.children(recursive=True)]
     for process in frozen:
         process.suspend()
     second = stage.airflow.start_second("triggerer")
     try:
-        _trigger_logs(stage, ref, 2)
+        _log_of_another(stage, ref, first)
     finally:
         for process in frozen:
             process.resume()
     # The first one now learns that its trigger is no longer its own, and Airflow calls on_kill.
     _wait_for_text(first, f"{ref.key.name} is left running")
-    stage.wait_for_task("triggerer freezes", "success", timeout=150)
+    stage.finish("triggerer freezes")
+    stage.wait_for_task("triggerer freezes", "success")
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer freezes")) == 2
-    # Both have told the same lines, under the same times: Airflow shows each once.
-    assert _not_once(stage.log("triggerer freezes"), steps=150) == {}
+    # Both have logged the same lines, under the same times: Airflow shows each once.
+    assert _not_once(stage, "triggerer freezes") == {}
     second.stop()
 
 
 def _wait_until_watched(stage: Stage, ref: RunRef, times: int) -> None:
     """Wait until a gang's task is deferred; before Airflow 3.3 it is not, and its worker watches from the start."""
     if CAN_KILL:
-        _trigger_logs(stage, ref, times)
+        _wait_until(lambda: len(_trigger_logs(stage, ref)) >= times, f"not {times} triggerers")
 
 
-def _trigger_logs(stage: Stage, ref: RunRef, count: int, timeout: float = 90) -> list[Path]:
-    """Wait until so many triggerers have begun to watch a gang: each writes a log of its own for its task."""
+def _log_of_another(stage: Stage, ref: RunRef, *known: Path) -> Path:
+    """Wait until one more triggerer logs the lines of a gang; return its log."""
+    _wait_until(lambda: len(_trigger_logs(stage, ref)) > len(known), "no further triggerer watches")
+    (log,) = _trigger_logs(stage, ref) - {*known}
+    _wait_for_text(log, "] step ")
+    return log
+
+
+def _trigger_logs(stage: Stage, ref: RunRef) -> set[Path]:
+    """Return one log for each triggerer that has begun to watch a gang."""
     pattern = f"dag_id={ref.key.dag_id}/run_id={ref.key.run_id}/*/*.trigger.*.log"
-    deadline = time.monotonic() + timeout
-    while len(found := list((stage.airflow.home / "logs").glob(pattern))) < count:
-        assert time.monotonic() < deadline, f"{len(found)} triggerers after {timeout} s"
-        time.sleep(0.3)
-    return found
+    return set((stage.airflow.home / "logs").glob(pattern))
 
 
-def _wait_for_text(log: Path, text: str, timeout: float = 90) -> None:
-    deadline = time.monotonic() + timeout
-    while text not in log.read_text(errors="replace"):
-        assert time.monotonic() < deadline, f"no {text!r} in {log} within {timeout} s"
+def _wait_for_text(log: Path, text: str) -> None:
+    _wait_until(lambda: text in log.read_text(errors="replace"), f"no {text!r} in {log}")
+
+
+def _wait_until(true: Callable[[], bool], words: str) -> None:
+    """Wait until something is so; `words` say what it is when it is not so in time."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, f"{words} after {PATIENCE:.0f} s"
         time.sleep(0.3)
 
 
@@ -459,9 +504,9 @@ def test_the_test_button_reaches_the_service_and_says_why_it_cannot(stage: Stage
     for more, expected in (({}, (True, "connected")), ({"profile": "NONE"}, (False, "profile NONE"))):
         extra = json.dumps(emulator.connection_fields(**more))
         connection = {"connection_id": "oci_tested", "conn_type": "oci", "extra": extra}
-        told = stage.api.call("POST", "/connections/test", json=connection)
-        assert told["status"] is expected[0]
-        assert expected[1] in told["message"]
+        answer = stage.api.call("POST", "/connections/test", json=connection)
+        assert answer["status"] is expected[0]
+        assert expected[1] in answer["message"]
 
 
 @pytest.mark.since_airflow("3.2", "forms are declared by providers")
@@ -585,12 +630,16 @@ def test_sensors_wait_for_a_run_that_goes_on_in_every_mode(stage: Stage) -> None
     ref = stage.ref("sensed")
     stage.api.wait_for_dag("wait_for_run")
     waiting = "wait_for_run", stage.api.trigger("wait_for_run", {"run": ref.to_json()})
-    for mode in ("reschedule", "deferrable"):
-        stage.api.wait_for_task(*waiting, f"{mode}_run", "success", timeout=150)
-        stage.api.wait_for_task(*waiting, f"{mode}_checkpoint", "success")
+    waits = {"reschedule": "up_for_reschedule", "deferrable": "deferred"}
+    sensors = {f"{mode}_{what}": state for mode, state in waits.items() for what in ("run", "checkpoint")}
+    for task_id, state in sensors.items():
+        stage.api.wait_for_task(*waiting, task_id, state, timeout=PATIENCE)
+    stage.finish("sensed")
+    for task_id in sensors:
+        stage.api.wait_for_task(*waiting, task_id, "success", timeout=PATIENCE)
     stage.wait_for_task("sensed", "success")
     train = stage.api.xcom(*stage.run("sensed"), "train")
-    for mode in ("reschedule", "deferrable"):
+    for mode in waits:
         assert stage.api.xcom(*waiting, f"{mode}_run") == train
         assert stage.api.xcom(*waiting, f"{mode}_checkpoint")["uri"] == train["checkpoint_uri"]
 
@@ -690,14 +739,14 @@ def test_the_page_takes_a_login_and_the_right_to_see_the_task(stage: Stage) -> N
 def test_no_secret_of_the_connection_is_on_the_page(stage: Stage) -> None:
     stage.wait_for_task("blocking", "success")
     fields = stage.backend.access
-    told = json.dumps(
+    shown = json.dumps(
         [
             stage.api.call("GET", f"/../..{_page(stage, 'blocking')}"),
             stage.api.call("GET", "/../../ocidist/api/runs"),
         ]
     )
-    assert str(fields.config_file) not in told
-    assert "key_file" not in told
+    assert str(fields.config_file) not in shown
+    assert "key_file" not in shown
 
 
 def test_the_event_of_an_outlet_names_the_checkpoint(stage: Stage) -> None:
@@ -720,18 +769,18 @@ def test_new_data_starts_a_dag(stage: Stage) -> None:
         time.sleep(0.5)
     run_id = runs[0]["dag_run_id"]
     stage.api.wait_for_run("retrain_on_data", run_id, PATIENCE)
-    told = stage.api.xcom("retrain_on_data", run_id, "arrived")
-    assert told.get("payload", told)["files"] == 1
+    event = stage.api.xcom("retrain_on_data", run_id, "arrived")
+    assert event.get("payload", event)["files"] == 1
 
 
 def test_clearing_a_success_trains_again(stage: Stage) -> None:
     stage.wait_for_task("deferred", "success")
     old = stage.ref("deferred")
     stage.api.clear(*stage.run("deferred"), ["train"])
-    deadline = time.monotonic() + PATIENCE
-    while stage.api.task_instance(*stage.run("deferred"), "train")["try_number"] < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
+    _wait_until(
+        lambda: stage.api.task_instance(*stage.run("deferred"), "train")["try_number"] == 2,
+        "the cleared task has not begun",
+    )
     stage.wait_for_task("deferred", "success")
     assert stage.ref("deferred").job_id != old.job_id
     assert len(stage.starts("deferred")) == 4

@@ -70,8 +70,8 @@ def test_pods_and_jobs_run_to_their_end_and_a_failure_fails_the_task(tmp_path: P
     output = done.stdout + done.stderr
     for word in ("blocking", "deferred"):
         assert f"pod says {word} 42" in output, output[-6000:]
-    told = [line for line in output.splitlines() if line.startswith("STATES")]
-    assert told, output[-6000:]
-    states = json.loads(told[0].removeprefix("STATES"))
+    printed = [line for line in output.splitlines() if line.startswith("STATES")]
+    assert printed, output[-6000:]
+    states = json.loads(printed[0].removeprefix("STATES"))
     assert states.pop("fails") == "failed"
     assert set(states.values()) == {"success"}, output[-6000:]

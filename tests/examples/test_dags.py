@@ -42,11 +42,11 @@ SETTINGS = {
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
 }
 AT_A_TIME = {"slots": 3, "include_deferred": True}
-TOLD_OF = [
+EMISSIONS = [
     {"scope": {}, "controls": {"emit": False}},
     {"scope": {"dag_id": "retrain_on_new_data"}, "controls": {"emit_task_events": True}},
 ]
-"""What OpenLineage is told of: each event takes one more process."""
+"""What OpenLineage gets: each event takes one more process."""
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).replace(microsecond=0)
 
 
@@ -115,16 +115,16 @@ class Stage:
         self.runs[name] = dag_id, run["dag_run_id"]
 
     def wait(self, name: str, state: str = "success") -> None:
-        with self.telling_why(name):
+        with self.with_troubles(name):
             run = self.api.wait_for_run(*self.runs[name], timeout=PATIENCE_S)
         assert run["state"] == state, self.troubles(name)
 
     def wait_for_task(self, name: str, task_id: str, *states: str) -> dict[str, Any]:
-        with self.telling_why(name):
+        with self.with_troubles(name):
             return self.api.wait_for_task(*self.runs[name], task_id, *states, timeout=PATIENCE_S)
 
     @contextmanager
-    def telling_why(self, name: str) -> Iterator[None]:
+    def with_troubles(self, name: str) -> Iterator[None]:
         try:
             yield
         except AirflowApiError as error:
@@ -174,7 +174,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterator[
             **SETTINGS,
             "AIRFLOW_CONN_SMTP_DEFAULT": mails.connection,
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
-            "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": json.dumps(TOLD_OF),
+            "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": json.dumps(EMISSIONS),
         }
         with LocalAirflow(home, dags=EXAMPLES, env=env, start_timeout=400, database=database) as airflow:
             for path in sorted(EXAMPLES.glob("*.py")):
@@ -250,7 +250,7 @@ def test_new_data_start_a_training_on_them(stage: Stage) -> None:
 def test_openlineage_gets_what_a_training_reads_and_writes(stage: Stage) -> None:
     stage.wait("fed")
     run = stage.xcom("fed", "train", "run")
-    begun, ended = (told_of(stage, "retrain_on_new_data.train", kind) for kind in ("START", "COMPLETE"))
+    begun, ended = (event_of(stage, "retrain_on_new_data.train", kind) for kind in ("START", "COMPLETE"))
     for event in (begun, ended):
         assert uris(event["inputs"]) == [f"{stage.emulator.work_dir}/incoming/demand"]
         job = event["job"]["facets"]["ocidist_training"]
@@ -270,8 +270,8 @@ def test_openlineage_gets_what_a_training_reads_and_writes(stage: Stage) -> None
     assert facets["externalQuery"]["source"].startswith(f"{stage.emulator.url}/#/jobs/")
 
 
-def told_of(stage: Stage, name: str, kind: str) -> dict[str, Any]:
-    """Return the first event of a kind about a job; a task ends before it is told of."""
+def event_of(stage: Stage, name: str, kind: str) -> dict[str, Any]:
+    """Return the first event of a kind about a job; it comes after the task has ended."""
     deadline = time.monotonic() + 60
     while True:
         # The last one may be half written.

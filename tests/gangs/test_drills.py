@@ -125,10 +125,18 @@ def test_the_kill_before_a_restore_is_not_the_fault_of_the_restore(number: int) 
             InjectedFault(kind=wanted.kind, node=fault.node, step=1, launch=launch, at=1.0, message="m")
         )
     before, after = steps(0, range(1, 5), 0.0, 1.0), steps(1, range(3, 9), 10.0, 1.0)
-    tries = [a_try(DrillJournal(injected=tuple(struck), steps=(*before, *after)))]
+    tries = [a_try(DrillJournal(injected=tuple(struck), steps=(*before, *after), damaged=("its uri",)))]
     assert recovery_of(tries) is not None
     assert has_happened(fault, tries) is happens
     assert not has_happened(None, tries)
+
+
+def test_a_damaged_checkpoint_that_no_node_has_read_is_no_fault_that_happened() -> None:
+    fault = Fault(kind=FaultKind.CORRUPT_CHECKPOINT, node=1, step=4)
+    injected = InjectedFault(kind=fault.kind, node=1, step=4, launch=0, at=1.0, message="m")
+    struck = DrillJournal(injected=(injected,))
+    assert not has_happened(fault, [a_try(struck, failure="NODE: m"), a_try(DrillJournal())])
+    assert has_happened(fault, [a_try(struck, failure="NODE: m"), a_try(DrillJournal(damaged=("its uri",)))])
 
 
 def test_of_two_faults_the_second_is_measured() -> None:
@@ -237,6 +245,15 @@ def test_a_fault_that_cannot_be_read_is_named_with_what_can(text: str, says: str
 def test_a_fault_that_cannot_happen_to_a_job_is_refused_with_the_reason(text: str, says: str) -> None:
     job = a_job(limits={"hang_timeout": None})
     assert says in str(why_impossible(Fault.parse(text), job))
+
+
+@pytest.mark.parametrize("option", [{"host_network": True}, {"preset": "BM.GPU.H100.8"}])
+def test_the_network_of_machines_that_others_use_too_is_not_cut(option: dict[str, object]) -> None:
+    fault = Fault.parse("cut-network@training:node=1,seconds=5")
+    backend = {"kind": "pytorchjob", "namespace": "team"}
+    assert why_impossible(fault, a_job(image="an:image", backend=backend)) is None
+    job = a_job(image="an:image", backend={**backend, **option})
+    assert "the network of their machines" in str(why_impossible(fault, job))
 
 
 NO_PROCESSES = {FaultKind.KILL_RANK, FaultKind.FREEZE_RANK}

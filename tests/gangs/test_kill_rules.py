@@ -170,6 +170,7 @@ def test_what_refuses_is_asked_for_a_quarter_of_an_hour_with_new_credentials(
     assert len(connections) == len(clock.slept) == number - 1 >= 4
     assert f"refused for {sum(clock.slept):.0f} s; last error: " in str(last)
     assert "not you" in str(last)
+    assert last.status_code == status
     assert last.__cause__ is refusal
 
 
@@ -222,6 +223,89 @@ def test_what_is_no_answer_of_the_service_is_waited_out_the_same(clock: Clock) -
     assert isinstance(last, GaveUp)
     assert "no bucket" in str(last)
     assert QUARTER <= sum(clock.slept) <= QUARTER + 120
+
+
+def amid_a_first_submission(clock: Clock, errors: Callable[[int], BackendError]) -> BackendError:
+    """Meet errors in turn amid the submission of a first try; return the one that it fails with."""
+    backoff = Backoff(Stop(clock), LOG)
+    for number in range(2000):
+        error = errors(number)
+        error.amid_submission = number == 0
+        if not backoff.is_worth_another(error, 1):
+            return error
+        try:
+            backoff.take(error, lambda: None)
+        except GaveUp as last:
+            return last
+    raise AssertionError("waited for ever")
+
+
+@pytest.mark.parametrize("status", [None, 429, 500, 503])
+def test_an_outage_amid_a_first_submission_is_waited_out_for_a_day_too(
+    clock: Clock, status: int | None
+) -> None:
+    last = amid_a_first_submission(clock, lambda _: outage(status))
+    assert isinstance(last, GaveUp)
+    assert DAY <= sum(clock.slept) <= DAY + 120
+
+
+@pytest.mark.parametrize("outages", [0, 1, 4, 40])
+@pytest.mark.parametrize("kinds", [(404,), (401, 404)])
+def test_an_outage_before_it_makes_no_refusal_amid_a_first_submission_more_credible(
+    clock: Clock, outages: int, kinds: tuple[int, ...]
+) -> None:
+    refused_at: list[float] = []
+
+    def error_of(number: int) -> BackendError:
+        if number < outages:
+            return outage(503)
+        refused_at.append(clock.now)
+        return BackendError("not you", status_code=kinds[number % len(kinds)], cause=Cause.CONFIG)
+
+    last = amid_a_first_submission(clock, error_of)
+    assert last.cause is Cause.CONFIG
+    assert kills.AMID_REFUSALS < len(refused_at) <= kills.AMID_REFUSALS + 2
+    assert kills.AMID_FOR <= refused_at[-1] - refused_at[0] <= 5 * 120
+
+
+@pytest.mark.parametrize("seconds, is_believed", [(119.0, False), (120.0, True), (121.0, True)])
+def test_refusals_amid_a_first_submission_are_believed_after_two_minutes(
+    clock: Clock, seconds: float, is_believed: bool
+) -> None:
+    backoff, refusal = Backoff(Stop(clock), LOG), BackendError("not you", status_code=404)
+    began = clock.now
+    for number in range(kills.AMID_REFUSALS):
+        if number == kills.AMID_REFUSALS - 1:
+            clock.now = began + seconds
+        backoff.take(refusal, lambda: None)
+    assert backoff.is_worth_another(refusal, 1) is not is_believed
+
+
+@pytest.mark.parametrize("error", [BackendError("not you", status_code=404), outage(503)], ids=str)
+def test_what_may_pass_is_waited_out_unless_it_is_the_first_answer_of_a_first_try(
+    clock: Clock, error: BackendError
+) -> None:
+    assert [Backoff(Stop(clock), LOG).is_worth_another(error, number) for number in (1, 2, 3)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_cannot_pass_is_waited_out_by_no_try(clock: Clock, number: int) -> None:
+    backoff, error = Backoff(Stop(clock), LOG), BackendError("no such shape", status_code=400)
+    error.amid_submission = True
+    assert not backoff.is_worth_another(error, number)
+
+
+def test_an_outage_after_refusals_amid_a_first_submission_is_waited_out_too(clock: Clock) -> None:
+    refused = kills.AMID_REFUSALS
+    last = amid_a_first_submission(
+        clock, lambda number: outage(503) if number >= refused else BackendError("not you", status_code=404)
+    )
+    assert isinstance(last, GaveUp)
+    assert sum(clock.slept) >= DAY
 
 
 OUTAGES: list[Exception] = [
@@ -470,7 +554,7 @@ def test_a_stop_request_in_the_run_directory_is_enough(
     service = Service(refused)
     give_up(service, clock)
     assert len(service.endings) == 1
-    assert str(refused) in caplog.text
+    assert str(refused) in [record.getMessage() for record in caplog.records]
     assert clock.slept == []
 
 

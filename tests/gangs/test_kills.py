@@ -191,7 +191,7 @@ def test_a_task_that_knows_its_gang_by_name_only_says_what_does_not_apply_to_it(
     ref = replace(idle.records[CASES + 7].ref, job_id="ocid1.datasciencejob.oc1.iad.absent")
     one = try_of(task(conn_id), 1)
     one._log, one.context["ti"].start_date = LOG, None
-    record = one._left_behind(ref)
+    record = one._recovered_record(ref)
     assert (record.ref, record.restarts, record.min_nodes, record.deadline) == (ref, Restarts(), None, None)
     assert "lost node is replaced (restarts)" in caplog.text
 
@@ -284,6 +284,26 @@ def test_one_refusal_of_the_store_amid_a_first_submission_costs_no_try(
     assert len(record.ref.run_ids) == 2
 
 
+def test_nodes_that_a_refused_first_submission_could_not_end_at_once_cost_no_try(
+    backend: OciDataScience,
+    faults: Any,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", 0.0)
+    faults(method="POST", path=".*/jobRuns", status=404, code="NotAuthorizedOrNotFound", times=1)
+    gang = GangSubmitter(backend, a_job(nodes=2), logging.getLogger("test"), None, threading.Event())
+    record = try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+    ends(record.ref)
+    assert [ref.key for ref in backend.recent(20, record.ref.key.name[:40]) if _lives(backend, ref)] == [
+        record.ref.key
+    ]
+    assert record.ref.key.attempt == 2
+
+
 def _lives(backend: OciDataScience, ref: RunRef) -> bool:
     (status,) = backend.status([ref])
     return not status.ended
@@ -297,7 +317,8 @@ def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before
     error = BackendError("no such subnet", status_code=404)
     amid = BackendError("no such subnet", status_code=404)
     amid.amid_submission = True
-    for errors, asked in (([error], 1), ([amid, error], 2), ([amid] * 9, kills.AMID_QUESTIONS + 1)):
+    believed_at = kills.AMID_REFUSALS + 1
+    for errors, asked in (([error], 1), ([amid] * 9, believed_at), ([amid, *[error] * 8], believed_at)):
         service = Service(*errors)
         with pytest.raises(BackendError, match="no such subnet"):
             try_of(task(conn_id), 1)._brought_about(service, a_key(), None)

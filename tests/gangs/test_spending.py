@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Cancel, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
-from airflow_provider_ocidist.gangs.spending import Spending, bound, foretold, seconds_of, spent_of
+from airflow_provider_ocidist.gangs.spending import Spending, bound, forecast_like, seconds_of, spent_of
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.budget import Budget, Spent
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart
@@ -153,21 +153,23 @@ def an_earlier_run(state: NodeState, progress: Progress | None) -> RunStatus:
 
 def test_a_run_is_foretold_from_how_long_an_earlier_one_took_or_from_its_pace() -> None:
     done = an_earlier_run(NodeState.SUCCEEDED, None)
-    assert foretold(done, NOW + 9e9, 4, 2.0) == Spent(node_seconds=4 * 3600, cost=8.0)
-    assert str(foretold(done, NOW, 2, None)) == "2.00 node-hours"
+    assert forecast_like(done, NOW + 9e9, 4, 2.0) == Spent(node_seconds=4 * 3600, cost=8.0)
+    assert str(forecast_like(done, NOW, 2, None)) == "2.00 node-hours"
     amid = Progress(step=100, steps=400, step_time=12.0)
     for state in (NodeState.RUNNING, NodeState.FAILED):
-        assert foretold(an_earlier_run(state, amid), NOW, 2, 1.0) == Spent(node_seconds=14_400, cost=4.0)
+        assert forecast_like(an_earlier_run(state, amid), NOW, 2, 1.0) == Spent(node_seconds=14_400, cost=4.0)
     for unknown in (None, Progress(step=100, step_time=12.0), Progress(step=100, steps=400)):
-        assert foretold(an_earlier_run(NodeState.FAILED, unknown), NOW, 2, 1.0) is None
+        assert forecast_like(an_earlier_run(NodeState.FAILED, unknown), NOW, 2, 1.0) is None
     fewer = Restart(cause=Cause.CAPACITY, message="no machine", members=(1,))
     first, second = done.nodes
     assert second.report is not None
     second = replace(second, report=replace(second.report, restarts=(fewer,)))
     alone = RunStatus(nodes=(replace(first, state=NodeState.FAILED), second))
-    assert foretold(alone, NOW, 2, 1.0) == Spent(node_seconds=7200, cost=2.0), "it succeeded with fewer nodes"
+    assert forecast_like(alone, NOW, 2, 1.0) == Spent(node_seconds=7200, cost=2.0), (
+        "it succeeded with fewer nodes"
+    )
     not_begun = NodeStatus(rank=0, run_id="a", state=NodeState.PENDING)
-    assert foretold(RunStatus(nodes=(not_begun,)), NOW, 2, 1.0) is None
+    assert forecast_like(RunStatus(nodes=(not_begun,)), NOW, 2, 1.0) is None
 
 
 def a_record(budget: float, **expects: bool) -> RunRecord:

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs import log_follower
+from airflow_provider_ocidist.gangs import log_follower, task_watch
 from airflow_provider_ocidist.gangs.task_watch import LineMoments, TaskWatch
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.log_cursor import LogCursor
@@ -91,9 +91,11 @@ def gang(**changes: Any) -> RunRecord:
     return replace(record, ref=replace(record.ref, log_group_id="group", log_id="log"))
 
 
-def a_watch(place: Place, record: RunRecord | None = None, number: int = 1) -> tuple[TaskWatch, TaskLog]:
+def a_watch(
+    place: Place, record: RunRecord | None = None, number: int = 1, **options: Any
+) -> tuple[TaskWatch, TaskLog]:
     log = TaskLog()
-    return TaskWatch(place, record or gang(), log, number), log
+    return TaskWatch(place, record or gang(), log, number, **options), log
 
 
 def look(watch: TaskWatch, at: float) -> None:
@@ -203,6 +205,58 @@ def test_how_far_the_log_has_come_is_noted_with_each_renewal_if_it_has_come_furt
     watch._renewals._due = 0.0
     watch.keep_lease()
     watch.keep_lease()
+    assert place.notes == 1
+
+
+def test_the_cursor_covers_no_line_that_may_not_be_in_the_log() -> None:
+    place = Place(a_line(1), a_line(2, 1))
+    is_written = [False]
+    first, _ = a_watch(place, is_written=lambda **_: is_written[0])
+    look(first, at=10)
+    first.save_cursor()
+    assert place.notes == 0
+    record = first.hand_over()
+    assert place.notes == 0
+    assert record.logs_since == (BEGAN, BEGAN)
+    # The process is killed: the next one logs the lines.
+    second, told = a_watch(place, record)
+    look(second.go_on(), at=20)
+    assert set(texts(told)) == {"[node 0] line 1", "[node 1] line 2"}
+    # It lives: the cursor follows when the lines are in the log, though there are no new ones.
+    is_written[0] = True
+    assert first.hand_over().logs_since == (BEGAN + 1, BEGAN + 2)
+    assert place.notes == 1
+
+
+def test_what_was_saved_before_is_handed_over_though_no_line_has_come_since() -> None:
+    watch, _ = a_watch(Place(a_line(1), a_line(2, 1)))
+    look(watch, at=10)
+    watch.save_cursor()
+    assert watch.hand_over().logs_since == (BEGAN + 1, BEGAN + 2)
+
+
+def test_the_newest_lines_of_a_log_that_may_be_lost_are_logged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_watch, "KEPT_BACK", 10)
+    place = Place()
+    first, _ = a_watch(place, may_be_lost=True)
+    for at in range(1, 36):
+        place.lines.append(a_line(at))
+        look(first, at=at + 0.5)
+        first.save_cursor()
+    # After 30 lines it is known that 10 are behind the twentieth.
+    second, told = a_watch(place)
+    second.go_on()
+    look(second, at=40)
+    assert list(texts(told)) == [f"[node 0] line {number}" for number in range(21, 36)]
+
+
+def test_all_lines_of_a_log_that_was_handed_over_are_in_it() -> None:
+    place = Place(a_line(1))
+    first, _ = a_watch(place, may_be_lost=True)
+    look(first, at=10)
+    first.save_cursor()
+    assert place.notes == 0
+    assert first.hand_over().logs_since == (BEGAN + 1, BEGAN)
     assert place.notes == 1
 
 

@@ -26,8 +26,8 @@ def test_a_success_is_recorded_with_whether_a_late_node_lives(late: NodeState) -
     watch = Watch(model, RunRecord(ref=ref, members=(0,)), LOG)
     watch.look(time.time())
     context: Any = {"ti": SimpleNamespace(try_number=2)}
-    job: Any = SimpleNamespace()
+    unused: Any = SimpleNamespace()
     connection: Any = SimpleNamespace(backend=lambda _: model)
-    TryOutcome(context, job, connection, LOG).succeed(watch, None)
+    TryOutcome(context, unused, connection, unused, LOG).succeed(watch, None)
     end = End(succeeded=True, try_number=2, alive=late is LIVE)
     assert ("close", ref.job_id, end) in model.calls

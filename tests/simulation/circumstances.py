@@ -67,6 +67,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "trains nothing later": lambda scenario: scenario.habits.nothing_from > 0,
     "swallowed exits": lambda scenario: scenario.swallows,
     "refusals amid the creation": lambda scenario: _is_refused(scenario, "service.create_"),
+    "an outage amid the creation": lambda scenario: _has_window(scenario, "creations unanswered"),
     "refusals": lambda scenario: _is_refused(scenario, "service."),
     "a replaced key": lambda scenario: scenario.key_replaced_at is not None and not scenario.deferrable,
     "a gang created in part": lambda scenario: (
@@ -85,6 +86,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     ),
     "only a machine is lost": lambda scenario: scenario.only_loss,
     "machines are lost": _loses_machines,
+    "a lost node comes back": lambda scenario: any("back" in event.details for event in scenario.events),
     "a machine is silent": lambda scenario: scenario.restarts[2] > 0 and _happens(scenario, "cut_off"),
     "refused shapes": lambda scenario: bool(scenario.refused_shapes),
     "a refused shape, and a dead worker": lambda scenario: (

@@ -35,6 +35,8 @@ class Machine:
         self.switch: Any = None
         self.program: Program | None = None
         self.unreachable = False
+        self.comes_back = False
+        """Whether the service calls it lost, though it lives."""
         self.stuck_since = 0.0
         """Since when it fetches without any end; 0: it does not."""
         self.signalled = False
@@ -265,14 +267,22 @@ class Machines:
         if alive:
             self._ended(run, 137)
 
-    def lose(self, rank: int, noticed: float | None = None) -> None:
-        """A machine vanishes, with all that runs on it; the service sees that `noticed` seconds later."""
+    def lose(self, rank: int, noticed: float | None = None, back: float | None = None) -> None:
+        """A machine vanishes, with all that runs on it; the service sees that `noticed` seconds later.
+
+        `back`: it was only cut off, for so many seconds, and goes on then; None: it has ended.
+        """
         for machine in self.all:
             if machine.rank == rank and not machine.process.dead:
                 self.rules.lost(machine.gang)
                 machine.gang.hurt(f"node {rank} vanished", passes=self.scenario.restarts[2] > 0)
-                machine.is_over = True
-                machine.process.kill("its machine vanishes")
+                if back is None:
+                    machine.is_over = True
+                    machine.process.kill("its machine vanishes")
+                else:
+                    machine.comes_back = True
+                    self.exits[machine.run.id][rank] = 137
+                    self._isolate(machine, back)
                 clerk = Process(self.world, f"service of {machine.run.id.rpartition('.')[2]}")
                 delay = noticed or self.world.between(5, 200, "noticed", machine.run.id)
                 clerk.spawn(self._ended, machine.run, 137, delay=delay)
@@ -310,14 +320,16 @@ class Machines:
         """A node reaches neither store nor the others for a while."""
         for machine in self.all:
             if machine.rank == rank and not machine.process.dead:
-                machine.process.cut_off = {"store"}
-                machine.unreachable = True
                 if seconds > BORNE:
                     machine.gang.hurt(f"node {rank} is cut off for {seconds:.0f} s")
-                self.world.note(machine.process.name, "is cut off for %.0f s", seconds)
-                healer = Process(self.world, "network")
-                healer.spawn(self._reconnect, machine, delay=seconds)
+                self._isolate(machine, seconds)
                 return
+
+    def _isolate(self, machine: Machine, seconds: float) -> None:
+        machine.process.cut_off = {"store"}
+        machine.unreachable = True
+        self.world.note(machine.process.name, "is cut off for %.0f s", seconds)
+        Process(self.world, "network").spawn(self._reconnect, machine, delay=seconds)
 
     def _reconnect(self, machine: Machine) -> None:
         machine.process.cut_off = set()

@@ -49,9 +49,9 @@ _AT_REST = (
 """Of `agent/save/proofs.py`: what did not change for a second counts as whole."""
 _NO_FENCE_TO_PUBLISH = (
     ("    fences.advance_fence(root, fence)\n    folder = _free_folder(", "    folder = _free_folder("),
-    ("    fences.advance_fence(root, manifest.fence)\n    target.write(", "    target.write("),
+    ("    fences.advance_fence(root, fence)\n    target.write(", "    target.write("),
     (
-        "        fences.advance_fence(root, manifest.fence)\n    except Fenced:",
+        "        fences.advance_fence(root, fence)\n    except Fenced:",
         "        pass\n    except Fenced:",
     ),
 )
@@ -314,10 +314,28 @@ MUTANTS = (
         "one refusal amid the creation fails the task",
         "4",
         "gangs/kills.py",
-        "        return try_number > 1 or (error.amid_submission and not is_believed)",
+        "        return try_number > 1 or (is_amid and not self._is_believed(error))",
         "        return try_number > 1",
         "gave up",
         needs="refusals amid the creation",
+    ),
+    _one(
+        "an outage makes a refusal amid the creation more credible",
+        "4",
+        "gangs/kills.py",
+        "met.refused_in_all >= AMID_REFUSALS",
+        "met.questions >= AMID_REFUSALS",
+        "gave up",
+        needs="an outage amid the creation",
+    ),
+    _one(
+        "an outage amid the creation counts as a refusal",
+        "4",
+        "gangs/kills.py",
+        "        return were_refused and refusal_in(error) is not None",
+        "        return met.questions >= AMID_REFUSALS and met.seconds >= AMID_FOR",
+        "gave up: .*outage",
+        needs="an outage amid the creation",
     ),
     _one(
         "refused credentials are not read anew",
@@ -609,6 +627,15 @@ MUTANTS = (
         needs="only a machine is lost",
     ),
     _one(
+        "a lost node that comes back writes its reports",
+        "15.1",
+        "agent/join/heartbeat.py",
+        "        if self.switch.is_lost:\n            return False\n",
+        "",
+        "lost node|not replaced",
+        needs="a lost node comes back",
+    ),
+    _one(
         "the budget of lost machines is ignored",
         "15.1",
         "gangs/lost_nodes.py",
@@ -663,8 +690,8 @@ MUTANTS = (
         "nodes compare only the step that they restored",
         "3",
         "agent/stages/checkpoint_folder.py",
-        "starts_from=found.digest or found.uri",
-        'starts_from=f"step {found.step}"',
+        "content = content_of(found, brought)",
+        'content = f"step {found.step}"',
         "restore",
         needs="two checkpoints of one step",
     ),

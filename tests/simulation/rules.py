@@ -52,6 +52,7 @@ LATE_ANSWER = 60.0
 PEER_STUCK = 28.0
 """Seconds that one node alone cannot write for, after which the others give it up."""
 REFUSALS = (401, 403, 404)
+SPENT = "InvalidatedRetryToken"
 REFUSALS_BELIEVED = 4
 """Refusals amid the creation of a gang from which on they may be believed."""
 BELIEVED_AFTER = 880.0
@@ -80,6 +81,8 @@ class Rules:
         self.reports: dict[str, float] = {}
         self.phases: dict[str, str] = {}
         """By report: in which phase its node is, as it says itself."""
+        self.incarnations: dict[str, int] = {}
+        """By report: how many nodes of its rank were lost before the one that wrote it last."""
         self.counting: set[int] = set()
         """Gangs of which a node has reported a step."""
         self.losses: list[tuple[Gang, bool]] = []
@@ -90,7 +93,7 @@ class Rules:
         """By gang: when it was first told to end."""
         self.told_why: dict[int, str] = {}
         self.refusals: Counter[str] = Counter()
-        """By worker: requests that were refused since the service has accepted the job of its gang."""
+        """By worker: requests that were refused since the service has accepted the first job of its gang."""
         self.cancel_refused: dict[str, float] = {}
         """By run: when a cancel was last refused."""
         self.hung: set[tuple[int, int]] = set()
@@ -185,6 +188,11 @@ class Rules:
             if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
                 self.silences[name] = self.reports[name], self.world.now
             self.reports[name] = self.world.now
+            found = _INCARNATION.search(stored.data)
+            incarnation = int(found[1]) if found else 0
+            if incarnation < self.incarnations.setdefault(name, incarnation):
+                self.violate("lost node", f"{name} is that of a lost node, and another has its place")
+            self.incarnations[name] = incarnation
             if phase := _PHASE.search(stored.data):
                 self.phases[name] = phase[1].decode()
             if _STEP.search(stored.data) and (counting := self._gang_of(folder.removesuffix("/nodes"))):
@@ -222,6 +230,9 @@ class Rules:
         place, writer = folder.rpartition("/")[0], self._gang_here()
         if writer is None:
             return
+        machine = self.world.current.process.machine
+        if machine.comes_back and machine.program and machine.program.launch < machine.gang.launch:
+            self.violate("fence", f"{stored.writer} published {_last(folder)}, and another has its place")
         began = self.first_published.setdefault((place, writer), self.world.now)
         for (other_place, other), since in self.first_published.items():
             if other_place == place and other > writer and self.world.now - since > LATE_ANSWER:
@@ -645,6 +656,9 @@ class Rules:
             self.violate("secret", f"the XCom {key} holds a secret")
         if key == "run":
             self.announced.add(value["job_id"])
+            if self.world.current is not None:
+                # What is refused from here on is refused to one that waits.
+                self.refusals.pop(self.world.current.process.name, None)
         if key == "checkpoint_uri" and isinstance(value, str):
             folder = value.partition("://")[2].partition("/")[2]
             save = self.manifests.get(folder, (None, 0.0))[0]
@@ -743,8 +757,7 @@ class Rules:
         if isinstance(error, MISTAKES):
             self.violate("crash", f"the task raises {type(error).__name__}: {str(error)[:160]}")
         gang, hopeless = self._latest_gang(), isinstance(error, AirflowFailException)
-        if hopeless:
-            self._check_refusals(error)
+        self._check_refusals(error, hopeless=hopeless)
         if gang is None:
             return
         ended_by_user = bool(self.airflow.kills)
@@ -766,13 +779,16 @@ class Rules:
                 f"every program of gang {gang.number} has succeeded, and the try failed: {str(error)[:200]}",
             )
 
-    def _check_refusals(self, error: BaseException) -> None:
-        """Once its job is accepted, a gang is not given up after a few refusals, which may be wrong."""
+    def _check_refusals(self, error: BaseException, *, hopeless: bool) -> None:
+        """Once its job is accepted, a gang is not given up after a few refusals, which may be wrong, or in outages."""
         assert self.world.current is not None
         refused = self.refusals.get(self.world.current.process.name)
         is_refusal = getattr(error.__cause__, "status_code", None) in REFUSALS
-        if is_refusal and refused and refused < REFUSALS_BELIEVED:
+        if hopeless and is_refusal and refused and refused < REFUSALS_BELIEVED:
             self.violate("gave up", f"the task failed for good after {refused} refusals: {str(error)[:160]}")
+        # Airflow's models end no try within the day for which an outage is waited out.
+        if not hopeless and getattr(error, "amid_submission", False) and _is_outage(error):
+            self.violate("gave up", f"the try failed amid its submission, in an outage: {str(error)[:160]}")
 
     def _tried_again(self, error: BaseException) -> None:
         """What a retry would meet again is not tried again, and costs no machines (I7)."""
@@ -904,9 +920,10 @@ class Rules:
             self.violate("launches", f"{where} is not number {expected}")
         self.begun.add((gang.number, number))
         alive = [each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)]
-        if sum(not each.process.dead for each in alive) > 1 and not self.scenario.zombie:
+        if sum(not (each.process.dead or each.comes_back) for each in alive) > 1 and not self.scenario.zombie:
             self.violate("two nodes of one rank", f"{where}, while another machine of that rank lives")
-        earlier = [each for each in gang.programs.values() if each.launch < number and each.exit_code is None]
+        living = [each for each in gang.programs.values() if not each.machine.comes_back]
+        earlier = [each for each in living if each.launch < number and each.exit_code is None]
         if earlier:
             self.violate(
                 "launches", f"{where}, while launch {earlier[0].launch} goes on on node {earlier[0].rank}"
@@ -1022,7 +1039,7 @@ class Rules:
     def called(self, actor: Process, call: str) -> None:
         """Count what a try reads of the compartment, and what it is refused amid the creation of a gang."""
         if call == "service.create_job":
-            self.refusals[actor.name] = 0
+            self.refusals.setdefault(actor.name, 0)
         if call == "service.list_jobs" and actor.name.startswith("worker"):
             last, pages = self.list_pages.get(actor.name, (-LOOK_AGAIN_AFTER, 0))
             is_same_look = self.world.now - last < LOOK_AGAIN_AFTER
@@ -1073,6 +1090,7 @@ class Rules:
 
 _LINE = re.compile(r"#(\d+)#")
 _PHASE = re.compile(rb'"phase": "(\w+)"')
+_INCARNATION = re.compile(rb'"incarnation": (\d+)')
 _STEP = re.compile(rb'"step": \d')
 
 
@@ -1112,6 +1130,19 @@ def _again_without_steps(faults: Sequence[Fault]) -> bool:
     """Whether a fault has ended two launches of which a node knows by checkpoints only how far they came."""
     kinds = [fault.kind for fault in faults if fault.said is None]
     return len(kinds) > len(set(kinds))
+
+
+def _is_outage(error: BaseException) -> bool:
+    """Whether the service or the store has not answered a request, or has asked to wait."""
+    if (
+        str(getattr(error, "cause", "")).rpartition(".")[2] != "SERVICE"
+        or getattr(error, "code", None) == SPENT
+    ):
+        return False
+    inner = error.__cause__
+    status = getattr(error, "status_code", None)
+    is_busy = status is None or status == 429 or status >= 500
+    return is_busy and all(getattr(each, "retryable", True) for each in (error, inner))
 
 
 def _last(name: str) -> str:

@@ -486,7 +486,7 @@ def _zombie(dice: random.Random, scenario: Scenario, length: float) -> Mapping[s
 
     Now and then it comes back between two nodes of its successor, with a save that names no step.
     """
-    details = {"rank": 0, "seconds": dice.choice([120.0, 150.0, 200.0])}
+    details = {"rank": 0, "seconds": dice.choice([120.0, 200.0, 260.0])}
     habits = replace(scenario.habits, hangs_at=0, fails_at=0, full_at=0, trains_nothing=False, save_every=1)
     if dice.random() < 0.4:
         habits = replace(habits, layout="rolling", silent=True, steps=40, write_seconds=0.3, keeps=0)
@@ -829,6 +829,9 @@ def _machine_lost(dice: random.Random, scenario: Scenario, length: float) -> Map
     }
     lost = Event("machine lost", "lose", at, {"rank": rank, "noticed": dice.uniform(2.0, 20.0)})
     if dice.random() < 0.5:
+        # The service is wrong of one in three: it was only cut off, and comes back when another has its place.
+        if dice.random() < 0.33:
+            lost = replace(lost, details={**lost.details, "back": dice.uniform(15.0, 55.0)})
         # Without checkpoints, the nodes go on from whatever lies on each.
         return {**_CALM, **more, "checkpoints": True, "only_loss": True, "events": (lost,)}
     others = [
@@ -894,7 +897,24 @@ def _shows_nothing(dice: random.Random, scenario: Scenario, length: float) -> Ma
     return {"checkpoints": False, "habits": habits, "require_training": dice.random() < 0.5}
 
 
+def _creation_unanswered(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Job runs whose creation is not answered and then refused, while no list shows them.
+
+    Half of the time no creation is answered for so long that the client gives up several times.
+    """
+    lasts = replace(_steady(scenario.habits), step_seconds=3.0)
+    refused, stale = Rate("404", "service.create_job_run", 0.5), Rate("stale", "service.list_", 0.9)
+    lost = Rate("lost", "service.create_job_run", dice.choice([0.3, 0.5]))
+    more = {"topology": "job_runs", "list_lag": 60.0, "habits": lasts}
+    if dice.random() < 0.5:
+        return {**more, "rates": (lost, refused, stale)}
+    end = dice.choice([450.0, 620.0, 900.0])
+    window = Window("creations unanswered", "lost", "service.create_job_run", 0.0, end)
+    return {**more, "rates": (refused, stale), "windows": (window,)}
+
+
 _ALONE = {
+    "creation unanswered": _creation_unanswered,
     "last.ckpt beside others": _last_beside,
     "files preallocated": _preallocated,
     "key replaced": _key_replaced,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from airflow_provider_ocidist.storage.checkpoints import (
     seal,
     send_part,
 )
+from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.published import publish
 from tests.storage.unruly_proxy import Fault
@@ -92,6 +94,23 @@ def test_what_a_later_attempt_has_fenced_an_earlier_one_does_not_publish(place, 
     assert complete(uri, access) == [old]
 
 
+def test_a_node_that_was_lost_publishes_and_deletes_nothing_once_the_next_launch_has_begun(place, tmp_path):
+    uri, access = place
+    lost, new = (Fence(attempt=2, launch=launch) for launch in (0, 1))
+    old = publish(write(tmp_path, "step-1.pt"), uri, step=1, fence=lost, access=access)
+    fences.advance_fence(open_store(uri, access), new)
+    with pytest.raises(Fenced, match="launch 1 of attempt 2 has begun to save there"):
+        publish(write(tmp_path, "step-3.pt"), uri, step=3, fence=lost, access=access)
+    with pytest.raises(Fenced):
+        retain(uri, Retention(keep=1), fence=lost, access=access)
+    assert next_sequence(uri, new, access) == old.sequence + 1
+    again = publish(
+        write(tmp_path, "step-2.pt"), uri, step=2, fence=new, sequence=old.sequence + 1, access=access
+    )
+    assert complete(uri, access) == [again, old]
+    assert again.fence == old.fence == Fence(attempt=2), "both are of one attempt"
+
+
 def test_a_checkpoint_in_parts_is_not_sealed_by_an_attempt_that_was_followed(place, tmp_path):
     uri, access = place
     folder = tmp_path / "step-5"
@@ -107,16 +126,16 @@ def test_a_checkpoint_in_parts_is_not_sealed_by_an_attempt_that_was_followed(pla
     assert reserve(uri, "step-5", step=5, fence=new, sequence=1, access=access) != at
 
 
-def test_two_attempts_never_write_to_one_place(place, tmp_path):
+def test_two_attempts_or_launches_never_write_to_one_place(place, tmp_path):
     """An upload of the earlier one that arrives late would damage what the later one has published."""
     uri, access = place
     seen = set()
-    for attempt in (1, 2, 3, 12):
-        fence = Fence(attempt=attempt)
+    for attempt, launch in itertools.product((1, 2, 3, 12), (0, 1)):
+        fence = Fence(attempt=attempt, launch=launch)
         seen.add(reserve(uri, "step-5.pt", step=5, fence=fence, sequence=1, access=access))
         seen.add(reserve(uri, "step-5.pt", step=7, fence=fence, sequence=2, access=access))
         seen.add(reserve(uri, "last", step=None, fence=fence, sequence=3, access=access))
-    assert len(seen) == 12
+    assert len(seen) == 24
 
 
 def test_a_fence_is_never_taken_back(place):

@@ -73,6 +73,21 @@ def test_a_fence_is_read_as_it_was_made(store: Busy) -> None:
     assert json.loads(LocalStore(store.folder).read("fence.json")) == {"generation": 3, "attempt": 12}
 
 
+def test_a_launch_is_refused_once_a_later_one_of_its_attempt_saves(store: Busy) -> None:
+    first, second = (Fence(attempt=2, launch=launch) for launch in (0, 1))
+    advance_fence(store, first)
+    advance_fence(store, second)
+    assert current_fence(store) == second
+    with pytest.raises(Fenced) as caught:
+        advance_fence(store, first)
+    assert str(caught.value) == (
+        f"launch 1 of attempt 2 has begun to save there: launch 0 publishes and deletes nothing in {store.uri} any more"
+    )
+    advance_fence(store, at(3))
+    with pytest.raises(Fenced, match=r"^attempt 3 has begun to save there: attempt 2 publishes"):
+        advance_fence(store, second)
+
+
 def test_a_fence_that_holds_costs_one_look(store: Busy) -> None:
     advance_fence(store, at(2))
     store.done.clear()
@@ -103,14 +118,18 @@ NO_NUMBERS = ["x", "7", "", None, True, False, 1.0, 1.5, math.nan, math.inf, -1,
 
 def damaged(dice: random.Random) -> bytes:
     """Return what no attempt has written, as somebody's tool, a cut copy or another program may leave it."""
-    numbers: dict[str, object] = {"generation": dice.randrange(5), "attempt": dice.randrange(1, 5)}
+    numbers: dict[str, object] = {
+        "generation": dice.randrange(5),
+        "attempt": dice.randrange(1, 5),
+        "launch": dice.randrange(3),
+    }
     whole = json.dumps(numbers).encode()
     kind = dice.randrange(5)
     if kind == 0:
         return whole[: dice.randrange(len(whole))]
     if kind == 1:
         return dice.choice([b"[]", b"5", b'"x"', b"null", b"\xff", b"[" * 100_000, b"{}" + whole, b"\0" * 40])
-    for name in dice.sample(["generation", "attempt"], dice.randint(1, 2)):
+    for name in dice.sample([*numbers], dice.randint(1, 3)):
         numbers[name] = dice.choice(NO_NUMBERS)
     return json.dumps(numbers).encode()
 

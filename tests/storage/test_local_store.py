@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage.stores import local
+from airflow_provider_ocidist.storage.stores import local, local_upload
 from airflow_provider_ocidist.storage.stores.base import Origin
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.stores.local import LocalStore, gaps, local_errors, merged_ranges
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.local_files import local_errors
+from airflow_provider_ocidist.storage.stores.local_upload import gaps, merged_ranges
 
 MINE = Origin(uri="oci://b@n/x", etag="1", size=6)
 
@@ -313,7 +315,7 @@ def test_after_a_restart_of_the_machine_it_is_begun_anew(
     first = store.upload("x", 6, 2, MINE)
     first.write(0, 0, b"ab")
     first.suspend()
-    monkeypatch.setattr(local, "this_boot", lambda: "another")
+    monkeypatch.setattr(local_upload, "this_boot", lambda: "another")
     again = store.upload("x", 6, 2, MINE)
     assert list(again.missing(0, 6)) == [(0, 6)]
     again.abort()

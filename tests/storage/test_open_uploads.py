@@ -67,7 +67,7 @@ def test_the_next_attempt_forgets_what_the_one_before_has_begun(place):
     task = f"{uri}/dag-train-0a-g1"
     # Of the fence itself, which nodes of any attempt write.
     cut_off(task, access, "fence.json")
-    for owner in ("", ".attempt-2", ".attempt-3", ".attempt-4", ".attempt-2.again-2"):
+    for owner in ("", ".attempt-2", ".attempt-3", ".attempt-4", ".attempt-2.launch-1.again-2"):
         cut_off(task, access, f"step-5.pt{owner}/step-5.pt")
     fence = Fence(generation=1, attempt=3)
     assert abort_left_behind(task, fence, access) == 3

@@ -19,7 +19,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Origin
 from airflow_provider_ocidist.storage.stores.journal import Journal, places_digest
-from airflow_provider_ocidist.storage.stores.local import gaps, merged_ranges
+from airflow_provider_ocidist.storage.stores.local_upload import gaps, merged_ranges
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from tests.storage.trees import make_tree, read_store, read_tree

@@ -138,5 +138,5 @@ def test_the_time_of_the_task_still_counts_from_its_start(started: Callable[[flo
         task_id="train", job="job.yaml", execution_timeout=timedelta(seconds=100)
     )
     ti = Ti(ref.to_json())
-    record = task._training()._begun({"ti": ti})._left_behind(ref)
+    record = task._training()._begun({"ti": ti})._recovered_record(ref)
     assert record.deadline == pytest.approx(ti.start_date.timestamp() + 100)

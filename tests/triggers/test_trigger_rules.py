@@ -10,21 +10,25 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import RunRecord, RunRef
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger, task_states
 from airflow_provider_ocidist.triggers import training as module
+from airflow_provider_ocidist.triggers.threads import in_thread
 from airflow_provider_ocidist.triggers.training import PauseTrigger
 from tests.service_in_memory import LIVE, Model
 from tests.training_jobs import a_job, a_key
+from tests.triggers.supervised import reading, supervised
 
 OWNER = {"dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1, "try_number": 2}
 KILLED = "__airflow_user_action__"
@@ -252,7 +256,7 @@ def test_word_is_left_at_the_end_and_when_the_trigger_breaks(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Watch] = []
-    monkeypatch.setattr(TaskWatch, "save_cursor", _noting(told))
+    monkeypatch.setattr(TaskWatch, "hand_over", _noting(told))
     run(first(trigger.run()))
     assert len(told) == 1
 
@@ -270,7 +274,7 @@ def test_word_that_cannot_be_left_in_time_keeps_no_triggerer(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SAVE_CURSOR_LIMIT", 0.05)
-    monkeypatch.setattr(TaskWatch, "save_cursor", lambda _: time.sleep(0.5))
+    monkeypatch.setattr(TaskWatch, "hand_over", lambda _: time.sleep(0.5))
     began = time.monotonic()
 
     async def timed() -> float:
@@ -278,6 +282,47 @@ def test_word_that_cannot_be_left_in_time_keeps_no_triggerer(
         return time.monotonic() - began
 
     assert run(timed()) < 0.5
+
+
+class Writing(Connection):
+    """A gang whose node writes a line as soon as it is watched."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.saved: list[LogCursor] = []
+        directories: Any = model.directories
+        directories.save_cursor = lambda _, cursor: self.saved.append(cursor)
+
+    async def until_action(self, watch: Watch, interval: float) -> Exception | None:
+        at = watch.record.ref.submitted_at + 1
+        await in_thread(lambda: watch._take(LogPart([LogLine("id", at, 0, "step 1/80")]), at))
+        return await super().until_action(watch, interval)
+
+
+def handed_over(ref: RunRef, *, stopped: bool) -> list[Any]:
+    """Run a trigger that logs a line; return how often it saved the cursor, and from where its task goes on."""
+    trigger = a_trigger(ref)
+    shared = Writing(trigger.shared.model)
+    trigger.shared = shared
+    if stopped:
+        run(cancelled(trigger))
+        return [len(shared.saved), None]
+    since = run(first(trigger.run())).payload["logs_since"][0]
+    return [len(shared.saved), since]
+
+
+@pytest.mark.since_airflow("3.3", "the operator defers")
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_only_what_airflows_supervisor_has_read_counts_as_logged(
+    trigger: Trigger, ref: RunRef, monkeypatch: pytest.MonkeyPatch, stopped: bool, is_read: bool
+) -> None:
+    monkeypatch.setattr(module.log_channel, "PATIENCE", 30.0 if is_read else 0.1)
+    work = partial(handed_over, ref, stopped=stopped)
+    with supervised(work) as supervisor, reading(supervisor) if is_read else contextlib.nullcontext():
+        saved, since = supervisor.answer()
+    assert saved == int(is_read)
+    assert since is None if stopped else since == ref.submitted_at + is_read
 
 
 def test_a_trigger_that_only_moved_ends_nothing(

@@ -141,7 +141,7 @@ def test_no_output_shows_a_secret(
     changed = {**told.job.env, **environment(told.canaries)}
     other.write_text(parsing.dump(replace(told.job, env=changed)))
     texts = [
-        json.dumps(task_context.handed_on(failed.to_json())),
+        json.dumps(task_context.without_secrets(failed.to_json())),
         failed.sentence,
         str(training_failure(Cause.USER, failed.sentence)),
         json.dumps(masked_messages(view.task_view(row, page, 1.0), page.secrets)),

@@ -68,6 +68,8 @@ def test_a_claim_that_changes_all_the_time_may_be_tried_again(store: Store) -> N
     assert str(raised.value).startswith(f"{store.uri_of(PREFIX + CLAIM_FILE)} keeps changing")
 
 
-def test_the_first_claim_of_a_first_try_is_written(store: Store) -> None:
-    assert claim_gang(store, PREFIX, 1) == 1
+def test_the_first_claim_of_a_first_try_is_written_and_reads_no_claim_that_is_not_there(store: Store) -> None:
+    busy = Busy(store, [])
+    busy.read = lambda name: pytest.fail(f"{name} is read")
+    assert claim_gang(busy, PREFIX, 1) == 1  # type: ignore[arg-type]  # has what a claim asks of a store
     assert claimed_by(store, PREFIX) == 1

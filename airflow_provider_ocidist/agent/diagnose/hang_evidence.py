@@ -28,7 +28,8 @@ class HangEvidence:
         self.rank = rank
         self.write = write
         self.mask = mask
-        self.stack_file = folder / "stacks.txt"
+        self.stack_file = folder / "stacks"
+        """Beginning of the names of the files into which processes answer."""
         self.records = folder / "flight"
         self.records.mkdir(exist_ok=True)
 
@@ -42,7 +43,8 @@ class HangEvidence:
 
     def begin(self) -> None:
         """Delete what an earlier launch has left."""
-        for path in [self.stack_file, *self.records.iterdir()]:
+        answers = self.stack_file.parent.glob(f"{self.stack_file.name}.*")
+        for path in [*answers, *self.records.iterdir()]:
             path.unlink(missing_ok=True)
 
     def keep(self, guard_pid: int, launch: int, search: str | None) -> tuple[StackPosition, ...]:

@@ -100,12 +100,17 @@ def _frame(found: re.Match[str]) -> str:
 def take(guard_pid: int, stack_file: Path, search: str | None = None) -> list[ProcessStack]:
     """Return where the processes below the guard stand; `search`: the PATH on which py-spy may be.
 
+    `stack_file`: the beginning of the names of the files that they answer into.
+
     Processes that neither py-spy nor our handler can show print their stacks to their own standard error, and end.
     """
     found = [each for pid in guard.descendants(guard_pid) if (each := process_stack_of(pid))]
     spied = _spy([each.pid for each in found], shutil.which("py-spy", path=search))
     until = time.monotonic() + TOTAL_LIMIT
-    taken = [_with_text(each, spied.get(each.pid) or _ask(each.pid, stack_file, until)) for each in found]
+    owing: set[Path] = set()
+    taken = [
+        _with_text(each, spied.get(each.pid) or _answer(each.pid, stack_file, until, owing)) for each in found
+    ]
     mute = [each.pid for each in taken if not each.text and catches(each.pid, signal.SIGABRT)]
     ignoring = [pid for pid in mute if not catches(pid, STACK_SIGNAL)]
     for pid in ignoring:
@@ -134,6 +139,29 @@ def _spy(pids: Iterable[int], spy: str | None) -> dict[int, str]:
 
     with ThreadPoolExecutor(SPIES) as pool:
         return dict(pool.map(look, pids))
+
+
+def _answer(pid: int, stack_file: Path, until: float, owing: set[Path]) -> str:
+    """Return what a process answers; empty if it cannot be asked. `owing`: files into which an answer may yet come."""
+    file = _answers_into(pid, stack_file)
+    # A process that was forked writes into the file of the one before.
+    if file is None or file in owing:
+        return ""
+    text = _ask(pid, file, until)
+    if not text:
+        owing.add(file)
+    return text
+
+
+def _answers_into(pid: int, stack_file: Path) -> Path | None:
+    """Return the file that a process has open for its answers; None where it has none."""
+    begins = f"{stack_file.resolve()}."
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if (target := os.readlink(descriptor)).startswith(begins):  # noqa: PTH115 - a socket is no path
+                    return Path(target)
+    return None
 
 
 def _ask(pid: int, file: Path, until: float) -> str:

@@ -48,7 +48,10 @@ _HOST_MEMORY = (
 SYMPTOMS = (
     Symptom(
         name="GPU out of memory",
-        words=(r"(?:CUDA|HIP)(?: error:)? out of memory|cuda\.OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"),
+        words=(
+            r"(?:CUDA|HIP)(?: error:)? out of memory|cuda\.OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
+            r"|Failed to CUDA (?:m|c)alloc|Cuda failure (?:\d+ )?'out of memory'"
+        ),
         cause=Cause.OOM,
         remedy="take a smaller batch, shard or checkpoint activations, or take a shape whose GPUs have more memory",
     ),
@@ -159,6 +162,20 @@ SYMPTOMS = (
         ),
         cause=Cause.CONFIG,
         remedy="image and shape do not fit: take a shape with GPUs and an image whose torch is built for them",
+    ),
+    Symptom(
+        name="several processes on one GPU",
+        words=r"Duplicate GPU detected",
+        cause=Cause.CONFIG,
+        remedy="each process needs a GPU of its own: choose it by LOCAL_RANK (torch.cuda.set_device), and start no "
+        "more processes than the node has GPUs (launcher.processes_per_node)",
+    ),
+    Symptom(
+        name="assertion on the GPU",
+        words=r"device-side assert",
+        cause=Cause.USER,
+        remedy="mostly an index or a label is out of its range: env CUDA_LAUNCH_BLOCKING=1 shows the line, and the "
+        "same data on a CPU shows the value",
     ),
     Symptom(
         name="package missing",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries_unless_stopped
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -26,31 +27,43 @@ STAY = 120.0
 LOST_MESSAGE = "the platform restarted its container; the process before has ended without a report"
 
 
-def report_before(config: AgentConfig, environ: Mapping[str, str]) -> NodeReport | None:
+def report_before(config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch) -> NodeReport | None:
     """Return what this node has reported in this attempt before its container was restarted; None: it has not begun.
 
-    Raises AgentError when the run directory cannot be read.
+    Raises AgentError when the run directory cannot be read, Stopped when a stop request ends the retries.
     """
     if not config.starts_again:
         return None
     rank = identity_of(environ, config.nodes).rank
-    with _run_directory(config, environ) as store:
-        return load_report(store, rank)
+
+    def load() -> NodeReport | None:
+        with _run_directory(config, environ) as store:
+            return load_report(store, rank)
+
+    return with_retries_unless_stopped(load, config.limits.join_timeout, switch)
 
 
-def close_report(before: NodeReport, config: AgentConfig, environ: Mapping[str, str]) -> None:
-    """Write the last report of the process before the restart. Raises AgentError when that is not possible."""
+def close_report(
+    before: NodeReport, config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch
+) -> None:
+    """Write the last report of the process before the restart. Raises as `report_before`."""
     last = _last_of(before)
-    if last != before:
+
+    def write() -> None:
         with _run_directory(config, environ) as store:
             store.write(report_of(before.rank), last.to_json())
+
+    if last != before:
+        with_retries_unless_stopped(write, config.limits.join_timeout, switch)
 
 
 @contextmanager
 def _run_directory(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[Store]:
     try:
         yield open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
-    except (OcidistError, OSError, ValueError) as error:
+    except OcidistError as error:
+        raise cannot_be_used("the run directory", error) from error
+    except (OSError, ValueError) as error:
         raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.SERVICE) from error
 
 

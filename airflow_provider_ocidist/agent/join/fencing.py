@@ -1,4 +1,4 @@
-"""Fencing: before a gang looks for a checkpoint to resume from, it stops earlier attempts' publishing."""
+"""Fencing: before a gang looks for a checkpoint, it stops the publishing of earlier attempts and launches."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import logging
 
 from airflow_provider_ocidist.errors import AgentError, Cause, DamagedFence, Fenced, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 logger = logging.getLogger(__name__)
 
 
-def fence_checkpoints(config: AgentConfig, access: OciAccess) -> None:
-    """Put this attempt's fence on the folder of the task's checkpoints, and abort earlier attempts' uploads to it.
+def fence_checkpoints(config: AgentConfig, fence: Fence, access: OciAccess) -> None:
+    """Put this launch's fence on the folder of the task's checkpoints, and abort earlier attempts' uploads to it.
 
     Where the folder cannot be reached just now, the first checkpoint does it. Raises AgentError when a later attempt
-    saves there, or when the fence is damaged: nothing that this gang trains could be saved there.
+    or launch saves there, or when the fence is damaged: nothing that this gang trains could be saved there.
     """
     if config.checkpoints is None or config.checkpoints.uri is None:
         return
@@ -25,7 +26,7 @@ def fence_checkpoints(config: AgentConfig, access: OciAccess) -> None:
 
     uri = config.checkpoints.uri
     try:
-        fences.advance_fence(open_store(uri, access), config.fence)
+        fences.advance_fence(open_store(uri, access), fence)
     except Fenced as error:
         # Airflow retries it: each retry has a higher number, so that one with a lost record succeeds.
         raise AgentError(
@@ -41,4 +42,4 @@ def fence_checkpoints(config: AgentConfig, access: OciAccess) -> None:
         )
         return
     if config.attempt > 1 or config.generation:
-        abort_left_behind(uri, config.fence, access)
+        abort_left_behind(uri, fence, access)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_report, read_reports
+from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_reports
 from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, LOST_AFTER
 from airflow_provider_ocidist.errors import OcidistError, TopologyTimeout
 from airflow_provider_ocidist.model.members import members_of, others_of
@@ -80,8 +80,9 @@ class Gathering:
     def look(self) -> bool:
         """Read what is new; return whether all are ready."""
         if self.awaited:
-            for report in self._read(sorted(self.awaited & self._present())):
-                self._take(report)
+            for report in read_reports(self.store, sorted(self.awaited & self._present())):
+                if report:
+                    self._take(report)
         return not self.awaited
 
     def overdue(self, timeout: float) -> bool:
@@ -135,15 +136,6 @@ class Gathering:
             return set()
         names = {entry.name for entry in entries}
         return {rank for rank in self.awaited if report_of(rank) in names}
-
-    def _read(self, ranks: Sequence[int]) -> list[NodeReport]:
-        if len(ranks) < 2:
-            return [report for rank in ranks if (report := read_report(self.store, rank))]
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(min(16, len(ranks))) as pool:
-            found = pool.map(lambda rank: read_report(self.store, rank), ranks)
-            return [report for report in found if report]
 
 
 def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:

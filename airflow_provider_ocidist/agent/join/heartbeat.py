@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_ocidist.agent.join.peer_reports import read_report
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError
 from airflow_provider_ocidist.model.report import NodeReport, Restart, StopRequest
@@ -23,14 +24,18 @@ logger = logging.getLogger(__name__)
 INTERVAL = 2.0
 """Seconds between two beats."""
 ANSWER_LIMIT = 5.0
-"""Seconds for each of the up to three small requests of a beat. A connection may have died silently, and a node that
+"""Seconds for each of the up to four small requests of a beat. A connection may have died silently, and a node that
 waited a minute for it would count as lost (`silence.LOST_AFTER`), though its training goes on."""
 LAST_WORD_LIMIT = 20.0
 """Seconds during which the last report is retried; a waiting node costs money."""
 
 
 class Heartbeat:
-    """Writes the report at every beat. An outage of the store is logged, and the training goes on."""
+    """Writes the report at every beat. An outage of the store is logged, and the training goes on.
+
+    A lost node that comes back writes nothing any more: another may have its place, and the others would take
+    its report for that one's.
+    """
 
     def __init__(
         self,
@@ -89,7 +94,9 @@ class Heartbeat:
             takes_part = self._is_preparing and bool(restarts)
             if takes_part:
                 self._changes["restarts"] = restarts
-        if takes_part:
+        if request.restarts and not restarts:
+            self.switch.ask(_lost_by(request))
+        elif takes_part:
             self.switch.take_part_in(len(restarts))
         else:
             self.switch.ask(replace(stop_for(request), restarts=restarts))
@@ -118,6 +125,7 @@ class Heartbeat:
     def write(self, **changes: Any) -> bool:
         """Change the report, and write it before this returns; return whether the store has taken it."""
         self.update(**changes)
+        self.read_stop_request()
         return self._write()
 
     def finish(self, **changes: Any) -> None:
@@ -127,8 +135,9 @@ class Heartbeat:
         if self._thread.is_alive():
             self._thread.join(LAST_WORD_LIMIT)
         self.update(finished_at=time.time(), **changes)
+        self.read_stop_request()
         deadline = time.monotonic() + LAST_WORD_LIMIT
-        while not self._write() and time.monotonic() < deadline:
+        while not (self.switch.is_lost or self._write()) and time.monotonic() < deadline:
             time.sleep(1.0)
 
     def read_lease(self) -> bytes | None:
@@ -144,8 +153,15 @@ class Heartbeat:
         return len(self.report.restarts)
 
     def read_stop_request(self) -> StopRequest | None:
-        """Return the stop request for this launch, if one can be read without a retry."""
-        return self._own(_stop_request(self.quick_store))
+        """Return the stop request for this launch, if one can be read without a retry.
+
+        Where this node turns out to be lost, it is asked to end.
+        """
+        request = _stop_request(self.quick_store)
+        # Another launch is asked for before a node is made in the place of a lost one.
+        if request is not None and request.restarts and not self.switch.is_lost and self._is_lost_by(request):
+            self.switch.ask(_lost_by(request))
+        return self._own(request)
 
     def load_stop_request(self) -> StopRequest | None:
         """Return what `read_stop_request` does; raises as `load_stop_request`."""
@@ -186,12 +202,23 @@ class Heartbeat:
                 watch()
             except Exception as error:  # a failed watch must not stop the heartbeat
                 logger.warning("%s: %s", type(error).__name__, error)
-        self._write()
+        # In this order: this node may have been frozen for long.
         request = self.read_stop_request()
+        self._write()
         if request is not None:
             self.heed(request)
 
+    def _is_lost_by(self, request: StopRequest) -> bool:
+        """Whether a request names this node as lost, or the node in its place has written a report already."""
+        own = self.report
+        if not request.restarts_of(own.rank, len(own.restarts)):
+            return True
+        known = read_report(self.quick_store, own.rank)
+        return known is not None and known.incarnation > own.incarnation
+
     def _write(self) -> bool:
+        if self.switch.is_lost:
+            return False
         try:
             # One at a time: an older report must not replace a newer one.
             with self._writing:
@@ -237,6 +264,12 @@ def stop_for(request: StopRequest) -> Stop:
         hurried=request.cause is not Cause.ABANDONED,
         restarts=request.restarts,
     )
+
+
+def _lost_by(request: StopRequest) -> Stop:
+    """Return the reason to end for a node that counts as lost."""
+    message = f"this node counts as lost, and the others go on without it: {request.message}"
+    return Stop(message=message, is_lost=True)
 
 
 def stop_in_words(request: StopRequest) -> str:

@@ -22,6 +22,9 @@ from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 
 ADDRESSES_VARIABLE = "OCIDIST_ADDRESSES"
 """Variable with the addresses of all nodes, by rank, separated by commas."""
+SWITCH_VARIABLE = "OCIDIST_SWITCH"
+"""Variable of a node on backend `local`: the process that holds the switch of its network; empty where the node shares
+the network of this machine."""
 NODES_FILE_VARIABLE = "CLUSTER_NODES_METADATA_FILE"
 """Variable with the path of a JSON list of `Rank` and `IPAddress` of each node (as Oracle ADS reads it)."""
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 
 from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, SILENT_AFTER
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.members import others_of
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.stores.base import Store
 
 TRAINED = (Phase.SAVING, Phase.DONE)
 """Phases of a node whose program has ended."""
+REPORTED_WITHIN = 3.0
+"""Seconds within which others can read a step: a heartbeat comes every two."""
+FASTEST_STEP = 0.01
+"""Seconds, at least, that a step counts as taking."""
 
 
 def load_report(store: Store, rank: int) -> NodeReport | None:
@@ -36,8 +41,14 @@ def read_report(store: Store, rank: int) -> NodeReport | None:
 
 
 def read_reports(store: Store, ranks: Iterable[int]) -> list[NodeReport | None]:
-    """Return the reports of these nodes; None for those that cannot be read now."""
-    return [read_report(store, rank) for rank in ranks]
+    """Return the reports of these nodes, in this order; None for those that cannot be read now."""
+    ranks = list(ranks)
+    if len(ranks) < 2:
+        return [read_report(store, rank) for rank in ranks]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(16, len(ranks))) as pool:
+        return list(pool.map(lambda rank: read_report(store, rank), ranks))
 
 
 def read_others(store: Store, own: NodeReport, nodes: int) -> list[NodeReport | None]:
@@ -53,6 +64,34 @@ def furthest_step(reports: Iterable[NodeReport | None], launch: int) -> int | No
         if report and len(report.restarts) == launch and report.progress and report.progress.step is not None
     ]
     return max(steps, default=None)
+
+
+def is_first_with_newest(own: NodeReport, others: Iterable[NodeReport | None]) -> bool:
+    """Whether this node goes on from the newest checkpoint of all, and none of a lower rank from the same content."""
+    found = [
+        (report.checkpoint.order, report)
+        for report in (own, *others)
+        if report and report.checkpoint and report.starts_from not in (None, "", ALL_DAMAGED)
+    ]
+    newest = max((order for order, _ in found), default=None)
+    ranks: dict[str | None, int] = {}
+    for order, report in found:
+        if order == newest:
+            ranks[report.starts_from] = min(report.rank, ranks.get(report.starts_from, report.rank))
+    return own.rank in ranks.values()
+
+
+def steps_behind(reports: Iterable[NodeReport | None], launch: int) -> int:
+    """Return how many steps the training may be further than `furthest_step`; 0 where no node has reported its pace.
+
+    Steps that are read many at once have no pace of their own: none counts as faster than 100 a second.
+    """
+    paces = [
+        report.progress.step_time
+        for report in reports
+        if report and len(report.restarts) == launch and report.progress and report.progress.step_time
+    ]
+    return math.ceil(REPORTED_WITHIN / max(min(paces), FASTEST_STEP)) if paces else 0
 
 
 class Beats:

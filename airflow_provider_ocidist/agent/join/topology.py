@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ipaddress
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,8 @@ from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport
 
+NO_GPU = ("", "-1", "NoDevFiles")
+"""Names of no device in CUDA_VISIBLE_DEVICES."""
 LISTED_EVERY = 0.4
 """Seconds between two looks into the service's list of nodes."""
 SHARED_PORTS = range(20000, 29000)
@@ -118,7 +121,8 @@ def count_devices(environ: Mapping[str, str]) -> int:
     """Return how many GPUs this node sees, without asking any driver."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+        # CUDA sees none behind one that it does not know.
+        return len([*itertools.takewhile(lambda name: name.strip() not in NO_GPU, visible.split(","))])
     return len([device for device in Path("/dev").glob("nvidia[0-9]*") if device.name[6:].isdecimal()])
 
 

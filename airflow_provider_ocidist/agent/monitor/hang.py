@@ -27,7 +27,7 @@ class StallTime:
 
 
 def is_hung(nodes: Sequence[StallTime], timeout: float) -> bool:
-    """Return whether nobody makes progress. Where some nodes count steps, the output of the others proves nothing."""
+    """Return whether no node makes progress. Where some nodes count steps, the output of the others proves nothing."""
     judged = [node for node in nodes if node.by_steps] or list(nodes)
     return all(node.idle >= max(timeout, OVER_THE_LONGEST * node.longest_step) for node in judged)
 

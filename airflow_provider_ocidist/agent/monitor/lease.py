@@ -1,4 +1,4 @@
-"""Lease: the nodes end a run that nobody waits for any more.
+"""Lease: the nodes end a run for which no process waits any more.
 
 The waiting task renews a small file, for the first time before there is a node. A node measures the time since the
 last change on its own clock, so that no other clock matters, and only while it can read the file: an outage of the

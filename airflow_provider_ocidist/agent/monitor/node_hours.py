@@ -1,4 +1,4 @@
-"""Node-hours: those of a run, counted and limited by its nodes, also when nobody waits for it.
+"""Node-hours of a run, counted and limited by its nodes, also when no process waits for it.
 
 Each node measures its own time by its own clock, from the start of its agent; the others' are in their reports.
 """

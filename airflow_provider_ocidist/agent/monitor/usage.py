@@ -20,8 +20,10 @@ logger = logging.getLogger(__name__)
 
 INTERVAL = 10.0
 """Seconds between two samples, unless a job asks for shorter ones."""
-GPU_INTERVAL = 30.0
-"""Seconds between two calls of nvidia-smi, each of which takes up to a second."""
+GPU_SAMPLES = 3
+"""Number of samples for each call of nvidia-smi, which takes up to a second."""
+SMI_LIMIT = 30.0
+"""Seconds within which nvidia-smi must answer."""
 GPU_QUERY = (
     "--query-gpu=utilization.gpu,utilization.memory,memory.used,memory.total",
     "--format=csv,noheader,nounits",
@@ -72,7 +74,7 @@ class UsageMeter:
         before, spent_before = self._spent
         self._spent = (now, spent)
         memory, limit = memory_in_use()
-        if self._smi and now - self._gpus_at >= GPU_INTERVAL:
+        if self._smi and now - self._gpus_at >= GPU_SAMPLES * self._interval:
             self._gpus, self._gpus_at = ask_gpu_usage(self._smi), now
             if any(gpu[1] >= GPU_MEMORY_AT_WORK for gpu in self._gpus):
                 self.gpu_at_work()
@@ -94,7 +96,7 @@ def ask_gpu_usage(smi: str) -> list[tuple[float, ...]]:
     """Return, for each GPU, GPU and memory utilization in per cent, and used and total memory in MiB."""
     try:
         output = subprocess.run(
-            [smi, *GPU_QUERY], capture_output=True, text=True, timeout=GPU_INTERVAL, check=True
+            [smi, *GPU_QUERY], capture_output=True, text=True, timeout=SMI_LIMIT, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return []

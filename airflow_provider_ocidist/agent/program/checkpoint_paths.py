@@ -6,91 +6,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import io
 import os
 import shutil
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.storage.checkpoint_names import (
-    POINTERS,
-    UNFINISHED_ENDINGS,
-    WEIGHTS_EXTENSIONS,
-    place,
-)
+from airflow_provider_ocidist.agent.program.checkpoint_places import Places
+from airflow_provider_ocidist.agent.program.checkpoint_saves import BUFFER, HIDDEN, Save, begin_save
 
 if TYPE_CHECKING:
     from ocifs import OCIFileSystem
 else:
     # `adopt` adds the class that the program imports.
     OCIFileSystem = object
-
-HIDDEN = ".ocidist-{}.tmp"
-"""Name of a file that is still written; no entry of the checkpoint folder with it is a checkpoint."""
-BUFFER = 1 << 20
-LEFT_BEHIND = 60.0
-"""Seconds after which an unfinished file that no process has locked is one of a killed process."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Which file of the checkpoint folder a path of Object Storage means."""
-
-    folder: Path
-    uri: str
-    """URI below which the job stores its checkpoints, as `oci://bucket@namespace/path`."""
-    pattern: str | None = None
-    """Regular expression for the whole names of checkpoints, where the job has one."""
-
-    def is_root(self, path: str) -> bool:
-        """Whether a path is the URI itself; paths are as ocifs has them, without `oci://`."""
-        return self._below(path) == ()
-
-    def file(self, path: str) -> Path | None:
-        """Return the file or folder that stands for a path below the URI; None for what is no checkpoint."""
-        names = self._below(path)
-        if not names or any(name in ("", ".", "..") for name in names):
-            return None
-        return self.folder.joinpath(*names) if is_checkpoint(names[0], self.pattern) else None
-
-    def _below(self, path: str) -> tuple[str, ...] | None:
-        """Return the names that lead from the URI to a path; None where the path is elsewhere."""
-        bucket, prefix = _parts(self.uri.partition("://")[2])
-        its_bucket, key = _parts(path)
-        if not _is_same(bucket, its_bucket) or not f"{key}/".startswith(f"{prefix}/"):
-            return None
-        rest = key[len(prefix) + 1 :]
-        return tuple(rest.split("/")) if rest else ()
-
-
-def is_checkpoint(name: str, pattern: str | None = None) -> bool:
-    """Whether an entry with this name is clearly a checkpoint, or one that is still being written.
-
-    Programs store other things beside their checkpoints, too: a folder whose name has no number may be anything.
-    """
-    for ending in UNFINISHED_ENDINGS:
-        name = name.removesuffix(ending)
-    placed = place(name, pattern)
-    if placed is None:
-        return name in POINTERS
-    is_file_of_weights = "." in name and name.rpartition(".")[2].lower() in WEIGHTS_EXTENSIONS
-    return pattern is not None or placed.number is not None or is_file_of_weights
-
-
-def _parts(path: str) -> tuple[str, str]:
-    bucket, _, key = path.partition("/")
-    return bucket, key.strip("/")
-
-
-def _is_same(bucket: str, other: str) -> bool:
-    """Whether `bucket@namespace` is the same bucket as another; both may lack the namespace."""
-    (name, _, namespace), (its_name, _, its_namespace) = bucket.partition("@"), other.partition("@")
-    return name == its_name and (namespace == its_namespace or not (namespace and its_namespace))
 
 
 class CheckpointPaths(OCIFileSystem):
@@ -287,125 +216,6 @@ def _info(path: str, file: Path) -> dict[str, Any]:
 
 def _folder(path: str) -> dict[str, Any]:
     return {"name": path, "size": 0, "type": "directory"}
-
-
-class Save(io.BufferedWriter):
-    """A file that gets its name when it is closed, or its transaction succeeds; never if an exception ended it."""
-
-    def __init__(self, raw: io.FileIO, unfinished: Path, final: Path, *, autocommit: bool = True) -> None:
-        super().__init__(raw, BUFFER)
-        self._autocommit = autocommit
-        self._locked: int | None = None
-        """Descriptor that keeps the closed file locked until its transaction ends."""
-        self._unfinished = unfinished
-        self._final = final
-        self._handled = sys.exc_info()[1]
-        """Exception that was being handled when the save was begun: it did not end it."""
-        self._has_failed = False
-        self._is_dropped = False
-        """Whether the program has dropped the file without closing it."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except BaseException:
-            self._has_failed = True
-            raise
-
-    def commit(self) -> None:
-        """Give the file its name: the transaction in which it was written has succeeded."""
-        self.close()
-        try:
-            if not (self._autocommit or self._has_failed):
-                self._finish()
-        finally:
-            self._end()
-
-    def discard(self) -> None:
-        """Close the file without giving it its name."""
-        self._has_failed = True
-        self.close()
-        self._end()
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        # fsspec closes the file after an exception, too, and does not say which it was.
-        self._has_failed = self._has_failed or sys.is_finalizing() or self._is_unwinding()
-        try:
-            if not self._autocommit:
-                self._locked = os.dup(self.fileno())
-            super().close()
-            if self._autocommit and not self._has_failed:
-                self._finish()
-        except BaseException:
-            self._has_failed = True
-            raise
-        finally:
-            self._handled = None
-            if self._autocommit or self._has_failed:
-                self._end()
-
-    def __del__(self) -> None:
-        self._is_dropped = True
-        with contextlib.suppress(Exception):
-            self.close()
-            self._end()
-
-    def _is_unwinding(self) -> bool:
-        handled = sys.exc_info()[1]
-        return handled is not None and handled is not self._handled
-
-    def _finish(self) -> None:
-        self._final.parent.mkdir(parents=True, exist_ok=True)
-        if self._is_dropped:
-            # Perhaps because of an exception. A rename would prove that the file is whole; so its format must.
-            shutil.copyfile(self._unfinished, self._final)
-        else:
-            self._unfinished.replace(self._final)
-
-    def _end(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._unfinished.unlink()
-        if self._locked is not None:
-            os.close(self._locked)
-            self._locked = None
-
-
-_FOLDERS: set[Path] = set()
-"""Folders in which this process has begun a save before."""
-
-
-def begin_save(folder: Path, final: Path, uri: str, *, autocommit: bool = True) -> Save:
-    """Return the file to which a checkpoint is written before it appears in its folder as `final`.
-
-    `autocommit`: whether closing it is enough; else it waits for `Save.commit`.
-    """
-    if folder not in _FOLDERS:
-        _FOLDERS.add(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        delete_left_behind(folder)
-        print(f"ocidist: {uri} is written to {final}, from where this node uploads it", file=sys.stderr)
-    unfinished = folder / HIDDEN.format(os.urandom(8).hex())
-    raw = io.FileIO(os.fspath(unfinished), "xb")
-    _lock(raw)
-    return Save(raw, unfinished, final, autocommit=autocommit)
-
-
-def delete_left_behind(folder: Path) -> None:
-    """Delete the unfinished files of processes that were killed; other nodes may write to the same folder."""
-    for path in folder.glob(HIDDEN.format("*")):
-        with contextlib.suppress(OSError), path.open("r+b") as file:
-            if time.time() - path.stat().st_mtime >= LEFT_BEHIND and _lock(file):
-                path.unlink()
-
-
-def _lock(file: IO[bytes] | io.FileIO) -> bool:
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def adopt(core: Any, places: Places) -> None:

@@ -22,8 +22,8 @@ KEPT = "2000"
 def show_stacks_on_request(file: str, number: int) -> None:
     import faulthandler
 
-    # One for all processes of the node: the agent asks them one after another.
-    sink = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    # One for each process: a late answer must not be taken for that of the next one that the agent asks.
+    sink = os.open(f"{file}.{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     faulthandler.register(number, file=sink, all_threads=True)
 
 
@@ -78,7 +78,8 @@ def direct_to_folder(ocifs: "ModuleType") -> None:
         import_ours()
         from pathlib import Path
 
-        from airflow_provider_ocidist.agent.program.checkpoint_paths import Places, adopt
+        from airflow_provider_ocidist.agent.program.checkpoint_paths import adopt
+        from airflow_provider_ocidist.agent.program.checkpoint_places import Places
 
         folder, pattern = Path(environ["OCIDIST_CHECKPOINT_DIR"]), environ.get("OCIDIST_CHECKPOINT_PATTERN")
         adopt(ocifs, Places(folder, environ["OCIDIST_CHECKPOINT_URI"], pattern))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.errors import (
-    AgentError,
     BackendError,
-    Cause,
     CheckpointError,
+    CheckpointsDamaged,
     OcidistError,
     StorageError,
 )
@@ -28,34 +27,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Brought = dict[str, Optional[CheckpointRef]]
+"""Entries that were fetched, by their names; None for what another run has published."""
+
 
 def resume(
     folder: Path,
     checkpoints: Checkpoints,
     access: OciAccess,
     switch: StopSwitch,
-    brought: set[str] | None = None,
+    brought: Brought | None = None,
     *,
     launched_before: Fence | None = None,
     through: Through | None = None,
     damaged: set[str] | None = None,
+    reuse: bool = True,
 ) -> CheckpointRef | None:
     """Fetch the newest complete checkpoint into the folder; None when there is none yet.
 
-    `brought`: the names of the fetched entries are added to it. `launched_before`: this attempt, where it has launched
-    the program before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`: as
+    `brought`: what is fetched is added to it. `launched_before`: this attempt, where it has launched the program
+    before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`, `reuse`: as
     `storage.checkpoints.fetch`. `damaged`: the URIs of checkpoints that are not read again; those that prove to be
     damaged are added.
 
-    If the newest is damaged, the one before it is fetched. Raises AgentError when all are damaged, as a fresh start
-    would lose their content, or when the place cannot be read.
+    If the newest is damaged, the one before it is fetched. Raises CheckpointsDamaged when all are, as a fresh start
+    would lose their content, and AgentError when the place cannot be read.
     """
     if checkpoints.uri is None or not (checkpoints.resume or launched_before):
         return None
     only = None if checkpoints.resume else launched_before
-    return _resume_from(
-        checkpoints.uri, folder, access, switch, brought, only, through=through, damaged=damaged
-    )
+    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse)
+    return _resume_from(checkpoints.uri, how, only)
 
 
 def resume_after_clear(
@@ -63,10 +65,11 @@ def resume_after_clear(
     config: AgentConfig,
     access: OciAccess,
     switch: StopSwitch,
-    brought: set[str] | None = None,
+    brought: Brought | None = None,
     *,
     through: Through | None = None,
     damaged: set[str] | None = None,
+    reuse: bool = True,
 ) -> CheckpointRef | None:
     """Fetch the task's checkpoint from before it was cleared, if configured; the rest: as `resume`."""
     if config.checkpoints_stem is None:
@@ -79,67 +82,105 @@ def resume_after_clear(
         found = open_store(base, access).list_each(places)
     except (StorageError, BackendError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
-    had = (
-        _resume_from(
-            f"{base}/{place}".rstrip("/"), folder, access, switch, brought, through=through, damaged=damaged
-        )
-        for place in places
-        if found[place]
-    )
+    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse)
+    had = (_resume_from(f"{base}/{place}".rstrip("/"), how) for place in places if found[place])
     return next((reference for reference in had if reference is not None), None)
 
 
-def _resume_from(
-    uri: str,
-    folder: Path,
-    access: OciAccess,
-    switch: StopSwitch,
-    brought: set[str] | None,
-    only: Fence | None = None,
-    *,
-    through: Through | None,
-    damaged: set[str] | None,
-) -> CheckpointRef | None:
+class _Fetching:
+    """How checkpoints are fetched; what has been, and what has proved to be damaged."""
+
+    def __init__(
+        self,
+        folder: Path,
+        access: OciAccess,
+        switch: StopSwitch,
+        brought: Brought | None = None,
+        damaged: set[str] | None = None,
+        through: Through | None = None,
+        *,
+        reuse: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.access = access
+        self.switch = switch
+        self.brought: Brought = {} if brought is None else brought
+        self.damaged: set[str] = set() if damaged is None else damaged
+        self.through = through
+        self.reuse = reuse
+
+    def has_whole(self, reference: CheckpointRef) -> bool:
+        """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
+        if reference.uri in self.damaged:
+            return False
+        try:
+            self.take(self.fetch(reference.uri), reference)
+        except CheckpointError as error:
+            logger.warning("the checkpoint of %s is damaged: %s", reference.label, error)
+            self.damaged.add(reference.uri)
+            return False
+        return True
+
+    def fetch(self, uri: str) -> Path:
+        """Fetch a checkpoint; one that arrives damaged is read once more, from its store alone, which decides.
+
+        The first time, the transfer may be at fault, or another node that has sent a part.
+        """
+        from airflow_provider_ocidist.storage.checkpoints import fetch
+
+        try:
+            return fetch(uri, self.folder, self.access, through=self.through, reuse=self.reuse)
+        except StorageError as error:
+            if error.retryable or (self.through is None and not isinstance(error, CheckpointError)):
+                raise
+            logger.warning("%s; reading it again, from the store alone", error)
+        return fetch(uri, self.folder, self.access, reuse=self.reuse)
+
+    def take(self, checkpoint: Path, reference: CheckpointRef | None) -> None:
+        _point_deepspeed_to(checkpoint)
+        self.brought[checkpoint.name] = reference
+
+
+def _resume_from(uri: str, how: _Fetching, only: Fence | None = None) -> CheckpointRef | None:
     from airflow_provider_ocidist.storage.checkpoints import complete, published
 
     try:
-        found = [each for each in complete(uri, access) if only in (None, each.fence)]
+        found = [each for each in complete(uri, how.access) if only in (None, each.fence)]
         # Of these the listing has shown that they are incomplete. Another may be published just now.
-        incomplete = [] if found or only else published(uri, access)
-        found = complete(uri, access) if incomplete else found
-        switch.check()
+        incomplete = [] if found or only else published(uri, how.access)
+        found = complete(uri, how.access) if incomplete else found
+        how.switch.check()
         for reference in found:
-            if _fetch_whole(reference, folder, access, brought, through, damaged):
+            if how.has_whole(reference):
                 logger.info("resuming from %s: %s", reference.label, reference.uri)
-                _fetch_companions(uri, reference, folder, access, brought, only, through, damaged)
+                _fetch_companions(uri, reference, how, only)
                 return reference
     except (StorageError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
     if found or incomplete:
-        raise AgentError(
+        raise CheckpointsDamaged(
             f"all {len(found or incomplete)} checkpoints below {uri} are damaged: delete them to train from the start, "
-            "or set checkpoints.resume: false",
-            cause=Cause.DATA,
+            "or set checkpoints.resume: false"
         )
     return None
 
 
-def _fetch_companions(
-    uri: str,
-    reference: CheckpointRef,
-    folder: Path,
-    access: OciAccess,
-    brought: set[str] | None,
-    only: Fence | None,
-    through: Through | None,
-    damaged: set[str] | None,
-) -> None:
-    """Fetch a checkpoint's companions, stored under other names; skip damaged ones."""
+def _fetch_companions(uri: str, reference: CheckpointRef, how: _Fetching, only: Fence | None) -> None:
+    """Fetch a checkpoint's companions, stored under other names; instead of a damaged one, the one before it."""
     from airflow_provider_ocidist.storage.companions import companions_at
 
-    for companion in companions_at(uri, reference, access, only=only):
-        if _fetch_whole(companion, folder, access, brought, through, damaged):
-            logger.info("also fetched %s: %s", companion.label, companion.uri)
+    fetched: set[str] = set()
+    is_complete = False
+    while not is_complete:
+        is_complete = True
+        for each in companions_at(uri, reference, how.access, only=only, without=how.damaged):
+            if each.uri in fetched:
+                continue
+            if how.has_whole(each):
+                fetched.add(each.uri)
+                logger.info("also fetched %s: %s", each.label, each.uri)
+            else:
+                is_complete = False
 
 
 def start_from(
@@ -147,7 +188,7 @@ def start_from(
     checkpoints: Checkpoints,
     access: OciAccess,
     switch: StopSwitch,
-    brought: set[str] | None = None,
+    brought: Brought | None = None,
     *,
     through: Through | None = None,
 ) -> None:
@@ -160,55 +201,13 @@ def start_from(
     if not checkpoints.start_from:
         return
     switch.check()
+    how = _Fetching(folder, access, switch, brought, through=through)
     try:
-        _take(_fetch(checkpoints.start_from, folder, access, through), brought)
+        how.take(how.fetch(checkpoints.start_from), None)
     except (OcidistError, OSError) as error:
         why = f"{error}; correct checkpoints.start_from, or leave it empty to train from the beginning"
         raise cannot_be_fetched("the checkpoint to start from", error, why) from error
     logger.info("starting from %s", checkpoints.start_from)
-
-
-def _fetch_whole(
-    reference: CheckpointRef,
-    folder: Path,
-    access: OciAccess,
-    brought: set[str] | None,
-    through: Through | None,
-    damaged: set[str] | None,
-) -> bool:
-    """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
-    if damaged is not None and reference.uri in damaged:
-        return False
-    try:
-        _take(_fetch(reference.uri, folder, access, through), brought)
-    except CheckpointError as error:
-        logger.warning("the checkpoint of %s is damaged: %s", reference.label, error)
-        if damaged is not None:
-            damaged.add(reference.uri)
-        return False
-    return True
-
-
-def _fetch(uri: str, folder: Path, access: OciAccess, through: Through | None) -> Path:
-    """Fetch a checkpoint; one that arrives damaged is read once more, from its store alone, which decides.
-
-    The first time, the transfer may be at fault, or another node that has sent a part.
-    """
-    from airflow_provider_ocidist.storage.checkpoints import fetch
-
-    try:
-        return fetch(uri, folder, access, through=through)
-    except StorageError as error:
-        if error.retryable or (through is None and not isinstance(error, CheckpointError)):
-            raise
-        logger.warning("%s; reading it again, from the store alone", error)
-    return fetch(uri, folder, access)
-
-
-def _take(checkpoint: Path, brought: set[str] | None) -> None:
-    _point_deepspeed_to(checkpoint)
-    if brought is not None:
-        brought.add(checkpoint.name)
 
 
 def _point_deepspeed_to(checkpoint: Path) -> None:

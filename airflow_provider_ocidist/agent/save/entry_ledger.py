@@ -18,6 +18,8 @@ LEDGER = ".{}.ocidist.json"
 """File with the entries that were there before an attempt, or were proved in it, each with its files."""
 ASIDE = "{}-unproved"
 # Both are beside the folder: a program may take any entry in it for a checkpoint.
+ASIDE_WITHIN = ".{}-unproved.part"
+"""Hidden folder within it, where nothing can be moved out: it is a mount, or the folder above is read-only."""
 
 Stamps = list[list[object]]
 
@@ -75,7 +77,7 @@ class Ledger:
 
     def _set_aside(self, path: Path) -> bool:
         try:
-            _move_aside(path)
+            aside = _move_aside(path)
         except OSError as error:
             logger.warning("%s may be incomplete, and cannot be set aside: %s", path, error)
             return False
@@ -83,30 +85,43 @@ class Ledger:
             "%s was left by an interrupted attempt and may be incomplete: it was moved to %s. "
             "Remedy: if it is complete, delete %s and move it back before the next attempt",
             path.name,
-            aside_of(self.folder),
+            aside,
             self.file,
         )
         return True
 
 
-def _move_aside(path: Path) -> None:
-    aside = aside_of(path.parent)
+def _move_aside(path: Path) -> Path:
+    """Move an entry to where such are set aside, and return that folder. Raises OSError."""
+    try:
+        return _move(path, aside_of(path.parent))
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return _move(path, _aside_within(path.parent))
+
+
+def _move(path: Path, aside: Path) -> Path:
     place = aside / path.name
     aside.mkdir(exist_ok=True)
     if place.is_dir():
         shutil.rmtree(place)
     path.replace(place)
+    return aside
 
 
 def set_aside(folder: Path, names: Iterable[str]) -> None:
     """Move entries aside from which not all nodes would go on. Raises AgentError: a program would find them."""
     for name in sorted(names):
         try:
-            _move_aside(folder / name)
+            aside = _move_aside(folder / name)
+        except FileNotFoundError:
+            # Another node that shares the folder was faster.
+            continue
         except OSError as error:
             message = f"not all nodes would go on from {folder / name}, and it cannot be moved away: {error}"
             raise AgentError(message, cause=Cause.DATA) from error
-        logger.warning("not all nodes would go on from %s: it was moved to %s", name, aside_of(folder))
+        logger.warning("not all nodes would go on from %s: it was moved to %s", name, aside)
 
 
 def stamps_of(folder: Path, pattern: str | None = None) -> dict[str, Stamps]:
@@ -140,11 +155,16 @@ def aside_of(folder: Path) -> Path:
     return folder.with_name(ASIDE.format(folder.name))
 
 
+def _aside_within(folder: Path) -> Path:
+    return folder / ASIDE_WITHIN.format(folder.name)
+
+
 def _stamps(item: Candidate) -> Stamps:
     return [[name, stamp.size, stamp.modified_ns] for name, stamp in item.signature.files]
 
 
 def forget_aside(folder: Path) -> None:
     """Delete what was set aside: a newer checkpoint is complete."""
-    with contextlib.suppress(OSError):
-        shutil.rmtree(aside_of(folder))
+    for aside in (aside_of(folder), _aside_within(folder)):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(aside)

@@ -44,7 +44,7 @@ class EntryWarnings:
             logger.warning("%s is not published yet: %s. Remedy: %s", name, why, remedy(name))
 
     def warn_of_error(self, error: Exception) -> None:
-        """Log an error that nobody has foreseen, with its traceback."""
+        """Log an unforeseen error, with its traceback."""
         if repr(error) not in self._warned:
             self._warned.add(repr(error))
             logger.error("unexpected error in the scan for checkpoints: it will be repeated", exc_info=error)

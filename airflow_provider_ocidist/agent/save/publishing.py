@@ -1,4 +1,4 @@
-"""Publisher: brings whole checkpoints to their place, unless the program or the next launch has gone on meanwhile."""
+"""Publisher: uploads whole checkpoints, unless the program has changed them or the next launch has begun meanwhile."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Publisher:
         shards: ShardCollector | None = None,
         arrived: Callable[[], object] = lambda: None,
     ) -> None:
-        """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold. `arrived` is
+        """`fence`: of this launch. `shards`: collects the parts of an entry that other nodes hold. `arrived` is
         called when all files of a checkpoint are in the store, and its manifest is not.
         """
         assert checkpoints.uri is not None
@@ -98,7 +98,7 @@ class Publisher:
                 self._offers.notify_all()
 
     def abandon(self) -> None:
-        """Publish nothing from here on. Returns when what was just being published is there."""
+        """Publish nothing from here on. Returns once a checkpoint that is just being published is complete."""
         with self._offers:
             self._abandoned = True
             self._offers.wait_for(lambda: not self._is_offering, SAVE_LIMIT)
@@ -180,7 +180,8 @@ class Publisher:
         """Copy entries that nothing proves to a place beside the checkpoints, the newest first."""
         from airflow_provider_ocidist.agent.save.unproved_copies import keep_aside
 
-        keep_aside(unproved[: self._checkpoints.keep], self._uri, self._access, deadline)
+        if not self._abandoned:
+            keep_aside(unproved[: self._checkpoints.keep], self._uri, self._access, deadline)
 
     def forget_unproved(self) -> None:
         """Delete the copies of entries that nothing proved, once a checkpoint is published."""

@@ -44,7 +44,8 @@ class SaveDeadline:
         """`limit`: in seconds from now.
 
         Without `switch` it is the limit of everything. With it, an upload that goes on may take longer, until this
-        node is asked to stop: then it has `grace` seconds after a signal, `SAVE_LIMIT` after another's request.
+        node is asked to stop: then it has `grace` seconds after a signal, `SAVE_LIMIT` after another's request, none
+        where it counts as lost.
         """
         self.limit = limit
         self._switch = switch
@@ -120,6 +121,7 @@ class SaveDeadline:
             # A watch that finds this node cut off asks it to stop too: heeding it would lose unsaved results.
             return
         grace = self._grace if self._switch.signalled.is_set() else SAVE_LIMIT
+        grace = 0.0 if stop.is_lost else grace
         if self._stop_heeded is None or grace < self._stop_heeded:
             self._stop_heeded = grace
             self._until = min(self._until, time.monotonic() + grace)

@@ -75,7 +75,7 @@ class CheckpointUploader:
         fetched: Collection[str] = (),
         restarts: bool = False,
     ) -> None:
-        """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold.
+        """`fence`: of this launch. `shards`: collects the parts of an entry that other nodes hold.
 
         `on_arrived` is called when all files of a checkpoint are in the store, and its manifest is not. `sharing`: the
         nodes that write to the same folder. `fetched`: the names of the entries that this attempt has fetched to
@@ -177,7 +177,7 @@ class CheckpointUploader:
         self._publisher.abandon()
 
     def _abort(self) -> None:
-        """Leave no upload open: the place bills for it, and nobody goes on with it."""
+        """Leave no upload open: the place bills for it, and no process completes it."""
         self._publisher.cancel()
         self._thread.join(ABORT_WITHIN)
 

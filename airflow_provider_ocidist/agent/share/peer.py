@@ -33,7 +33,7 @@ class NotThere(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class SharingPlace:
-    """Where a node shares what it reads, in the run directory, which only the run's own can read."""
+    """Where a node shares what it reads; in the run directory, which only nodes and owners of the run can read."""
 
     address: str = ""
     """Address of the node; empty where it gives nothing."""
@@ -63,7 +63,7 @@ class Peer:
         return View(has=self._has, reads=self._reads, is_awaited=self.is_awaited)
 
     def follow(self, on_news: Callable[[Collection[str]], object], closing: threading.Event) -> None:
-        """Learn its news until `closing`. Raises what FAULTS names."""
+        """Read the node's news until `closing`. Raises the errors in FAULTS."""
         connection = self._connect(LONGEST_WAIT + SILENCE)
         known = 0
         try:
@@ -79,7 +79,7 @@ class Peer:
             connection.close()
 
     def fetch(self, piece: Piece) -> Buffer:
-        """Return a piece, whole and as the other node has received it. Raises NotThere, and what FAULTS names."""
+        """Return a piece, whole and as the other node has received it. Raises NotThere, and the errors in FAULTS."""
         kept = self._kept()
         if kept is not None:
             # The other node may have closed it since.

@@ -30,12 +30,12 @@ class View:
     reads: AbstractSet[str]
     """Pieces that it reads from the store now."""
     is_awaited: bool
-    """Whether it is worth waiting for what it has not yet."""
+    """Whether other nodes should wait for the pieces that it does not have yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PieceSource:
-    """Where a piece comes from; neither: this node reads it from the store."""
+    """Source of a piece: a node to ask, or one to wait for; neither: this node reads it from the store."""
 
     ask: int | None = None
     """Rank of a node that has it."""

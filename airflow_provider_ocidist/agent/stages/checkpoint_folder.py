@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from airflow_provider_ocidist.agent.join.fencing import fence_checkpoints
-from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.peer_reports import is_first_with_newest, read_report
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.checkpoints import (
+    Brought,
     checkpoint_folder,
     resume,
     resume_after_clear,
@@ -25,11 +27,11 @@ from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.train.interruptible import interruptible
-from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointsDamaged, OcidistError
 from airflow_provider_ocidist.model.amounts import names_text, size_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
-from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.agent.share.exchange import Exchange
@@ -61,48 +63,84 @@ class CheckpointFolder:
         """Function that is called when this node's files of a checkpoint are in the store, and its manifest is not."""
         self.on_restore: Callable[[], object] = lambda: None
         """Function that is called before this node looks for the checkpoint to resume from."""
-        self._fetched: set[str] = set()
-        """Names of the entries that this attempt has fetched."""
+        self._fetched: Brought = {}
+        """Entries that the last restore has fetched."""
         self._damaged: set[str] = set()
         """URIs of checkpoints that this node has found to be damaged before this launch."""
+        self._all_damaged: CheckpointsDamaged | None = None
+        """Error of the last restore, where other nodes may have what this one lacks."""
+        self.on_damaged: Callable[[Collection[str]], object] = lambda _: None
+        """Function that is called with the URIs of checkpoints that this node has found to be damaged."""
 
     def path(self, workspace: Workspace) -> Path:
         """Return the path of the folder, also for a job without checkpoints."""
         return checkpoint_folder(self.settings, workspace.working_dir)
 
-    def restore(self, workspace: Workspace) -> None:
-        """Fetch the checkpoint to resume from, for as long as the store may need."""
+    def restore(self, workspace: Workspace, *, reuse: bool = True) -> None:
+        """Fetch the checkpoint to resume from, for as long as the store may need.
+
+        `reuse`: whether what lies on this node need not be read again.
+        """
         checkpoints, folder = self.settings, self.path(workspace)
         if checkpoints is None:
             return
         if self._before is None:
             self._before = stamps_of(folder, checkpoints.pattern)
         self.on_restore()
-        self.context.with_retries(lambda: self._restore(folder, checkpoints))
+        launch = self.context.heartbeat.launch
+        try:
+            self.context.with_retries(lambda: self._restore(folder, checkpoints, launch, reuse=reuse))
+        finally:
+            if self._damaged:
+                self.on_damaged(self._damaged)
+
+    def require_one(self) -> None:
+        """Raise CheckpointsDamaged where all are: no other node has one either, since all go on from the same."""
+        if self._all_damaged:
+            raise self._all_damaged
+
+    def store_again(self, workspace: Workspace, others: Iterable[NodeReport | None]) -> None:
+        """Repair what is stored of the newest checkpoint with which the nodes have met, if this one is to do it.
+
+        They would have gone on from different content: what is stored may be damaged, and whole on some nodes.
+        """
+        if not is_first_with_newest(self.context.heartbeat.report, others):
+            return
+        from airflow_provider_ocidist.storage.checkpoints import store_again
+
+        folder, access = self.path(workspace), self.context.access
+        for uri in [reference.uri for reference in self._fetched.values() if reference]:
+            try:
+                is_stored = store_again(uri, folder, access, cancel=self.context.switch.event)
+            except (OcidistError, OSError) as error:
+                logger.warning("%s cannot be stored again: %s", uri, error)
+                continue
+            if is_stored:
+                logger.info(
+                    "%s is stored again, as it is on this node: not all nodes would go on from it", uri
+                )
 
     def go_back(self, workspace: Workspace, others: Iterable[NodeReport], *, differed: bool = False) -> None:
         """Fetch the newest whole checkpoint again, for another launch; `others`: the other nodes' reports.
 
-        `differed`: the nodes would not have gone on from the same content, as where what is stored is damaged, and one
-        of them has a whole copy.
+        `differed`: the nodes would not have gone on from the same content. Then all read what is stored, whatever they
+        have.
         """
         if self.settings is None:
             return
         folder, pattern = self.path(workspace), self.settings.pattern
-        is_own = self._is_own(others)
-        has_apart = self.context.is_main and bool(self.context.heartbeat.report.apart)
-        if differed and (is_own or has_apart or not self._may_be_common):
-            # What is stored decides.
-            set_aside(folder, [name for name in self._fetched if (folder / name).exists()])
-        self._fetched.clear()
+        is_own, fetched_before = self._is_own(others), set(self._fetched)
         # The fault may be this node's: then all are to fetch the same one now.
         self._damaged.clear()
         saved = {item.path.name: item.signature.modified_ns for item in candidates(folder, pattern)}
-        interruptible(lambda: self.restore(workspace), self.context.switch)
+        interruptible(lambda: self.restore(workspace, reuse=not differed), self.context.switch)
+        if differed:
+            left = fetched_before - set(self._fetched)
+            set_aside(folder, left)
         if is_own:
             # Afterwards: its parts of what is restored need not be fetched.
             discard(folder, pattern, fetched=self._fetched, before=self._before)
-        elif has_apart:
+        elif self.context.is_main and self.context.heartbeat.report.apart:
             set_aside(folder, self._newer(folder, saved))
 
     def compare(self, workspace: Workspace) -> None:
@@ -191,35 +229,66 @@ class CheckpointFolder:
             main = read_report(context.heartbeat.store, context.main_rank)
         return main is not None and context.rank in (main.apart or ())
 
-    def _restore(self, folder: Path, checkpoints: Checkpoints) -> None:
+    def _restore(self, folder: Path, checkpoints: Checkpoints, launch: int, *, reuse: bool) -> None:
+        """`launch`: the number of that which is to go on; a thread that was left behind may be late."""
         context, config, heartbeat = self.context, self.context.config, self.context.heartbeat
-        if context.rank == 0:
-            fence_checkpoints(config, context.access)
-        launched_before = config.fence if heartbeat.launch else None
-        access, switch, shared = context.access, context.switch, self._shared()
+        if context.rank < min(context.others, default=config.nodes):
+            fence_checkpoints(config, context.fence, context.access)
+        shared, brought = self._shared(), Brought()
+        found, all_damaged, content = None, None, ""
+        try:
+            found = self._resumed(folder, checkpoints, shared, brought, reuse=reuse)
+        except CheckpointsDamaged as error:
+            if config.nodes == 1:
+                raise
+            logger.warning("%s", error)
+            all_damaged, content = error, ALL_DAMAGED
+        else:
+            if found:
+                content = content_of(found, brought)
+            else:
+                # Not reported: it is another run's checkpoint.
+                start_from(folder, checkpoints, context.access, context.switch, brought, through=shared)
+        if launch != heartbeat.launch:
+            return
+        self._fetched, self._all_damaged = brought, all_damaged
+        heartbeat.update(checkpoint=found or heartbeat.report.checkpoint, starts_from=content)
+        if shared and shared.borrowed:
+            logger.info("%s of the checkpoint came from other nodes", size_text(shared.borrowed))
+        if config.nodes > 1 and checkpoints.uri:
+            show_folder(folder, config.run_name, context.rank)
+
+    def _resumed(
+        self,
+        folder: Path,
+        checkpoints: Checkpoints,
+        shared: SharedRestore | None,
+        brought: Brought,
+        *,
+        reuse: bool,
+    ) -> CheckpointRef | None:
+        context, access, switch = self.context, self.context.access, self.context.switch
         found = resume(
             folder,
             checkpoints,
             access,
             switch,
-            self._fetched,
-            launched_before=launched_before,
+            brought,
+            launched_before=context.config.fence if context.heartbeat.launch else None,
             through=shared,
             damaged=self._damaged,
+            reuse=reuse,
         )
-        found = found or resume_after_clear(
-            folder, config, access, switch, self._fetched, through=shared, damaged=self._damaged
+        return found or resume_after_clear(
+            folder,
+            context.config,
+            access,
+            switch,
+            brought,
+            through=shared,
+            damaged=self._damaged,
+            reuse=reuse,
         )
-        if found:
-            heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
-        else:
-            heartbeat.update(starts_from="")
-            # Not reported: it is another run's checkpoint.
-            start_from(folder, checkpoints, access, switch, self._fetched, through=shared)
-        if shared and shared.borrowed:
-            logger.info("%s of the checkpoint came from other nodes", size_text(shared.borrowed))
-        if config.nodes > 1 and checkpoints.uri:
-            show_folder(folder, config.run_name, context.rank)
 
     def _shared(self) -> SharedRestore | None:
         """Return how this node reads a checkpoint together with the others, which only the first launch does."""
@@ -260,7 +329,7 @@ class CheckpointFolder:
             checkpoints,
             context.access,
             on_arrived=self.on_arrived,
-            fence=context.config.fence,
+            fence=context.fence,
             program=ProgramState(step=lambda: meter.step, loss_at=meter.loss_at, announced=meter.announced),
             on_published=self._report_published,
             shards=shards if context.config.nodes > 1 else None,
@@ -281,3 +350,11 @@ class CheckpointFolder:
         known = self.context.heartbeat.report.checkpoint
         if known is None or reference.order >= known.order:
             self.context.heartbeat.update(checkpoint=reference, now=True)
+
+
+def content_of(found: CheckpointRef, brought: Brought) -> str:
+    """Return what two nodes compare: a checkpoint, and the companions that were fetched with it."""
+    digests = sorted(each.digest or each.uri for each in brought.values() if each)
+    if len(digests) < 2:
+        return found.digest or found.uri
+    return hashlib.sha256("".join(digests).encode()).hexdigest()

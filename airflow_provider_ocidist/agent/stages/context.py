@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 from airflow_provider_ocidist.model.members import members_of, others_of
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -63,6 +65,11 @@ class NodeContext:
     def others(self) -> tuple[int, ...]:
         """The ranks of the other nodes that take part in this launch."""
         return others_of(self.heartbeat.report, self.config.nodes)
+
+    @property
+    def fence(self) -> Fence:
+        """The fence of this launch: a node that was lost in an earlier one publishes and deletes nothing any more."""
+        return replace(self.config.fence, launch=self.heartbeat.launch)
 
     def masked(self, text: str) -> str:
         """Return a text without this node's secrets."""

@@ -18,6 +18,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
     furthest_step,
     read_others,
     read_report,
+    steps_behind,
 )
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
@@ -44,7 +45,7 @@ class GangEnd:
         self.config = context.config
         self.heartbeat = context.heartbeat
         self._agreeing = threading.Lock()
-        """Held by what decides whether this launch ends, or is followed by another."""
+        """Lock of the decision whether this launch ends the run, or another launch follows."""
 
     def declare(self, stop: Stop) -> None:
         """End the run for a fault that this node has found; after a hang only this launch, where another is allowed."""
@@ -103,7 +104,7 @@ class GangEnd:
                 self._await_admission(is_written=is_written)
             self._heed_another_launch(is_written=is_written)
         stop = self.context.switch.stop
-        return replace(ended, stop=stop) if stop and stop.restarts else ended
+        return replace(ended, stop=stop) if stop and (stop.restarts or stop.is_lost) else ended
 
     def _heed_another_launch(self, *, is_written: bool) -> None:
         """Heed a request for another launch; without one this success stands: what comes while it is saved is too late.
@@ -141,7 +142,7 @@ class GangEnd:
         """Ask all nodes to end; return the restarts, as all see them, where the training goes on with this node."""
         if self.config.nodes == 1:
             return restarts
-        if not self.context.is_member:
+        if not self.context.is_member or self.context.switch.is_lost:
             # The others train without this node.
             return ()
         request = StopRequest(
@@ -198,13 +199,14 @@ class GangEnd:
         if budgets == Restarts():
             return (), None
         others = self._others()
-        own_step = self.context.meter.step_now()
+        own_step, launch = self.context.meter.step_now(), self.heartbeat.launch
         failure = Restart(
             cause=cause,
             message=self.context.masked(message),
             rank=self.context.rank if rank is None else rank,
             # Many programs report their steps on one node only.
-            step=furthest_step(others, self.heartbeat.launch) if own_step is None else own_step,
+            step=furthest_step(others, launch) if own_step is None else own_step,
+            behind=steps_behind(others, launch) if own_step is None else 0,
             checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
             members=before[-1].members if before else (),
         )

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import public_key
 from airflow_provider_ocidist.errors import DifferentCheckpoints
 from airflow_provider_ocidist.launchers.base import Launcher, Placement
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
+from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Phase, Restart
 
 logger = logging.getLogger("ocidist")
 
@@ -63,7 +63,7 @@ def take_place(context: NodeContext, launcher: Launcher, reports: Sequence[NodeR
 
 
 def _agreed(reports: Sequence[NodeReport], own: tuple[Restart, ...]) -> tuple[Restart, ...]:
-    """Return the restarts as the newest node has got them from those who wait, who know why a node was lost."""
+    """Return the restarts as the last replacement has read them, with the reason why it was created."""
     newest = max(reports, key=lambda report: report.incarnation)
     return newest.restarts if newest.incarnation and len(newest.restarts) == len(own) else own
 
@@ -73,7 +73,10 @@ def _require_same_checkpoint(reports: Sequence[NodeReport]) -> None:
     # Compared by content: two attempts may save at one step, or a program twice under one name. `starts_from`
     # stays in a node's report, also after it has gone on or has ended over the difference.
     if len({report.starts_from for report in reports} - {None}) > 1:
-        known = ((report.rank, report.checkpoint if report.starts_from else None) for report in reports)
+        nothing = (None, "", ALL_DAMAGED)
+        known = (
+            (report.rank, None if report.starts_from in nothing else report.checkpoint) for report in reports
+        )
         shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
         raise DifferentCheckpoints(
             f"{DifferentCheckpoints.BEGINS} (of each node: {shown}): "

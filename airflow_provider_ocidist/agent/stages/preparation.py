@@ -1,4 +1,4 @@
-"""Preparation: brings the program to this node, with the packages that its job adds; what nodes share."""
+"""Preparation: fetches the program and its packages to this node, and opens the exchange of inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fetch_program(context: NodeContext) -> Workspace:
 
 
 def exchange_of(context: NodeContext) -> Exchange | None:
-    """Return this node's part in the exchange of inputs, and of the checkpoint; None: nothing to share, or nobody."""
+    """Return this node's part in the exchange of inputs; None if there is nothing to share, or no other node."""
     config, identity = context.config, context.identity
     reads = bool(config.inputs) or _may_restore(config)
     if not reads or not config.share_inputs or config.nodes == 1:
@@ -65,7 +65,7 @@ def _may_restore(config: AgentConfig) -> bool:
 
 
 def _config(context: NodeContext) -> AgentConfig:
-    """Return the settings; in the place of a lost node with the commit of the others: the branch may have moved."""
+    """Return the settings; a node that replaces a lost one gets the others' commit: the branch may have moved."""
     config, source = context.config, context.config.program.source
     if not context.heartbeat.report.incarnation or source is None:
         return config

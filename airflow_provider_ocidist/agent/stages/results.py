@@ -71,11 +71,15 @@ class Results:
         # Where another launch follows, no machine goes away, and what is not sent is lost to it.
         in_a_hurry = is_last and stop is not None and stop.cause is None and stop.hurried
         limit = context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
+        if context.switch.is_lost:
+            # The others have gone back to what was published before.
+            limit = 0.0
+            self.checkpoints.abandon_uploads()
         if uploader:
             undelivered = uploader.finish(Moment.CUT_OFF, SaveDeadline(limit))
             if undelivered:
                 logger.error("%s", undelivered.message)
-        if is_last:
+        if is_last and not context.switch.is_lost:
             self._copy_within(limit, workspace)
         else:
             # Before this node says that it has saved: all nodes then look for the newest.

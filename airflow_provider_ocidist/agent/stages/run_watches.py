@@ -40,7 +40,7 @@ class RunWatches:
             context.with_retries(self._count_earlier_attempts)
 
     def count_predecessors(self) -> None:
-        """Count what the nodes have used in whose place this one was made."""
+        """Count what the lost nodes of this rank have used."""
         if self._budget is not None:
             self._budget.predecessors = self.context.heartbeat.report.predecessors
 

@@ -1,4 +1,4 @@
-"""Taking over: a node that was made in the place of a lost one begins with what that one has left."""
+"""Taking over: a node that replaces a lost one begins with the last report of that node."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_provider_ocidist.storage.stores.base import Store
 
 
 def take_over(context: NodeContext) -> None:
-    """Keep the lost node's last report, and take part in the launch with which the others wait.
+    """Keep the lost node's last report, and take part in the launch for which the others wait.
 
-    Before this node writes a report of its own. Raises AgentError where the run directory cannot be read.
+    Call it before this node writes its own report. Raises AgentError where the run directory cannot be read.
     """
     if context.heartbeat.report.incarnation:
         context.with_retries(lambda: _take_over(context))
@@ -27,11 +27,11 @@ def _take_over(context: NodeContext) -> None:
         before = _report(heartbeat.store, context.rank)
         if before is not None and before.incarnation < heartbeat.report.incarnation:
             heartbeat.store.write(lost_report_of(before.rank, before.incarnation), before.to_json())
-            # What the main node has found out of the others' folders holds on.
+            # The main node's knowledge of the others' folders stays valid.
             heartbeat.update(predecessors=seconds_in([before]), apart=before.apart)
         request = load_stop_request(heartbeat.store)
     if request is not None and request.restarts:
-        # They may name the rank as lost: of the node before.
+        # They may name this rank as lost: that was the node before.
         heartbeat.take_part(request.restarts)
     elif request is not None:
         heartbeat.heed(request)

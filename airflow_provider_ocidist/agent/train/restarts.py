@@ -37,6 +37,10 @@ def is_crash_loop(before: Sequence[Restart], failure: Restart) -> bool:
 
 
 def _is_the_same(one: Restart, other: Restart) -> bool:
-    if (one.cause, one.step) != (other.cause, other.step):
+    if one.cause is not other.cause:
         return False
-    return one.step is not None or one.checkpoint == other.checkpoint
+    if one.step is None or other.step is None:
+        return one.step is other.step and one.checkpoint == other.checkpoint
+    # Of a step that another node has reported it is not known which of the next ones the failure has met.
+    is_near = abs(one.step - other.step) <= max(one.behind, other.behind)
+    return one.step == other.step or (is_near and one.checkpoint == other.checkpoint)

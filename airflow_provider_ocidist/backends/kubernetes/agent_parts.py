@@ -1,4 +1,4 @@
-"""How the agent comes into an image that has nothing but Python: one ConfigMap for each version of it. Pure."""
+"""The agent in a ConfigMap, one for each version of it, for images that have nothing but Python. Pure."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class KubernetesBackend(
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
-        """Without a field: in a pod with that pod's credentials, elsewhere with this machine's kubeconfig."""
+        """Return a backend; without a field it uses its pod's credentials, or else this machine's kubeconfig."""
         return cls(fields)
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
@@ -234,7 +234,7 @@ class KubernetesBackend(
         return secrets_of_nodes([written, self._objects.secret(namespace, name)])
 
     def created(self, ref: RunRef) -> tuple[Request, ...]:
-        """Return the gang's object alone: the agent is the version's, and nobody is shown the values in the Secret."""
+        """Return only the gang's object: the ConfigMap depends on the version alone, and the Secret is never shown."""
         namespace, name = namespace_of(ref), name_of(ref)
         obj = self._objects.get(namespace, name)
         if obj is None:

@@ -58,7 +58,7 @@ class Lists:
 
 
 class GangObjects:
-    """The custom resources of one kind, their pods, and what comes with them."""
+    """The custom resources of one kind, their pods, and the objects that are created with them."""
 
     def __init__(self, api: Api, operator: Operator) -> None:
         self._api = api
@@ -194,7 +194,7 @@ class GangObjects:
             raise self._not_served(error) if error.status_code == 404 else error from error
 
     def look(self, namespace: str, gangs: Sequence[str]) -> Seen:
-        """Return what there is of some gangs, in one request for each kind of object however many gangs they are."""
+        """Return the objects of some gangs, by one request for each kind of object, however many gangs they are."""
         wanted = set(gangs)
         lists = self._lists(namespace, wanted) if len(wanted) <= FEW else self._all_lists(namespace)
         pods, warnings = both(lists.pods.now, lambda: _if_allowed(lists.warnings.now))
@@ -231,7 +231,7 @@ class GangObjects:
         return None if found is None else (*found, essence(pod))
 
     def _overlooked(self, namespace: str, absent: Collection[str]) -> dict[str, Gang]:
-        """Return gangs that are there all the same: changes may be late, and a gang that is gone has ended."""
+        """Return the gangs that exist although a list lacks them: lists may be late, and a missing gang has ended."""
         objects = in_parallel(lambda name: self.get(namespace, name), sorted(absent))
         return dict(self._gang_in(obj) for obj in objects if obj is not None)
 

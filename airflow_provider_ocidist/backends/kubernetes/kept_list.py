@@ -1,4 +1,4 @@
-"""KeptList: what is wanted of the objects of a list, listed once and then brought up to date by what has changed."""
+"""KeptList: a list of objects that is read whole once, and then kept up to date by its changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KeptList(Generic[Kept]):
         clock: Callable[[], float] = time.monotonic,
         **selectors: str,
     ) -> None:
-        """`kept` returns what is wanted of an object; None: nothing."""
+        """`kept` returns the part of an object to keep; None: the object is not wanted."""
         self._api = api
         self._path = path
         self._kept = kept
@@ -42,12 +42,12 @@ class KeptList(Generic[Kept]):
         self._found: dict[str, Kept] = {}
         """Part that is kept of each object, by uid."""
         self._version = ""
-        """Version up to which everything is known; empty: nothing is."""
+        """Version up to which all changes are known; empty before the first list."""
         self._listed_at = 0.0
         self._may_watch = True
 
     def now(self) -> list[Kept]:
-        """Return what there is. Raises BackendError."""
+        """Return the kept parts of all present objects. Raises BackendError."""
         with self._lock:
             if not (self._is_young() and self._has_caught_up()):
                 self._list()
@@ -64,7 +64,7 @@ class KeptList(Generic[Kept]):
         self._version, self._listed_at = pages[0][0], listed_at
 
     def _page(self, page: Obj) -> tuple[str, dict[str, Kept]]:
-        """Return the version of a page, and what is kept of its objects."""
+        """Return the version of a page, and the kept parts of its objects by uid."""
         found: dict[str, Kept] = {}
         for obj in page.get("items") or ():
             self._note(found, obj)
@@ -78,7 +78,7 @@ class KeptList(Generic[Kept]):
             found[uid] = kept
 
     def _has_caught_up(self) -> bool:
-        """Take over what has changed; return False where everything must be listed again."""
+        """Apply the changes since the last look; return False where everything must be listed again."""
         try:
             changes = self._api.changes(self._path, self._version, **self._selectors)
             return all(self._take(str(change["type"]), change["object"]) for change in changes)
@@ -90,7 +90,7 @@ class KeptList(Generic[Kept]):
             raise
 
     def _take(self, change: str, obj: Obj) -> bool:
-        """Take over one change; return False for an error in its place."""
+        """Apply one change; return False for an error in its place."""
         if change == "ERROR":
             return False
         metadata = obj["metadata"]

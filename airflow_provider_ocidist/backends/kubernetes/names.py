@@ -64,7 +64,7 @@ def labels_of(key: RunKey, name: str) -> dict[str, str]:
 def annotations_of(
     key: RunKey, run_dir: str, checkpoints: str | None = None, lease: float | None = None
 ) -> dict[str, str]:
-    """Return what says whose gang an object is, where its nodes meet, and what they do without a renewal."""
+    """Return the annotations that name an object's gang, its run directory, its checkpoints and its lease."""
     optional = {CHECKPOINTS_LABEL: checkpoints, LEASE: f"{lease:g}" if lease else None}
     return {
         KEY: key_text(key),
@@ -75,7 +75,7 @@ def annotations_of(
 
 
 def key_of_object(obj: Mapping[str, Any]) -> RunKey | None:
-    """Return whose gang an object is; None where no gang of ours is."""
+    """Return the key of the gang that an object belongs to; None for an object that ocidist has not made."""
     metadata = obj.get("metadata") or {}
     found = metadata.get("annotations") or {}
     return key_in(found, KEY) if (metadata.get("labels") or {}).get(MANAGER) == OURS else None

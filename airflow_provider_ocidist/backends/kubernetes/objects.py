@@ -28,7 +28,7 @@ def reason_and_message(found: Obj) -> str:
 
 
 def asked_for(obj: Obj) -> dict[str, Any]:
-    """Return what of an object, planned or made, its creator has asked for."""
+    """Return the fields that the creator of an object has set, of a planned one or of one at the API server."""
     metadata = picked(obj["metadata"], ("name", "namespace", "labels", "annotations"))
     return {
         **picked(obj, ("apiVersion", "kind")),

@@ -40,7 +40,7 @@ UNREADABLE_STATUSES = (400, 404)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodLog:
-    """What is wanted of the log of a node's pod."""
+    """The part of one node's log that is to be read."""
 
     namespace: str
     pod: str
@@ -55,7 +55,7 @@ class PodLog:
 
 @dataclass(frozen=True, slots=True)
 class PodLines:
-    """What was read of it."""
+    """The lines that were read of one node's log."""
 
     lines: tuple[LogLine, ...] = ()
     unread_from: float | None = None
@@ -63,12 +63,12 @@ class PodLines:
 
     @classmethod
     def later(cls, since: float) -> Self:
-        """Return what was read where the next look reads it."""
+        """Return no lines: the next look reads the log."""
         return cls(unread_from=None if since == math.inf else since)
 
 
 class Turns:
-    """Whose log is read now: each pod has its own, and no request returns those of several. Safe to share."""
+    """Divides the reading of logs among the looks: each pod's log takes a request of its own. Safe to share."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -77,7 +77,7 @@ class Turns:
         self._read_at: dict[Hashable, float] = {}
 
     def of(self, pods: Sequence[Hashable], gangs: int) -> Collection[Hashable]:
-        """Return whose turn it is: everybody's in one gang, or in few; else that of those who have waited longest."""
+        """Return the pods to read now: all of one gang, or if they are few; else those that have waited longest."""
         with self._lock:
             now = self._clock()
             self._saved = min(MOST_AT_ONCE, self._saved + READS_PER_S * (now - self._at))

@@ -63,7 +63,7 @@ REFUSED_AGAIN_WITHIN = 1200.0
 usual rate limiter of client-go)."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 FORBIDDEN = ("is forbidden: ", "denied the request")
-"""Texts of events of what a cluster does not allow now."""
+"""Texts in events about requests that the cluster does not allow now."""
 ENDED_AFTER_SUCCESS = "the operator has ended it, since the gang had succeeded"
 ENDED_AFTER_FAILURE = "the operator has ended the gang"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 STARTED, ENDED, LOG, ERROR, LOCK = "started.json", "ended.json", "log.jsonl", "error.txt", "lock"
 ENTRYPOINT = "app/ocidist/node.py"
 SWITCH = "OCIDIST_SWITCH"
-"""Variable with the process in whose network the switch is that connects the nodes; none without networks of their
+"""Variable with the process in whose network the switch is that connects the nodes; empty without networks of their
 own."""
 BRIDGE = "switch"
 ADDRESSES, RANK = "OCIDIST_ADDRESSES", "OCIDIST_NODE_RANK"
@@ -39,8 +39,8 @@ def main(folder: Path, python: str) -> int:
 
 def run(folder: Path, python: str) -> int:
     """Run the agent to its end, and return its exit code; negative for a signal."""
-    if SWITCH in os.environ:
-        plug_in(os.environ[SWITCH], os.environ[ADDRESSES].split(",")[int(os.environ[RANK])])
+    if switch := os.environ.get(SWITCH):
+        plug_in(switch, os.environ[ADDRESSES].split(",")[int(os.environ[RANK])])
     stop = _Stop()
     # The handler is set before others can read which process to signal.
     signal.signal(signal.SIGTERM, stop.take)

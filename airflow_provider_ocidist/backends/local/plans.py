@@ -58,9 +58,9 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
         replaces=may_replace(job),
     )
     python = getattr(job.backend, "python", None) or sys.executable
-    environment = {**job.env, **config.to_env()}
-    if FIELD in fields:
-        environment[SWITCH] = str(fields[FIELD])
+    switch = str(fields.get(FIELD, ""))
+    environment = {**job.env, **config.to_env(), SWITCH: switch}
+    if switch:
         environment[ADDRESSES_VARIABLE] = ",".join(_addresses(BEHIND_SWITCH, key, job.nodes))
     elif job.nodes > 1:
         environment[ADDRESSES_VARIABLE] = ",".join(_addresses(LOOPBACK, key, job.nodes))

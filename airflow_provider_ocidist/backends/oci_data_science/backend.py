@@ -42,14 +42,11 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import (
     runs_of,
     with_listed,
 )
-from airflow_provider_ocidist.backends.oci_data_science.regions import (
-    long_name,
-    refuse_other_region,
-    region_of,
-)
+from airflow_provider_ocidist.backends.oci_data_science.regions import long_name, region_of
 from airflow_provider_ocidist.backends.oci_data_science.replacements import Replacements
-from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
+from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates
 from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
+from airflow_provider_ocidist.backends.oci_data_science.status_reader import StatusReader
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
 from airflow_provider_ocidist.backports import Self
@@ -61,8 +58,6 @@ from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import (
     Ending,
-    NodeState,
-    NodeStatus,
     Plan,
     Request,
     RunKey,
@@ -75,10 +70,8 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
-from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
@@ -112,10 +105,12 @@ class OciDataScience(
         self.access = access
         self.defaults = defaults
         self._run_dirs = RunDirs(self._store)
-        self._reports = Reports(self._run_dirs)
         self._run_states = RunStates(lambda: self._runs_client)
         self._log_searches = LogSearches(lambda: self._log_client, self.now)
         self._service_clock = ServiceClock()
+        self._statuses = StatusReader(
+            self._run_states, self._run_dirs, self._service_clock, lambda: self.access, lambda: self._region
+        )
         self.gangs = Gangs(
             lambda: self._client,
             self._run_dirs,
@@ -128,8 +123,6 @@ class OciDataScience(
         self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, _urgent(self.access)))
         self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
         self._cancels = Cancels(lambda: self._cancel_client, self.directories)
-        self._states: dict[str, tuple[NodeState, ...]] = {}
-        """Last states of the nodes at the service, by run directory."""
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -137,7 +130,7 @@ class OciDataScience(
         return cls(access_of(fields), read_fields(Defaults, fields))
 
     def reconnect(self, fields: Mapping[str, Any]) -> None:
-        """Take the credentials as they are now. What is watched stays where it is, wherever new gangs are made.
+        """Take the credentials as they are now. Watched gangs stay where they are, wherever new ones are created.
 
         Elsewhere the service answers for them as for what was deleted.
         """
@@ -267,59 +260,14 @@ class OciDataScience(
     # status
 
     def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
-        runs = self._runs_of(refs)
-        by_service = {ref.run_dir: tuple(TOPOLOGIES[ref.topology].nodes(ref, runs, None)) for ref in refs}
-        reported = self._reports.read(self._begun_dirs(by_service))
-        at = self._service_clock.now()
-        found = [
-            replace(
-                _status_of(ref, by_service[ref.run_dir], runs, reported.get(ref.run_dir)),
-                at=at,
-                lost_seconds=ref.lost_seconds,
-            )
-            for ref in refs
-        ]
-        ended = any(status.ended for status in found)
-        if not ended:
-            return found
-        return in_parallel(
-            lambda pair: with_checkpoint(*pair, self.access), list(zip(found, refs, strict=True))
-        )
-
-    def _runs_of(self, refs: Sequence[RunRef]) -> dict[str, RunSummary]:
-        """Return the job runs of all refs, by id."""
-        found: dict[str, RunSummary] = {}
-        for compartment_id in {ref.compartment_id for ref in refs}:
-            here = [ref for ref in refs if ref.compartment_id == compartment_id]
-            run_ids = [run_id for ref in here for run_id in ref.run_ids]
-            if len(here) == 1:
-                found |= self._run_states.of_job(compartment_id, here[0].job_id, run_ids)
-            else:
-                found |= self._run_states.of_many(compartment_id, run_ids)
-        gone = {run_id for ref in refs for run_id in ref.run_ids if run_id} - found.keys()
-        if gone and not self.access.endpoint:
-            refuse_other_region(min(gone), str(self._region))
-        return found
-
-    def _begun_dirs(self, nodes_of: Mapping[str, Sequence[NodeStatus]]) -> dict[str, bool]:
-        """Return the run directories of gangs that have begun, and whether there is news of their nodes."""
-        begun: dict[str, bool] = {}
-        for run_dir, nodes in nodes_of.items():
-            states = tuple(node.state for node in nodes)
-            if any(state is not NodeState.PENDING for state in states):
-                ended = all(state.terminal for state in states)
-                begun[run_dir] = ended or states != self._states.get(run_dir, states)
-            self._states[run_dir] = states
-        return begun
+        return self._statuses.read(refs)
 
     def now(self) -> float:
         at_the_service = self._service_clock.now()
         return time.time() if at_the_service is None else at_the_service
 
     def forget(self, ref: RunRef) -> None:
-        self._run_states.forget(ref.run_ids)
-        self._reports.forget(ref.run_dir)
-        self._states.pop(ref.run_dir, None)
+        self._statuses.forget(ref)
 
     def missed(self, ref: RunRef) -> Mapping[str, Missed]:
         return self._run_states.missed(ref.run_ids)
@@ -375,22 +323,6 @@ def _has_secrets_apart(job: Mapping[str, Any]) -> bool:
 
 def _urgent(access: OciAccess) -> OciAccess:
     return replace(access, urgent=True)
-
-
-def _status_of(
-    ref: RunRef,
-    by_service: tuple[NodeStatus, ...],
-    runs: Mapping[str, RunSummary],
-    reported: Mapping[int, Reported] | None,
-) -> RunStatus:
-    if all(node.state is NodeState.PENDING for node in by_service):
-        return RunStatus(nodes=by_service)
-    if reported is None:
-        return RunStatus(nodes=by_service, reports_readable=False)
-    reported = of_now(reported, ref)
-    reports = {rank: each.report for rank, each in reported.items() if each.report is not None}
-    nodes = TOPOLOGIES[ref.topology].nodes(ref, runs, reports)
-    return RunStatus(nodes=tuple(signed(node, reported.get(node.rank)) for node in nodes))
 
 
 def _no_compartment() -> BackendError:

@@ -83,9 +83,9 @@ class Cleanup:
 
 
 def still_alive(error: BackendError, alive: Mapping[str, str]) -> LeftRuns:
-    """Return the error of a submission with what it could not end."""
+    """Return the error of a submission, with the runs that it could not end."""
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in alive.items())
-    return LeftRuns(
+    left = LeftRuns(
         f"{error}; these job runs were cancelled and have not ended: {runs}; a retry or a clear of this task ends them "
         "first, else cancel them in the console or with ocidist cancel",
         status_code=error.status_code,
@@ -95,3 +95,5 @@ def still_alive(error: BackendError, alive: Mapping[str, str]) -> LeftRuns:
         retryable=True,
         cause=error.cause if error.retryable else Cause.SERVICE,
     )
+    left.amid_submission = error.amid_submission
+    return left

@@ -46,9 +46,7 @@ UNRECORDED_ATTEMPTS = 3
 
 
 class Gangs(RecordedGangs):
-    """What exists for the tasks of one connection, found and created side by side; lists find what no record leads
-    to.
-    """
+    """Finds and creates the gangs of one connection's tasks by parallel requests; lists find gangs without a record."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class Gangs(RecordedGangs):
         return super().find(plan) or self.named(plan.key.name, plan.key, str(plan.compartment_id))
 
     def live(self, keys: Sequence[RunKey], compartment_id: str) -> list[RunRef]:
-        """Return the gangs of these tasks that have a node which lives, recorded or not; by lists of what lives."""
+        """Return the gangs of these tasks that have a live node, recorded or not, from the lists of live job runs."""
         lists = in_parallel(
             lambda state: list_runs(self._client, compartment_id, lifecycle_state=state), LIVE
         )
@@ -96,7 +94,7 @@ class Gangs(RecordedGangs):
         return by_age(ref for ref in refs if ref is not None)
 
     def of_attempt(self, attempt: Attempt) -> list[RunRef]:
-        """Return the gangs that one attempt has led to. Raises BackendError where they cannot be seen."""
+        """Return the gangs of one attempt. Raises BackendError where these credentials cannot see them."""
         place, ref = attempt.place, attempt.ref
         there = self.at(place)
         if there is not self:
@@ -163,7 +161,7 @@ class Gangs(RecordedGangs):
         return by_age([*others, *([] if mine else self._begun(plan, known))])
 
     def _begun(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
-        """Return what there is of the plan's own gang: its job, if nothing else."""
+        """Return the plan's own gang, as far as it exists: at least its job, which is created if it is missing."""
         own = Attempt.of(plan)
         self.record(own)
         # The list is requested first: a new job in it would cost a request for runs that it does not have.

@@ -10,7 +10,8 @@ from airflow_provider_ocidist.backends.kubernetes.options import PodOptions
 from airflow_provider_ocidist.backends.kubernetes.rules import RULES as RULES_OF_PODS
 from airflow_provider_ocidist.backends.kubernetes.rules import near_name, pod_template_rules
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.model.job import Seconds, TrainingJob
+from airflow_provider_ocidist.model.field_limits import Seconds
+from airflow_provider_ocidist.model.job import TrainingJob
 
 KIND = "pytorchjob"
 DAY = 86_400.0
@@ -54,7 +55,7 @@ class PyTorchJobOptions(PodOptions):
     scheduling_policy: Mapping[str, Any] = field(default_factory=dict)
     """`schedulingPolicy` of the manifest, for a gang scheduler: Volcano or the scheduler plugins."""
     ttl: Seconds | None = DAY
-    """Time after its end at which the operator deletes the gang, as a safety net. None: it stays until somebody deletes
+    """Time after its end at which the operator deletes the gang, as a safety net. None: it stays until a user deletes
     it."""
     elastic_policy: Mapping[str, Any] = field(default_factory=dict)
     """`elasticPolicy` of the manifest, for torchrun's own rendezvous: the gang has Workers only, `nodes` of them."""

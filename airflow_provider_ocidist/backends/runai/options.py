@@ -10,7 +10,8 @@ from airflow_provider_ocidist.backends.fields import ConnectionFields, read_fiel
 from airflow_provider_ocidist.backends.kubernetes.options import SecretKey
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.model.job import STRICT, AtLeast, BackendOptions
+from airflow_provider_ocidist.model.field_limits import STRICT, AtLeast
+from airflow_provider_ocidist.model.job import BackendOptions
 
 KIND = "runai"
 Priority = Literal["very-low", "low", "medium-low", "medium", "medium-high", "high", "very-high"]
@@ -114,7 +115,7 @@ class RunaiOptions(BackendOptions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fields(ConnectionFields):
-    """What a connection of type `runai` says."""
+    """The fields of a connection of type `runai`."""
 
     url: str | None = None
     client_id: str | None = None

@@ -83,7 +83,7 @@ def _asked_for(options: RunaiOptions) -> dict[str, str]:
 
 
 def asked_for(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a workload, planned or made, its creator has asked for."""
+    """Return the fields that the creator of a workload has set, of a planned one or of one at the platform."""
     found: dict[str, Any] = bare(
         {name: workload.get(name) for name in ("name", "projectId", "clusterId", "spec")}
     )

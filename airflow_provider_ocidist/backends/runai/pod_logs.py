@@ -25,7 +25,7 @@ def api_of(fields: Fields) -> Api | None:
 def read(
     api: Api, gangs: Iterable[tuple[RunRef, str | None, Sequence[float]]], most: int, turns: Turns
 ) -> list[LogPart]:
-    """Return what was read of each gang: its namespace, None once it is gone, and the Unix time of each node.
+    """Return the lines of each gang; with a gang come its namespace, None once it is gone, and each node's Unix time.
 
     `most`: about how many lines of all; `turns`: whose log is read now. Raises BackendError.
     """

@@ -144,7 +144,7 @@ class Workloads:
         return self._reporting[workload.id]
 
     def namespace_of(self, ref: RunRef) -> str | None:
-        """Return where a gang's pods are; None once it is gone."""
+        """Return the namespace of a gang's pods; None once the gang is gone."""
         if ref.job_id not in self._namespaces:
             found = self._now(ref.job_id)
             if found is None or not found.namespace:

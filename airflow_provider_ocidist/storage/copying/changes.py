@@ -32,7 +32,7 @@ def proven(source: Store, entries: Sequence[Entry], target: Store, rename: str |
 def verdicts(
     source: Store, entries: Sequence[Entry], target: Store, rename: str | None
 ) -> dict[str, Verdict]:
-    """Return what each file is at the target, by its name at the source."""
+    """Return the result of the comparison of each file with the target's, by its name at the source."""
     there = _present(target, rename)
     with concurrent.futures.ThreadPoolExecutor(_THREADS, "verify") as pool:
         found = pool.map(

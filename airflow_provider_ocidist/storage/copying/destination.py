@@ -17,7 +17,8 @@ from airflow_provider_ocidist.storage.copying.open_file import Copied
 from airflow_provider_ocidist.storage.copying.selection import Selection, absolute, refuse_overlap
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, places_digest, this_boot
-from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.local_files import local_errors
 from airflow_provider_ocidist.storage.stores.opening import Stores
 
 

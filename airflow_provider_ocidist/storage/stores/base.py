@@ -77,7 +77,7 @@ class Download(ABC):
         """Check the whole again, after every range was read. Raises StorageError when it has changed."""
 
     def landed(self, path: Path, offset: int, length: int) -> None:  # noqa: B027 - few have a use for it
-        """Learn that a range, or the whole file, lies in a file of this machine now."""
+        """Take note that a range, or the whole file, is in a file of this machine now."""
 
 
 class Upload(ABC):
@@ -88,7 +88,7 @@ class Upload(ABC):
     streams: bool = False
     """Whether a part may come in pieces of any size, and can be read back."""
     upload_id: str | None = None
-    """Id of the upload at a place that keeps, and bills, the parts of what is neither committed nor aborted."""
+    """Id of the upload, at a place that keeps, and bills, its parts until it is committed or aborted."""
 
     def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
         """Return offsets and lengths of what an earlier attempt has not written of this part."""
@@ -104,7 +104,7 @@ class Upload(ABC):
         """Take one part, or a piece of it; `index` is that of the part, from 0. The data is good until the return."""
 
     def read_back(self, offset: int, length: int) -> Iterator[bytes]:
-        """Yield what was written there."""
+        """Yield the bytes of this range that were written already."""
         raise NotImplementedError
 
     @abstractmethod

@@ -212,7 +212,7 @@ def fsspec_errors(place: str) -> Iterator[None]:
 
 @contextmanager
 def _write_errors(place: str) -> Iterator[None]:
-    """Do so for a write, where absence is that of the bucket: a caller would take it for that of what it reads."""
+    """As `fsspec_errors`, for a write: a missing bucket is a StorageError, as callers take absence for a file's."""
     with fsspec_errors(place):
         try:
             yield

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.agent import store_retries
 from airflow_provider_ocidist.agent.join import container_restart
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.errors import AgentError, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Program
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
+from airflow_provider_ocidist.storage.stores.base import Buffer
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 
 
 def config(folder: Path, *, starts_again: bool = True) -> AgentConfig:
@@ -59,13 +62,13 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
             write(folder, a_report(rank, phase, draw.choice((0, 3))))
         rank = draw.randrange(3)
         before = {file: file.read_bytes() for file in folder.rglob("*.json")}
-        found_before = container_restart.report_before(config(folder), environment(rank))
+        found_before = container_restart.report_before(config(folder), environment(rank), StopSwitch())
         assert (found_before is not None) == (rank in begun)
         assert {file: file.read_bytes() for file in folder.rglob("*.json")} == before, (
             "to look changes nothing"
         )
         if found_before is not None:
-            container_restart.close_report(found_before, config(folder), environment(rank))
+            container_restart.close_report(found_before, config(folder), environment(rank), StopSwitch())
         for file, content in before.items():
             found, was = NodeReport.from_json(file.read_bytes()), NodeReport.from_json(content)
             if found.rank == rank and was.phase is not Phase.DONE:
@@ -79,13 +82,50 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
 
 def test_where_nobody_starts_a_node_again_nothing_is_looked_up(tmp_path: Path) -> None:
     write(tmp_path, a_report(0, Phase.TRAINING))
-    assert container_restart.report_before(config(tmp_path, starts_again=False), environment(0)) is None
+    assert (
+        container_restart.report_before(config(tmp_path, starts_again=False), environment(0), StopSwitch())
+        is None
+    )
 
 
 def test_a_damaged_report_is_an_error_and_not_a_first_start(tmp_path: Path) -> None:
     write(tmp_path, a_report(0, Phase.TRAINING)).write_bytes(b"{")
     with pytest.raises(AgentError):
-        container_restart.report_before(config(tmp_path), environment(0))
+        container_restart.report_before(config(tmp_path), environment(0), StopSwitch())
+
+
+class Away(LocalStore):
+    """A run directory whose store does not answer the first requests."""
+
+    faults = 2
+
+    def _answer(self) -> None:
+        Away.faults -= 1
+        if Away.faults >= 0:
+            raise StorageError("the store is down", retryable=True)
+
+    def read(self, name: str) -> bytes:
+        self._answer()
+        return super().read(name)
+
+    def write(self, name: str, data: Buffer) -> str | None:
+        self._answer()
+        return super().write(name, data)
+
+
+def test_a_store_that_does_not_answer_for_a_moment_makes_no_node_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = a_report(0, Phase.TRAINING)
+    write(tmp_path, begun)
+    monkeypatch.setattr(container_restart, "open_store", lambda uri, _: Away(uri))
+    monkeypatch.setattr(store_retries, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(Away, "faults", 2)
+    place = config(tmp_path), environment(0), StopSwitch()
+    assert container_restart.report_before(*place) == begun
+    Away.faults = 2
+    container_restart.close_report(begun, *place)
+    assert NodeReport.from_json((tmp_path / report_of(0)).read_bytes()).lost
 
 
 def test_it_stays_until_it_is_ended() -> None:

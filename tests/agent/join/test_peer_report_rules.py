@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,12 +16,15 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
     Beats,
     PeerLiveness,
     furthest_step,
+    is_first_with_newest,
     read_others,
     read_report,
     read_reports,
+    steps_behind,
 )
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Phase, Progress, Restart
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
@@ -138,6 +143,22 @@ def test_a_report_that_is_damaged_is_none(store: LocalStore) -> None:
     assert read_reports(store, (0, 1, 2)) == [None, a_report(), None]
 
 
+class ReadTogether(LocalStore):
+    """A store that answers a read once three are under way."""
+
+    together = threading.Barrier(3)
+
+    def read(self, name: str) -> bytes:
+        self.together.wait(20)
+        return super().read(name)
+
+
+def test_the_reports_of_several_nodes_are_read_at_the_same_time(store: LocalStore, tmp_path: Path) -> None:
+    for rank in range(3):
+        write(store, a_report(rank))
+    assert read_reports(ReadTogether(str(tmp_path)), (2, 0, 1)) == [a_report(2), a_report(0), a_report(1)]
+
+
 def test_only_those_that_take_part_in_ones_own_launch_are_others(store: LocalStore) -> None:
     for rank in range(4):
         write(store, a_report(rank))
@@ -155,3 +176,44 @@ def test_the_furthest_step_is_of_this_launch_alone() -> None:
     assert furthest_step([replace(at(1), progress=Progress()), at(0)], 1) == 0
     assert furthest_step([None, at(None), replace(at(1), progress=Progress())], 1) is None
     assert furthest_step([], 0) is None
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_of_the_nodes_that_go_on_from_the_newest_the_first_with_each_content_stores_it_again(
+    seed: int,
+) -> None:
+    chance = Random(seed)
+    nodes = chance.randint(1, 6)
+    # A newest checkpoint of which two contents were read, and older ones.
+    known: list[tuple[int, str | None]]
+    known = [(2, "a"), (2, "b"), (1, "c"), (0, ""), (2, ALL_DAMAGED), (0, None)]
+    found = [chance.choice(known) for _ in range(nodes)]
+    reports = [
+        replace(
+            a_report(rank),
+            starts_from=content,
+            checkpoint=CheckpointRef(uri="u", step=None, sequence=number) if number else None,
+        )
+        for rank, (number, content) in enumerate(found)
+    ]
+    chosen = [
+        report.rank
+        for report in reports
+        if is_first_with_newest(report, [other for other in [None, *reports] if other is not report])
+    ]
+    usable = [each for each in found if each[1] in ("a", "b", "c")]
+    newest = max((number for number, _ in usable), default=0)
+    wanted = {found.index(each) for each in usable if each[0] == newest}
+    assert chosen == sorted(wanted)
+
+
+def test_the_training_may_be_further_than_its_last_report_by_what_it_does_between_two() -> None:
+    def at(step_time: float | None, launches: int = 1) -> NodeReport:
+        return replace(
+            a_report(), restarts=(LOST,) * launches, progress=Progress(step=9, step_time=step_time)
+        )
+
+    assert steps_behind([at(0.7), at(0.5), at(None), None, at(0.01, launches=0)], 1) == 6
+    assert steps_behind([at(0.7), at(9.0)], 1) == 5
+    assert steps_behind([at(9.0)], 1) == 1
+    assert steps_behind([a_report(), at(None), at(0.0), None], 1) == 0

@@ -184,7 +184,13 @@ def test_where_the_service_lists_no_nodes_a_node_knows_its_address_at_once() -> 
     assert found == "127.0.5.7"
 
 
-@pytest.mark.parametrize("visible, count", [("0,1,2", 3), ("", 0), ("-1", 0), ("GPU-a,GPU-b", 2), ("3", 1)])
+@pytest.mark.parametrize(
+    "visible, count",
+    [
+        *(("0,1,2", 3), ("", 0), ("-1", 0), ("GPU-a,GPU-b", 2), ("3", 1)),
+        *(("0,-1", 1), ("-1,0", 0), ("0,-1,1", 1), ("NoDevFiles", 0)),
+    ],
+)
 def test_visible_devices_are_counted(visible, count) -> None:
     assert count_devices({"CUDA_VISIBLE_DEVICES": visible}) == count
 

@@ -283,7 +283,7 @@ def test_what_py_spy_shows_is_taken_before_the_process_is_asked(tmp_path: Path) 
     spy.chmod(0o755)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as process:
         try:
-            found = stacks.take(os.getpid(), tmp_path / "stacks.txt", f"{tmp_path}:{os.environ['PATH']}")
+            found = stacks.take(os.getpid(), tmp_path / "stacks", f"{tmp_path}:{os.environ['PATH']}")
             (own,) = [stack for stack in found if stack.pid == process.pid]
             assert process.poll() is None, "it is not ended"
         finally:
@@ -295,7 +295,7 @@ def test_a_process_that_is_stopped_is_described_and_holds_nobody_up(tmp_path: Pa
     environ = {
         **os.environ,
         "PYTHONPATH": stacks.PROGRAM_FOLDER,
-        "OCIDIST_STACK_FILE": str(tmp_path / "stacks.txt"),
+        "OCIDIST_STACK_FILE": str(tmp_path / "stacks"),
         "OCIDIST_STACK_SIGNAL": str(stacks.STACK_SIGNAL),
     }
     script = "import time\ndef stuck_here():\n    print('up', flush=True)\n    time.sleep(100)\nstuck_here()"
@@ -309,7 +309,7 @@ def test_a_process_that_is_stopped_is_described_and_holds_nobody_up(tmp_path: Pa
             process.stdout.readline()
         processes[0].send_signal(19)
         until(lambda: "T (stopped)" in (stacks.process_stack_of(processes[0].pid) or stopped_nowhere()).state)
-        found = {stack.rank: stack for stack in stacks.take(os.getpid(), tmp_path / "stacks.txt", "")}
+        found = {stack.rank: stack for stack in stacks.take(os.getpid(), tmp_path / "stacks", "")}
     finally:
         for process in processes:
             process.kill()
@@ -346,6 +346,7 @@ while True:
 """
 SLOWLY = 'for part in (b"one ", b"two ", b"three"): os.write(file, part); time.sleep(0.3)'
 STUCK = 'os.write(file, b"one "); time.sleep(1000)'
+LATE, PROMPT = 'os.write(file, b"late")', 'os.write(file, b"at once")'
 BEGINS_A_THREAD = 'begin_a_thread_that_blocks_all_signals(); os.write(file, b"one")'
 
 
@@ -392,6 +393,32 @@ def test_a_late_answer_is_not_that_of_the_process_that_is_asked_next(
         stopped.send_signal(signal.SIGSTOP)
         assert stacks._ask(stopped.pid, file, time.monotonic() + 60) == ""
         until(lambda: file.read_text() == "one two three")
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_an_answer_that_comes_while_the_next_process_answers_is_not_taken_for_its(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, forked: bool
+) -> None:
+    monkeypatch.setattr(stacks, "ANSWER_LIMIT", 0.3)
+    stack_file = tmp_path / "stacks"
+    files = [tmp_path / "stacks.1", tmp_path / ("stacks.1" if forked else "stacks.2")]
+    kill = os.kill
+    with answering(files[0], LATE) as late, answering(files[1], PROMPT) as next_one:
+        late.send_signal(signal.SIGSTOP)
+
+        def wake_first(pid: int, number: int) -> None:
+            if pid == next_one.pid:
+                kill(late.pid, signal.SIGCONT)
+                until(lambda: "late" in files[0].read_text())
+            kill(pid, number)
+
+        monkeypatch.setattr(stacks.os, "kill", wake_first)
+        owing: set[Path] = set()
+        found = [
+            stacks._answer(process.pid, stack_file, time.monotonic() + 60, owing)
+            for process in (late, next_one)
+        ]
+    assert found == ["", "" if forked else "at once"]
 
 
 def stopped_nowhere() -> stacks.ProcessStack:

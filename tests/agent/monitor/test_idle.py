@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_ocidist.agent.monitor import usage
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch, is_used
 from airflow_provider_ocidist.agent.monitor.usage import UsageMeter
+from airflow_provider_ocidist.agent.monitor.watches import SAMPLES
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Limits, Restarts
 from airflow_provider_ocidist.model.report import NodeReport, Usage
@@ -69,6 +70,25 @@ def test_gpus_are_asked_where_there_are_any(
     meter = UsageMeter(1, lambda _: None, lambda: None)
     now[0] += 60.0
     assert meter.look().idle == (60.0 if idle else 0.0)
+
+
+def test_a_gpu_that_begins_to_work_is_noticed_within_the_limit_however_short_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi, share = tmp_path / "nvidia-smi", tmp_path / "share"
+    smi.write_text(f'#!/bin/sh\necho "$(cat {share}), 0, 40000, 80000"\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(usage, "processor_time", lambda _: 0.0)
+    now, limit = [1000.0], random.Random(SEED).uniform(2.0, 25.0)
+    monkeypatch.setattr(usage.time, "monotonic", lambda: now[0])
+    meter = UsageMeter(1, lambda _: None, lambda: None, limit / SAMPLES)
+    share.write_text("0")
+    meter.look()
+    share.write_text("90")
+    for _ in range(2 * SAMPLES):
+        now[0] += limit / SAMPLES
+        assert (meter.look().idle or 0.0) < limit, f"seed {SEED}"
 
 
 def run(

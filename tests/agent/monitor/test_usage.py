@@ -48,6 +48,9 @@ def test_memory_is_that_of_the_machine_where_no_container_limits_it(tmp_path: Pa
 def test_the_table_of_nvidia_smi_is_read() -> None:
     table = "87, 41, 60000, 81559\n[N/A], [N/A], 10, 20\n93, 40, 70000, 81559\n"
     assert read_gpus(table) == [(87, 41, 60000, 81559), (93, 40, 70000, 81559)]
+    # An H200 with driver 580.159: one that multiplies matrices, one whose NCCL waits for another rank, one at rest.
+    of_h200 = "100, 23, 885, 143771\n100, 0, 2019, 143771\n0, 0, 659, 143771\n"
+    assert [row[1] >= usage.GPU_MEMORY_AT_WORK for row in read_gpus(of_h200)] == [True, False, False]
     assert read_gpus("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.") == []
 
 

@@ -22,14 +22,10 @@ import ocifs
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose import stacks
-from airflow_provider_ocidist.agent.program import checkpoint_paths
-from airflow_provider_ocidist.agent.program.checkpoint_paths import (
-    Places,
-    adopt,
-    begin_save,
-    delete_left_behind,
-    is_checkpoint,
-)
+from airflow_provider_ocidist.agent.program import checkpoint_paths, checkpoint_saves
+from airflow_provider_ocidist.agent.program.checkpoint_paths import adopt
+from airflow_provider_ocidist.agent.program.checkpoint_places import Places, is_checkpoint
+from airflow_provider_ocidist.agent.program.checkpoint_saves import begin_save, delete_left_behind
 from airflow_provider_ocidist.agent.save.checkpoints import ocifs_environment
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -661,7 +657,7 @@ def test_folders_and_empty_files_are_made_and_deleted_where_the_checkpoints_are(
 def test_only_names_of_killed_processes_that_are_a_minute_old_are_deleted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_paths, "time", types.SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr(checkpoint_saves, "time", types.SimpleNamespace(time=lambda: 1000.0))
     folder.mkdir()
     for name, age in (
         (".ocidist-a.tmp", 60),
@@ -762,7 +758,7 @@ def test_a_save_that_is_discarded_never_appears(folder: Path) -> None:
 # A save by itself
 
 
-def a_save(folder: Path, name: str = "step-1.pt", *, autocommit: bool = True) -> checkpoint_paths.Save:
+def a_save(folder: Path, name: str = "step-1.pt", *, autocommit: bool = True) -> checkpoint_saves.Save:
     return begin_save(folder, folder / name, f"oci://b@n/{name}", autocommit=autocommit)
 
 
@@ -809,7 +805,7 @@ def test_a_save_is_whole_only_if_all_of_it_could_be_written(folder: Path) -> Non
             save.write("no bytes")
     assert os.listdir(folder) == []
     # A disk that is full shows it when the last bytes leave the buffer.
-    full = checkpoint_paths.Save(io.FileIO("/dev/full", "wb"), folder / "unfinished", folder / "step-1.pt")
+    full = checkpoint_saves.Save(io.FileIO("/dev/full", "wb"), folder / "unfinished", folder / "step-1.pt")
     (folder / "unfinished").write_bytes(b"half")
     assert full.write(b"weights") == 7
     with pytest.raises(OSError, match="No space"):
@@ -827,7 +823,7 @@ def test_an_interpreter_that_ends_finishes_no_save(folder: Path, monkeypatch: py
 
 def is_locked(path: Path) -> bool:
     with path.open("r+b") as file:
-        return not checkpoint_paths._lock(file)
+        return not checkpoint_saves._lock(file)
 
 
 def test_a_save_of_a_transaction_is_locked_until_it_is_committed(folder: Path) -> None:
@@ -932,7 +928,7 @@ def test_a_save_is_renamed_into_place_and_one_of_a_transaction_that_failed_is_go
     save.close()
     assert (folder / "step-1.pt").stat().st_ino == written
     (folder / "unfinished").write_bytes(b"half")
-    full = checkpoint_paths.Save(
+    full = checkpoint_saves.Save(
         io.FileIO("/dev/full", "wb"), folder / "unfinished", folder / "step-2.pt", autocommit=False
     )
     full.write(b"weights")

@@ -224,6 +224,28 @@ def test_beside_a_best_one_without_a_step_the_last_step_comes_back(tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "fetched").iterdir()) == ["best.pt", "step-200.pt"]
 
 
+@pytest.mark.parametrize(
+    "damaged, left", [(("step-200.pt",), "step-100.pt"), (("step-100.pt", "step-200.pt"), "step-50.pt")]
+)
+def test_of_a_series_beside_it_the_newest_comes_back_that_is_whole(
+    tmp_path: Path, damaged: tuple[str, ...], left: str
+) -> None:
+    source, safe, known = tmp_path / "source", tmp_path / "safe", set[str]()
+    source.mkdir()
+    for name, step in (("step-50.pt", 50), ("step-100.pt", 100), ("step-200.pt", 200), ("best.pt", 230)):
+        (source / name).write_text("weights")
+        publish(source / name, str(safe), step=step)
+    for name in damaged:
+        (safe / name / name).write_text("changed")
+    brought: dict[str, str] = {}
+    settings = Checkpoints(uri=str(safe))
+    assert resume(tmp_path / "fetched", settings, OciAccess(), StopSwitch(), brought, damaged=known)
+    assert (
+        sorted(path.name for path in (tmp_path / "fetched").iterdir()) == sorted(brought) == ["best.pt", left]
+    )
+    assert known == {str(safe / name) for name in damaged}
+
+
 def test_a_launch_that_goes_on_from_no_earlier_attempt_gets_nothing_of_one(tmp_path: Path) -> None:
     source, safe, own = tmp_path / "source", str(tmp_path / "safe"), Fence(attempt=2)
     source.mkdir()
@@ -233,3 +255,19 @@ def test_a_launch_that_goes_on_from_no_earlier_attempt_gets_nothing_of_one(tmp_p
     checkpoints = Checkpoints(uri=safe, resume=False)
     assert resume(tmp_path / "fetched", checkpoints, OciAccess(), StopSwitch(), launched_before=own)
     assert [path.name for path in (tmp_path / "fetched").iterdir()] == ["step-10.pt"]
+
+
+def test_instead_of_a_damaged_companion_the_one_before_it_is_fetched(tmp_path: Path) -> None:
+    safe, source = str(tmp_path / "safe"), tmp_path / "source"
+    source.mkdir()
+    published = {}
+    # The program resumes from those with a number only.
+    for name, step in (("step-80.pt", 80), ("step-90.pt", 90), ("step-100.pt", 100), ("best.pt", 100)):
+        (source / name).write_text(f"weights of {name}")
+        published[name] = publish(source / name, safe, step=step)
+    damage(published["step-100.pt"].uri)
+    damage(published["step-90.pt"].uri)
+    brought: dict[str, CheckpointRef | None] = {}
+    found = resume(tmp_path / "own", Checkpoints(uri=safe), OciAccess(), StopSwitch(), brought)
+    assert found == published["best.pt"]
+    assert brought == {name: published[name] for name in ("best.pt", "step-80.pt")}

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from airflow_provider_ocidist.agent.save.entries import candidates
-from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, aside_of, forget_aside
+from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, aside_of, forget_aside, set_aside
 from airflow_provider_ocidist.job import Checkpoints
 from tests.agent.gangs import Gang, until
 
@@ -103,3 +103,16 @@ def test_a_ledger_that_cannot_be_read_sets_nothing_aside(folder: Path) -> None:
     (folder / "step-1.pt").write_bytes(b"half")
     Ledger(folder).file.write_text("{")
     assert Ledger(folder).begin() == []
+
+
+def test_what_cannot_be_moved_out_of_a_folder_is_hidden_within_it_until_it_is_forgotten(folder: Path) -> None:
+    (folder / "step-1.pt").write_bytes(b"half")
+    # As where the folder is the root of a mount, nothing can be moved beside it.
+    aside_of(folder).write_text("in the way")
+    set_aside(folder, ["step-1.pt", "step-2.pt"])
+    assert candidates(folder) == []
+    (hidden,) = folder.iterdir()
+    assert hidden.name.startswith(".")
+    assert (hidden / "step-1.pt").read_bytes() == b"half"
+    forget_aside(folder)
+    assert list(folder.iterdir()) == []

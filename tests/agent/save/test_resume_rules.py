@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.save.checkpoints import (
+    Brought,
     checkpoint_folder,
     resume,
     resume_after_clear,
@@ -45,7 +46,7 @@ class Ways:
     folder: Path
     access: OciAccess
     switch: StopSwitch = field(default_factory=StopSwitch)
-    brought: set[str] = field(default_factory=set)
+    brought: Brought = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
 
     def place(self, generation: int) -> str:
@@ -113,14 +114,15 @@ def test_all_that_is_fetched_is_fetched_by_the_credentials_of_the_run(
     }
     newest = references["epoch=1-step=10.ckpt"]
     for number, way in enumerate((Ways.resume, Ways.after_clear)):
-        own = replace(ways, folder=tmp_path / f"own-{number}", brought=set())
+        own = replace(ways, folder=tmp_path / f"own-{number}", brought={})
         caplog.clear()
         assert way(own) == newest
-        assert own.brought == {path.name for path in own.folder.iterdir()} == set(references)
+        assert own.brought == references
+        assert set(references) == {path.name for path in own.folder.iterdir()}
         assert f"resuming from step 10: {newest.uri}" in caplog.text
         assert f"also fetched step 10: {references['last.ckpt'].uri}" in caplog.text
     ways.start_from(newest)
-    assert ways.brought == {path.name for path in ways.folder.iterdir()} == {"epoch=1-step=10.ckpt"}
+    assert set(ways.brought) == {path.name for path in ways.folder.iterdir()} == {"epoch=1-step=10.ckpt"}
     assert f"starting from {newest.uri}" in caplog.text
 
 
@@ -148,8 +150,14 @@ def test_what_arrives_damaged_is_read_a_second_time_from_its_store_and_no_third(
     fetch, asked = checkpoints.fetch, list[tuple[str, bool]]()
 
     def once_damaged(
-        uri: str, target: Path, access: OciAccess | None = None, *, through: Through | None = None
+        uri: str,
+        target: Path,
+        access: OciAccess | None = None,
+        *,
+        through: Through | None = None,
+        reuse: bool = True,
     ) -> Path:
+        assert reuse
         asked.append((uri, through is not None))
         if len(asked) <= bad_answers:
             raise CheckpointError("its checksum differs", uri=uri)
@@ -182,7 +190,7 @@ def test_a_companion_that_is_damaged_is_left_out(tmp_path: Path, ways: Ways) -> 
     newest = publish(save(tmp_path, "step-1.ckpt"), ways.place(0), step=1)
     Path(companion.uri, "last.ckpt").write_text("WEIGHTS of last.ckpt")
     assert ways.resume() == newest
-    assert ways.brought == {"step-1.ckpt"}
+    assert set(ways.brought) == {"step-1.ckpt"}
 
 
 def test_a_task_that_shall_not_go_on_fetches_nothing(tmp_path: Path, ways: Ways) -> None:

@@ -81,6 +81,15 @@ def test_a_watch_that_finds_this_node_cut_off_ends_no_saving(cause: Cause) -> No
     assert deadline.left > 30
 
 
+def test_a_lost_node_that_comes_back_while_it_saves_has_no_time_left() -> None:
+    switch = StopSwitch()
+    deadline = SaveDeadline(60.0, switch)
+    switch.ask(Stop(message="another launch"))
+    assert not deadline.is_over
+    switch.ask(Stop(message="lost", is_lost=True))
+    assert deadline.is_over
+
+
 def test_a_signal_shortens_what_a_request_of_another_node_has_left() -> None:
     switch = StopSwitch()
     deadline = SaveDeadline(3600, switch, grace=5.0)

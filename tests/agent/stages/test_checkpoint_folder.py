@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFo
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.job import Checkpoints, Program, Restarts
+from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.job import Checkpoints, Output, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.fence import LOWEST
+from airflow_provider_ocidist.model.report import ALL_DAMAGED
 from tests.storage.published import publish
 
 Node = Callable[[int, Path], CheckpointFolder]
@@ -133,6 +136,39 @@ def test_a_node_that_was_asked_to_end_takes_its_time_to_send_where_another_launc
     assert uploader.limit == (grace if is_last else SAVE_LIMIT)
 
 
+def contents(*nodes: CheckpointFolder) -> set[str | None]:
+    return {each.context.heartbeat.report.starts_from for each in nodes}
+
+
+def meet_again(main: CheckpointFolder, other: CheckpointFolder, *places: Workspace) -> None:
+    """Let two nodes go back that would have gone on from different content."""
+    reports = [each.context.heartbeat.report for each in (main, other)]
+    for each, place, report in zip((main, other), places, reversed(reports)):
+        each.store_again(place, [report])
+    for each, place, report in zip((main, other), places, reversed(reports)):
+        each.go_back(place, [report], differed=True)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_lost_node_that_comes_back_publishes_and_copies_nothing_more(
+    tmp_path: Path, node: Node, *, is_last: bool
+) -> None:
+    place, folder, target = workspace(tmp_path), node(0, tmp_path / "folder"), tmp_path / "outputs"
+    (tmp_path / "model.txt").write_text("weights")
+    folder.context.config = replace(
+        folder.context.config, outputs=(Output(path="model.txt", uri=str(target), when="always"),)
+    )
+    results = Results(folder.context, folder)
+    folder.restore(place)
+    uploader = folder.start_uploader(place)
+    (tmp_path / "folder" / ".step-1.pt").write_text("weights")
+    (tmp_path / "folder" / ".step-1.pt").rename(tmp_path / "folder" / "step-1.pt")
+    folder.context.switch.ask(Stop(message="lost", is_lost=True))
+    results.save_after_failure(place, uploader, None, is_last=is_last)
+    assert not target.exists()
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["fence.json"]
+
+
 @pytest.mark.parametrize("is_missing", [True, False])
 def test_nodes_go_on_from_one_checkpoint_though_the_newest_is_damaged_and_one_node_has_it_whole(
     tmp_path: Path, node: Node, *, is_missing: bool
@@ -148,40 +184,90 @@ def test_nodes_go_on_from_one_checkpoint_though_the_newest_is_damaged_and_one_no
     save(main, place, "step-1.pt", "step-2.pt")
     damaged = kept / "step-2.pt" / "step-2.pt"
     damaged.unlink() if is_missing else damaged.write_text("changed")
-
-    def starts_from() -> set[str | None]:
-        return {each.context.heartbeat.report.starts_from for each in both}
-
     main.go_back(place, [other.context.heartbeat.report])
     another_launch(main, other, place)
     if not is_missing:
         # What a node has already is not read again, as a rule.
-        assert len(starts_from()) == 2
-        main.go_back(place, [other.context.heartbeat.report], differed=True)
-        other.go_back(place, [main.context.heartbeat.report], differed=True)
-    assert len(starts_from()) == 1
+        assert len(contents(*both)) == 2
+        meet_again(main, other, place, place)
+        assert damaged.read_text() == "weights"
+    assert len(contents(*both)) == 1
     # As the uploader does before a launch.
     Ledger(mains).begin(main._fetched)
-    assert entries(mains) == ["step-0.pt", "step-1.pt"]
-    assert entries(tmp_path / "others") == ["step-1.pt"]
-    assert (aside_of(mains) / "step-2.pt").read_text() == "weights"
+    newest = "step-1.pt" if is_missing else "step-2.pt"
+    assert entries(mains) == sorted({"step-0.pt", "step-1.pt", newest})
+    assert entries(tmp_path / "others")[-1] == newest
+    if is_missing:
+        assert (aside_of(mains) / "step-2.pt").read_text() == "weights"
 
 
-def test_what_a_new_node_has_read_before_the_damage_is_read_again(tmp_path: Path, node: Node) -> None:
-    kept = tmp_path / "kept"
-    for step in (1, 2):
-        (tmp_path / f"step-{step}.pt").write_text("weights")
-        publish(tmp_path / f"step-{step}.pt", str(kept), step=step, fence=LOWEST)
-    both = [(node(rank, Path("checkpoints")), workspace(tmp_path / str(rank))) for rank in (0, 1)]
-    reports = []
-    for each, place in both:
+@pytest.mark.parametrize("is_absolute", [True, False])
+@pytest.mark.parametrize("stored", [(1, 2), (2,)])
+def test_what_a_new_node_has_read_before_the_damage_is_stored_again(
+    tmp_path: Path, node: Node, stored: tuple[int, ...], *, is_absolute: bool
+) -> None:
+    publish_steps(tmp_path, *stored)
+    places = [workspace(tmp_path / str(rank)) for rank in (0, 1)]
+    both = [
+        node(rank, tmp_path / str(rank) / "of-its-own" if is_absolute else Path("checkpoints"))
+        for rank in (0, 1)
+    ]
+    for each, place in zip(both, places):
         each.restore(place)
-        reports.append(each.context.heartbeat.report)
-        (kept / "step-2.pt" / "step-2.pt").write_text("changed")
-    assert [report.checkpoint and report.checkpoint.step for report in reports] == [2, 1]
-    for (each, place), report in zip(both, reversed(reports)):
-        each.go_back(place, [report], differed=True)
-        assert entries(each.path(place)) == ["step-1.pt"]
+        (tmp_path / "kept" / "step-2.pt" / "step-2.pt").write_text("changed")
+    assert len(contents(*both)) == 2
+    # Another node may have one whole, also where this one has found all to be damaged.
+    assert (ALL_DAMAGED in contents(*both)) is (stored == (2,))
+    meet_again(*both, *places)
+    assert len(contents(*both)) == 1
+    assert ["step-2.pt" in entries(each.path(place)) for each, place in zip(both, places)] == [True] * 2
+    for each in both:
+        each.require_one()
+
+
+def test_what_no_node_has_whole_any_more_is_read_by_none(tmp_path: Path, node: Node) -> None:
+    publish_steps(tmp_path, 1, 2)
+    places = [workspace(tmp_path / str(rank)) for rank in (0, 1)]
+    both = [node(rank, Path("checkpoints")) for rank in (0, 1)]
+    for each, place in zip(both, places):
+        each.restore(place)
+        (tmp_path / "kept" / "step-2.pt" / "step-2.pt").write_text("changed")
+    (both[0].path(places[0]) / "step-2.pt").write_text("changed too")
+    meet_again(*both, *places)
+    assert len(contents(*both)) == 1
+    assert [entries(each.path(place)) for each, place in zip(both, places)] == [["step-1.pt"]] * 2
+
+
+def test_where_all_nodes_find_all_checkpoints_damaged_none_of_them_trains(tmp_path: Path, node: Node) -> None:
+    publish_steps(tmp_path, 2)
+    (tmp_path / "kept" / "step-2.pt" / "step-2.pt").write_text("changed")
+    both = [node(rank, tmp_path / str(rank)) for rank in (0, 1)]
+    for each in both:
+        each.restore(workspace(tmp_path))
+    assert contents(*both) == {ALL_DAMAGED}
+    for each in both:
+        with pytest.raises(AgentError, match=r"all 1 checkpoints below .* are damaged: delete them"):
+            each.require_one()
+
+
+def test_nodes_that_have_read_different_companions_do_not_pass_for_equal(tmp_path: Path, node: Node) -> None:
+    publish_steps(tmp_path, 1, 2, last="best.pt")
+    both = [node(rank, tmp_path / str(rank)) for rank in (0, 1)]
+    for each in both:
+        each.restore(workspace(tmp_path))
+        (tmp_path / "kept" / "step-2.pt" / "step-2.pt").write_text("changed")
+    assert [entries(tmp_path / rank) for rank in "01"] == [["best.pt", "step-2.pt"], ["best.pt", "step-1.pt"]]
+    assert len(contents(*both)) == 2
+
+
+def publish_steps(root: Path, *steps: int, last: str | None = None) -> None:
+    """Publish a checkpoint of each step; `last`: the name of one without a number, saved after them."""
+    for name, step in [
+        *((f"step-{step}.pt", step) for step in steps),
+        *([(last, steps[-1])] if last else []),
+    ]:
+        (root / name).write_text("weights")
+        publish(root / name, str(root / "kept"), step=step, fence=LOWEST)
 
 
 def save(main: CheckpointFolder, place: Workspace, *names: str) -> None:

@@ -224,7 +224,7 @@ def test_a_request_holds_no_secret(tmp_path: Path) -> None:
     assert node.asked.message == node.asked.restarts[0].message == "login with *** failed"
 
 
-def test_one_node_asks_nobody_and_one_that_takes_no_part_ends_alone(tmp_path: Path) -> None:
+def test_one_node_asks_nobody_and_one_that_takes_no_part_or_is_lost_ends_alone(tmp_path: Path) -> None:
     one = Node(tmp_path, nodes=1)
     assert one.end.ask_others(Cause.USER, "m", AGREED) == AGREED
     assert one.asked is None
@@ -232,6 +232,10 @@ def test_one_node_asks_nobody_and_one_that_takes_no_part_ends_alone(tmp_path: Pa
     late.context.is_member = False
     assert late.end.ask_others(Cause.USER, "m", AGREED) == ()
     assert late.asked is None
+    lost = Node(tmp_path / "lost")
+    lost.switch.ask(Stop(message="lost", is_lost=True))
+    assert lost.end.ask_others(Cause.USER, "m", AGREED) == ()
+    assert lost.asked is None
 
 
 # A late node
@@ -298,6 +302,16 @@ def test_a_success_that_stands_is_saved_whatever_launch_is_asked_for_then(tmp_pa
     node.heartbeat.heed(StopRequest(cause=Cause.CANCELED, message="enough"))
     with pytest.raises(Stopped, match="enough"):
         node.switch.check()
+
+
+def test_a_success_of_a_node_that_was_lost_meanwhile_is_none(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    restart = Restart(cause=Cause.NODE, message="node 0: lost", rank=0, lost=(0,))
+    node.store.write(STOP_FILE, replace(ANOTHER_LAUNCH, restarts=(restart,)).to_json())
+    found = node.end.agreed(SUCCESS, follows=False)
+    assert found.stop
+    assert found.stop.is_lost
+    assert not node.store.exists(report_of(0))
 
 
 @pytest.mark.parametrize("fault", ["unreadable", "damaged", "unwritable"])
@@ -411,6 +425,30 @@ def test_a_failure_of_its_own_is_asked_about_by_nobody(
     alone = Node(tmp_path / "alone", nodes=1)
     assert alone.end._failed(CONSEQUENCE).cause is Cause.NODE
     assert pauses == []
+
+
+def test_a_crash_loop_is_seen_where_the_failed_node_counts_no_steps_and_the_last_report_is_old(
+    tmp_path: Path,
+) -> None:
+    own = NodeFailure(cause=Cause.USER, message="ValueError", exit_code=1)
+    before: tuple[Restart, ...] = ()
+    for launch, step in enumerate((83, 97)):
+        node = Node(tmp_path / str(launch), before=before)
+        progress = Progress(step=step, step_time=0.15)
+        node.others(a_report(1, restarts=before, progress=progress), a_report(2, restarts=before))
+        found = node.end._failed(own)
+        before = found.restarts
+        assert bool(before) is (launch == 0)
+    assert "crash loop: USER at step 97 for the second time" in (found.message or "")
+    assert node.heartbeat.report.crash_loop
+
+
+def test_a_step_that_the_failed_node_counts_itself_is_exact(tmp_path: Path) -> None:
+    node = Node(tmp_path).others(a_report(1, progress=Progress(step=7, step_time=0.15)))
+    node.context.meter.step_now = lambda: 8
+    node.end.declare(HANG)
+    assert node.asked
+    assert (node.asked.restarts[0].step, node.asked.restarts[0].behind) == (8, 0)
 
 
 def test_all_are_asked_to_end_for_the_cause_of_the_failure(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ print(f"launch {launch} of node {node} sees {seen()}", flush=True)
 TWICE = Restarts(program=2, hang=2, node=2)
 
 
-def gang(root: Path, script: str, **changes: Any) -> Gang:
-    limits = Limits(stop_grace=5.0, join_timeout=60.0, hang_timeout=changes.pop("hang_timeout", None))
+def gang(root: Path, script: str, *, join_timeout: float = 60.0, **changes: Any) -> Gang:
+    limits = Limits(stop_grace=5.0, join_timeout=join_timeout, hang_timeout=changes.pop("hang_timeout", None))
     return Gang(root, PROGRAM + script, **{"restarts": TWICE, "limits": limits, **changes})
 
 
@@ -63,6 +63,16 @@ def test_a_program_that_fails_once_is_launched_again_and_succeeds(tmp_path: Path
         assert (restart.cause, restart.step, restart.rank) == (Cause.USER, 7, 0)
         assert "the first launch fails" in restart.message
         assert [each.launch for each in one.agents[0].report.recoveries] == [1]
+
+
+def test_a_training_longer_than_the_time_to_join_counts_as_no_fetch_that_makes_no_progress(
+    tmp_path: Path,
+) -> None:
+    script = "at(launch)\nif launch == 0:\n    time.sleep(6)\n    raise ValueError('once')\n"
+    kept = Checkpoints(uri=str(tmp_path / "kept"), required=False)
+    with gang(tmp_path, script, join_timeout=3.0, checkpoints=kept) as one:
+        assert one.run() == [0]
+        assert len(one.agents[0].report.restarts) == 1
 
 
 def test_a_killed_process_of_one_node_begins_both_again_in_the_same_agents(tmp_path: Path) -> None:
@@ -121,7 +131,8 @@ def test_where_nobody_counts_steps_a_newer_checkpoint_shows_that_the_training_go
     script = """
 if launch < 2:
     save(launch + 1)
-    until((pathlib.Path(os.environ["PLACE"]) / f"step-{launch + 1}.txt/manifest.json").exists)
+    name = f"step-{launch + 1}.txt" + (f".launch-{launch}" if launch else "")
+    until((pathlib.Path(os.environ["PLACE"]) / name / "manifest.json").exists)
 assert launch > 2, "as always"
 """
     place = str(tmp_path / "kept")
@@ -254,11 +265,10 @@ if launch < 2:
     place = tmp_path / "kept"
     with gang(tmp_path, script, nodes=2, checkpoints=Checkpoints(uri=str(place), keep=9)) as two:
         assert two.run() == [0, 0]
-    for launch in range(3):
+    for launch, name in enumerate(["step-1", "step-2.launch-1", "step-3.launch-2"]):
         for node in range(2):
-            part = place / f"step-{launch + 1}" / f"__{node}_0.distcp"
-            assert part.read_bytes() == bytes([launch]) * 100
-        assert (place / f"step-{launch + 1}" / "manifest.json").exists()
+            assert (place / name / f"__{node}_0.distcp").read_bytes() == bytes([launch]) * 100
+        assert (place / name / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -469,7 +479,7 @@ def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, 
     weights = torch.zeros(4)
     for step in range(1, 13):
         weights = weights * 0.5 + 3.0 * step
-    (last,) = (tmp_path / "kept").glob("step-012.pt/step-012.pt")
+    (last,) = (tmp_path / "kept").glob("step-012.pt.launch-1/step-012.pt")
     assert torch.equal(torch.load(last)["weights"], weights)
     # It went on from step 6, its newest whole checkpoint: of 8 steps, 2 were done twice.
     assert len(re.findall(r"step: 7 ", printed)) == 2

@@ -13,6 +13,11 @@ from tests.agent.gangs import Gang, until
 from tests.storage.published import publish
 
 PROGRAM = "print('trained')"
+SHOWS = """
+import os, pathlib
+folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+print("found", *sorted(path.name for path in folder.iterdir() if path.name[0] != "."))
+"""
 
 
 @pytest.mark.parametrize(
@@ -106,3 +111,23 @@ def test_a_difference_that_stays_ends_the_run(tmp_path: Path) -> None:
         messages = " ".join(agent.report.message or "" for agent in gang.agents)
         assert "different checkpoints" in messages
         assert "crash loop" in messages
+
+
+def test_what_is_damaged_after_one_node_has_read_it_is_stored_again_for_all(tmp_path: Path) -> None:
+    kept, found = tmp_path / "kept", "found step-2.txt\n"
+    for step in (1, 2):
+        (tmp_path / f"step-{step}.txt").write_text("weights")
+        publish(tmp_path / f"step-{step}.txt", str(kept), step=step)
+    checkpoints = Checkpoints(uri=str(kept), required=False)
+    restarts = Restarts(node=1)
+    with Gang(
+        tmp_path / "gang", SHOWS, nodes=2, checkpoints=checkpoints, attempt=2, restarts=restarts
+    ) as gang:
+        gang.start(0)
+        until(lambda: gang.agents[0].waits)
+        (kept / "step-2.txt" / "step-2.txt").write_text("changed")
+        gang.start(1)
+        codes = [agent.wait() for agent in gang.agents]
+        assert codes == [0, 0], "".join(agent.stderr.read_text() for agent in gang.agents)
+        assert [agent.stdout.read_text() for agent in gang.agents] == [found] * 2
+        assert [len(agent.report.restarts) for agent in gang.agents] == [1, 1]

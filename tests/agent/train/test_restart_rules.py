@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.train.restarts import why_no_launch
+from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.causes import MEANINGS
@@ -77,6 +78,21 @@ def test_where_no_step_is_known_a_checkpoint_between_two_failures_shows_progress
     assert "at step 4" in (
         why_no_launch(allowed, [known], Restart(cause=Cause.OOM, message="m", step=4)) or ""
     )
+
+
+@pytest.mark.parametrize(
+    "step, checkpoint, is_loop",
+    [(97, "a", True), (103, "a", True), (104, "a", False), (97, "b", False), (83, "b", True)],
+)
+def test_steps_that_another_node_has_reported_are_the_same_where_they_may_be_and_nothing_was_saved_since(
+    step: int, checkpoint: str, *, is_loop: bool
+) -> None:
+    first = Restart(cause=Cause.USER, message="m", step=83, behind=20, checkpoint="a")
+    second = replace(first, step=step, checkpoint=checkpoint)
+    assert is_crash_loop([first], second) is is_loop
+    assert is_crash_loop([replace(first, behind=0)], replace(second, behind=0)) is (step == 83)
+    assert not is_crash_loop([first], replace(second, cause=Cause.OOM))
+    assert not is_crash_loop([first], replace(second, step=None))
 
 
 @pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.ABANDONED, Cause.CANCELED, Cause.SERVICE])
@@ -196,6 +212,21 @@ def test_any_other_reason_outlives_a_launch(*, last: bool) -> None:
         switch.rearm(1)
     with pytest.raises(Stopped):
         switch.check()
+
+
+def test_the_end_of_the_run_counts_though_another_launch_was_asked_for_before() -> None:
+    switch, heard = StopSwitch(), []
+    switch.listen(lambda: heard.append("stop"))
+    again = (Restart(cause=Cause.USER, message="m"),)
+    switch.ask(Stop(message="again", restarts=again))
+    switch.ask(Stop(message="the same hang", cause=Cause.HANG))
+    assert switch.stop is not None
+    assert switch.stop.message == "again"
+    switch.ask(Stop(message="the run ends"))
+    switch.ask(Stop(message="once more", restarts=again * 2))
+    with pytest.raises(Stopped, match="the run ends"):
+        switch.rearm(1)
+    assert heard == ["stop"]
 
 
 SIGNALLED = """

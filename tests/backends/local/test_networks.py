@@ -66,3 +66,42 @@ def test_without_the_tools_there_is_no_switch(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(BackendError, match=r"for each node: ip, tc, unshare, nsenter missing here"), switch():
         pass
+
+
+IS_ASKED = """
+import os, subprocess, sys
+from airflow_provider_ocidist.agent import drill
+from airflow_provider_ocidist.backends.local.node import plug_in
+from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.model.drill import Fault
+
+name, address, *switch = sys.argv[1:]
+if switch:
+    plug_in(*switch, address)
+else:
+    commands = ["link add {0} type bridge", "address add {1}/24 dev {0}", "link set {0} up"]
+    for command in commands:
+        subprocess.run(["ip", *command.format(name, address).split()], check=True)
+subprocess.run(["tc", "qdisc", "replace", "dev", name, "root", "pfifo", "limit", "7"], check=True)
+fault = Fault.parse("cut-network@training:node=0,step=1,seconds=1")
+try:
+    print(drill._interface_to_cut(fault, address, {"OCIDIST_SWITCH": "1"}))
+except AgentError as error:
+    print(error)
+print(subprocess.run(["tc", "qdisc", "show", "dev", name], capture_output=True, text=True).stdout)
+"""
+
+
+def test_only_a_network_that_leads_out_of_a_namespace_is_cut_and_a_question_changes_none() -> None:
+    if reason := why_none():
+        pytest.skip(reason)
+    asked = [sys.executable, "-c", IS_ASKED]
+    machines = ["unshare", "--net", *asked, "nic0", "10.7.8.1"]
+    refused = subprocess.run(machines, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "nic0 belongs to the machine" in refused
+    with switch() as holder:
+        own = [*asked, "eth0", "10.7.8.2", str(holder)]
+        found = subprocess.run(own, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert found.startswith("eth0\n")
+    assert "pfifo" in refused
+    assert "pfifo" in found

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import kubernetes
 import pytest
 
+from airflow_provider_ocidist.emulator.arguments import add_arguments
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.command import add_arguments
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.kubernetes.conftest import Kube

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from airflow_provider_ocidist.emulator.kubernetes.core_kinds import quality
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
+from airflow_provider_ocidist.emulator.kubernetes.pod_specs import quality
 from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 from airflow_provider_ocidist.emulator.kubernetes.statuses import forbidden
 

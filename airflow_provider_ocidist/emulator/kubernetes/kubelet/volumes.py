@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_ocidist.emulator.kubernetes.core_kinds import leads_out
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand, field
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
+from airflow_provider_ocidist.emulator.kubernetes.pod_specs import leads_out
 
 TOKEN_PLACE = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
 

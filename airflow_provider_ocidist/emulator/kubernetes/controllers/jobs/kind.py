@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.pods import UIDS, own_labels
-from airflow_provider_ocidist.emulator.kubernetes.core_kinds import pod_defaults, pod_problems
 from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, TOO_MANY, Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.pod_specs import pod_defaults, pod_problems
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 FIXED = ("completions", "selector", "template", "completionMode", "podFailurePolicy")

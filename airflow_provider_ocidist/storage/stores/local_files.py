@@ -1,0 +1,38 @@
+"""Files of this machine: what reading and writing them has in common."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_provider_ocidist.errors import StorageError
+
+READ_SIZE = 256 << 10
+"""Most bytes of one read."""
+_FULL = {
+    errno.ENOSPC: "no space left on the file system",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file is larger than this process or file system allows",
+}
+
+
+@contextmanager
+def local_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors into one StorageError; absence stays FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = _FULL.get(error.errno or 0) or (error.strerror or str(error)).lower()
+        raise StorageError(f"{path}: {reason}", uri=str(path)) from error
+    except UnicodeEncodeError as error:
+        raise StorageError(f"{str(path)!r}: its name cannot be written here", uri=str(path)) from error
+
+
+def etag_of(status: os.stat_result) -> str:
+    """Return a mark that changes with the file's content: its time, its size and its inode."""
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"

@@ -1,0 +1,104 @@
+"""A lost node that comes back: its reports never take the place of those of the node that was made in its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+
+AGREED = Restart(cause=Cause.NODE, message="node 1: gone", rank=1)
+LOST = replace(AGREED, lost=(1,))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+def node(store: LocalStore, *restarts: Restart, incarnation: int = 0) -> Heartbeat:
+    """Return a node of rank 1 that has written its report, or has come in the place of one that had."""
+    report = NodeReport(
+        rank=1,
+        phase=Phase.TRAINING,
+        address="",
+        started_at=0.0,
+        heartbeat_at=0.0,
+        restarts=restarts,
+        incarnation=incarnation,
+    )
+    found = Heartbeat(store, report, StopSwitch())
+    assert found.write()
+    return found
+
+
+def ask(store: LocalStore, *restarts: Restart) -> None:
+    store.write(STOP_FILE, StopRequest(cause=Cause.NODE, message="m", restarts=restarts).to_json())
+
+
+def incarnation_read(store: LocalStore) -> int | None:
+    report = read_report(store, 1)
+    return report.incarnation if report else None
+
+
+@pytest.mark.parametrize("had_begun", [True, False])
+def test_it_writes_no_report_over_that_of_the_node_in_its_place_not_even_its_last(
+    store: LocalStore, *, had_begun: bool
+) -> None:
+    # It may have read that another launch was asked for, and not reported that before it was lost.
+    lost = node(store, *[AGREED] * had_begun)
+    ask(store, LOST)
+    new = node(store, LOST, incarnation=1)
+    at_once = node(LocalStore(store.folder / "elsewhere"))
+    at_once.store = at_once.quick_store = store
+    for wrote in (lost._beat, lambda: lost.write(phase=Phase.SAVING), lost.finish, at_once.finish):
+        wrote()
+        assert incarnation_read(store) == 1
+    assert lost.switch.is_lost
+    with pytest.raises(Stopped, match="this node counts as lost"):
+        lost.switch.check()
+    new._beat()
+    new.switch.check()
+    assert new.write(phase=Phase.DONE)
+    assert read_report(store, 1) == new.report
+
+
+def test_it_writes_nothing_from_when_it_is_named_as_lost(store: LocalStore) -> None:
+    lost = node(store)
+    ask(store, LOST)
+    before = read_report(store, 1)
+    lost._beat()
+    lost.finish(phase=Phase.DONE, exit_code=0)
+    assert read_report(store, 1) == before
+
+
+@pytest.mark.parametrize("others", [(AGREED,), (replace(AGREED, rank=0, lost=(0,)),)])
+def test_a_node_that_is_not_lost_takes_part_in_the_launch_that_is_asked_for(
+    store: LocalStore, others: tuple[Restart, ...]
+) -> None:
+    lives = node(store)
+    ask(store, *others)
+    lives._beat()
+    assert not lives.switch.is_lost
+    assert lives.switch.stop
+    assert lives.switch.stop.restarts == others
+    assert lives.write(phase=Phase.SAVING)
+
+
+def test_that_a_node_is_lost_counts_more_than_the_reason_for_which_it_ends_already() -> None:
+    switch, heard = StopSwitch(), []
+    switch.listen(lambda: heard.append("once"))
+    switch.ask(Stop(message="another launch", restarts=(AGREED,)))
+    switch.ask(Stop(message="lost", is_lost=True))
+    switch.ask(Stop(message="later"))
+    assert heard == ["once"]
+    with pytest.raises(Stopped, match="lost"):
+        switch.rearm(1)
