@@ -27,9 +27,9 @@ from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model import evidence
-from airflow_provider_ocidist.model.job import Restarts
+from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Sending
-from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.training_try import TrainingTry
@@ -253,14 +253,11 @@ def test_one_refusal_amid_a_first_submission_costs_no_try(
     path = dice.choice([".*/jobRuns", ".*/jobRuns", ".*/artifact"])
     status, times = dice.choice([401, 403, 404]), dice.randint(1, 2)
     faults(method="POST", path=path, status=status, code="Refused", times=times)
-    gang = GangSubmitter(backend, a_job(nodes=2), logging.getLogger("test"), None, threading.Event())
-    record = try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+    record = brought_about(backend, conn_id, a_job(nodes=2))
     ends(record.ref)
     (status_now,) = backend.status([record.ref])
     assert [node.state for node in status_now.nodes] == [NodeState.PENDING] * 2
-    assert [ref.key for ref in backend.recent(20, record.ref.key.name[:40]) if _lives(backend, ref)] == [
-        record.ref.key
-    ]
+    assert living(backend, record.ref.key) == [record.ref.key]
 
 
 @pytest.mark.parametrize("what", ["attempts", "lease"])
@@ -278,8 +275,7 @@ def test_one_refusal_of_the_store_amid_a_first_submission_costs_no_try(
     monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
     faults(method="PUT", path=f"/n/.*{what}.*", status=status, code="Refused", times=2)
     job = a_job(nodes=2, limits={"lease": "1h", "stop_grace": 1})
-    gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
-    record = try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+    record = brought_about(backend, conn_id, job)
     ends(record.ref)
     assert len(record.ref.run_ids) == 2
 
@@ -295,18 +291,21 @@ def test_nodes_that_a_refused_first_submission_could_not_end_at_once_cost_no_try
     monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", 0.0)
     faults(method="POST", path=".*/jobRuns", status=404, code="NotAuthorizedOrNotFound", times=1)
-    gang = GangSubmitter(backend, a_job(nodes=2), logging.getLogger("test"), None, threading.Event())
-    record = try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+    record = brought_about(backend, conn_id, a_job(nodes=2))
     ends(record.ref)
-    assert [ref.key for ref in backend.recent(20, record.ref.key.name[:40]) if _lives(backend, ref)] == [
-        record.ref.key
-    ]
+    assert living(backend, record.ref.key) == [record.ref.key]
     assert record.ref.key.attempt == 2
 
 
-def _lives(backend: OciDataScience, ref: RunRef) -> bool:
-    (status,) = backend.status([ref])
-    return not status.ended
+def brought_about(backend: OciDataScience, conn_id: str, job: TrainingJob) -> RunRecord:
+    """Return the gang of a first try that submits it."""
+    gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
+    return try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+
+
+def living(backend: OciDataScience, key: RunKey) -> list[RunKey]:
+    """Return the keys of all gangs of a task that have not ended."""
+    return [ref.key for ref in backend.recent(20, key.name[:40]) if not backend.status([ref])[0].ended]
 
 
 def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before_it_at_once(

@@ -57,9 +57,9 @@ class Place(Backend):
     def _lines(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         return sorted((each for each in self.lines if each.time >= min(since)), key=lambda each: each.time)
 
-    def save_cursor(self, ref: RunRef, told: LogCursor) -> None:
+    def save_cursor(self, ref: RunRef, cursor: LogCursor) -> None:
         self.notes += 1
-        self.note = json.dumps(codec.encode(told)).encode()
+        self.note = json.dumps(codec.encode(cursor)).encode()
 
     def load_cursor(self, ref: RunRef) -> LogCursor | None:
         return None if self.note is None else codec.decode(LogCursor, json.loads(self.note))
@@ -109,16 +109,16 @@ def texts(*logs: TaskLog) -> Counter[str]:
 
 def test_the_next_process_logs_only_what_is_new_and_what_was_found_late() -> None:
     place = Place(*(a_line(number, number % NODES) for number in range(1, 100)))
-    first, told_first = a_watch(place)
+    first, first_log = a_watch(place)
     look(first, at=100)
     first.save_cursor()
     place.lines += [a_line(200, at=70.5), a_line(101), a_line(102, 1)]
-    second, told_second = a_watch(place)
+    second, second_log = a_watch(place)
     second.go_on()
     for at in range(110, 200, 10):
         look(second, at)
-    assert set(texts(told_second)) == {"[node 0] line 200", "[node 0] line 101", "[node 1] line 102"}
-    assert set(texts(told_first, told_second).values()) == {1}
+    assert set(texts(second_log)) == {"[node 0] line 200", "[node 0] line 101", "[node 1] line 102"}
+    assert set(texts(first_log, second_log).values()) == {1}
 
 
 def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_logged_twice(
@@ -126,33 +126,33 @@ def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_logged_twice
 ) -> None:
     monkeypatch.setattr(log_follower, "MOST_IDS", 50)
     place = Place(*(a_line(number, number % NODES, at=number / 100) for number in range(1, 5000)))
-    first, told_first = a_watch(place)
+    first, first_log = a_watch(place)
     look(first, at=50)
     first.save_cursor()
     assert sum(map(len, place.load_cursor(first.record.ref).lines)) <= 50
     place.lines.append(a_line(6000, at=49.98))
-    second, told_second = a_watch(place)
+    second, second_log = a_watch(place)
     second.go_on()
     for at in range(60, 200, 10):
         look(second, at)
-    assert list(texts(told_second)) == ["[node 0] line 6000"]
-    assert set(texts(told_first, told_second).values()) == {1}
+    assert list(texts(second_log)) == ["[node 0] line 6000"]
+    assert set(texts(first_log, second_log).values()) == {1}
 
 
 def test_a_node_that_is_behind_one_that_writes_much_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_follower, "MOST_IDS", 50)
     place = Place(*(a_line(number, at=number / 100) for number in range(1, 5000)))
-    first, told_first = a_watch(place)
+    first, first_log = a_watch(place)
     look(first, at=50)
     first.save_cursor()
     # Found late, as all of this node.
     place.lines += [a_line(9000 + number, 1, at=number) for number in range(1, 50)]
-    second, told_second = a_watch(place)
+    second, second_log = a_watch(place)
     second.go_on()
     for at in range(60, 200, 10):
         look(second, at)
-    assert len(texts(told_second)) == 49
-    assert set(texts(told_first, told_second).values()) == {1}
+    assert len(texts(second_log)) == 49
+    assert set(texts(first_log, second_log).values()) == {1}
 
 
 def test_a_line_that_is_found_late_is_logged_by_the_next_process_however_long_nobody_looked() -> None:
@@ -161,18 +161,18 @@ def test_a_line_that_is_found_late_is_logged_by_the_next_process_however_long_no
     look(first, at=100)
     first.save_cursor()
     place.lines += [a_line(500, at=95.5), *(a_line(number) for number in range(100, 400))]
-    second, told = a_watch(place)
+    second, logged = a_watch(place)
     second.go_on()
     for at in range(390, 500, 10):
         look(second, at)
-    assert texts(told)["[node 0] line 500"] == 1
-    assert len(told.lines) == 301
+    assert texts(logged)["[node 0] line 500"] == 1
+    assert len(logged.lines) == 301
 
 
 def test_what_several_processes_write_at_once_is_logged_as_several_lines() -> None:
-    watch, told = a_watch(Place(*(LogLine(f"id-{number}", BEGAN + 1, 0, "ready") for number in range(8))))
+    watch, logged = a_watch(Place(*(LogLine(f"id-{number}", BEGAN + 1, 0, "ready") for number in range(8))))
     look(watch, at=10)
-    assert len({at for at, _ in told.lines}) == 8
+    assert len({at for at, _ in logged.lines}) == 8
 
 
 def test_another_try_has_a_log_of_its_own_that_begins_anew() -> None:
@@ -180,9 +180,9 @@ def test_another_try_has_a_log_of_its_own_that_begins_anew() -> None:
     first, _ = a_watch(place, number=1)
     look(first, at=10)
     first.save_cursor()
-    second, told = a_watch(place, number=2)
+    second, logged = a_watch(place, number=2)
     look(second.go_on(), at=20)
-    assert set(texts(told)) == {"[node 0] line 1", "[node 1] line 2"}
+    assert set(texts(logged)) == {"[node 0] line 1", "[node 1] line 2"}
 
 
 def test_a_note_that_is_behind_what_the_task_knows_is_not_followed() -> None:
@@ -191,9 +191,9 @@ def test_a_note_that_is_behind_what_the_task_knows_is_not_followed() -> None:
     look(first, at=10)
     first.save_cursor()
     place.lines += [a_line(5), a_line(6, 1)]
-    later, told = a_watch(place, replace(gang(), logs_since=(BEGAN + 5, BEGAN + 6)))
+    later, logged = a_watch(place, replace(gang(), logs_since=(BEGAN + 5, BEGAN + 6)))
     look(later.go_on(), at=20)
-    assert not told.lines
+    assert not logged.lines
 
 
 def test_how_far_the_log_has_come_is_noted_with_each_renewal_if_it_has_come_further() -> None:
@@ -219,9 +219,9 @@ def test_the_cursor_covers_no_line_that_may_not_be_in_the_log() -> None:
     assert place.notes == 0
     assert record.logs_since == (BEGAN, BEGAN)
     # The process is killed: the next one logs the lines.
-    second, told = a_watch(place, record)
+    second, logged = a_watch(place, record)
     look(second.go_on(), at=20)
-    assert set(texts(told)) == {"[node 0] line 1", "[node 1] line 2"}
+    assert set(texts(logged)) == {"[node 0] line 1", "[node 1] line 2"}
     # It lives: the cursor follows when the lines are in the log, though there are no new ones.
     is_written[0] = True
     assert first.hand_over().logs_since == (BEGAN + 1, BEGAN + 2)
@@ -244,10 +244,10 @@ def test_the_newest_lines_of_a_log_that_may_be_lost_are_logged_again(monkeypatch
         look(first, at=at + 0.5)
         first.save_cursor()
     # After 30 lines it is known that 10 are behind the twentieth.
-    second, told = a_watch(place)
+    second, logged = a_watch(place)
     second.go_on()
     look(second, at=40)
-    assert list(texts(told)) == [f"[node 0] line {number}" for number in range(21, 36)]
+    assert list(texts(logged)) == [f"[node 0] line {number}" for number in range(21, 36)]
 
 
 def test_all_lines_of_a_log_that_was_handed_over_are_in_it() -> None:
@@ -261,17 +261,17 @@ def test_all_lines_of_a_log_that_was_handed_over_are_in_it() -> None:
 
 
 def test_lines_are_logged_under_the_time_at_which_their_node_wrote_them() -> None:
-    watch, told = a_watch(Place(a_line(1), a_line(2, 1)))
+    watch, logged = a_watch(Place(a_line(1), a_line(2, 1)))
     look(watch, at=60)
-    times = [datetime.fromisoformat(at or "").timestamp() for at, _ in told.lines]
+    times = [datetime.fromisoformat(at or "").timestamp() for at, _ in logged.lines]
     assert times == pytest.approx([BEGAN + 1, BEGAN + 2], abs=0.002 * NODES)
 
 
 def test_what_a_node_writes_at_once_stays_in_order_and_within_a_second_of_its_time() -> None:
     burst = [LogLine(f"id-{number}", BEGAN + 1, 0, f"line {number}") for number in range(3000)]
-    watch, told = a_watch(Place(*burst, a_line(9000, at=3), a_line(9001, 1, at=3)))
+    watch, logged = a_watch(Place(*burst, a_line(9000, at=3), a_line(9001, 1, at=3)))
     look(watch, at=10)
-    at_of = {text: datetime.fromisoformat(at or "").timestamp() for at, text in told.lines}
+    at_of = {text: datetime.fromisoformat(at or "").timestamp() for at, text in logged.lines}
     times = [at_of[f"[node 0] line {number}"] for number in range(3000)]
     assert [int(at * 1000) for at in times] == sorted(int(at * 1000) for at in times)
     assert BEGAN + 1 <= times[0] < BEGAN + 1.01
@@ -312,15 +312,15 @@ def test_airflow_shows_a_line_once_that_two_triggerers_have_written(lines: list[
     place = Place()
     logs = []
     for last in (newest * 2 // 3, newest):
-        watch, told = a_watch(place)
+        watch, logged = a_watch(place)
         for at in (last / 2, last):
             place.lines = [line for line in lines if line.time <= BEGAN + at]
             look(watch, at + 1)
         logs.append(
-            [json.dumps({"timestamp": at, "event": text, "level": "info"}) for at, text in told.lines]
+            [json.dumps({"timestamp": at, "event": text, "level": "info"}) for at, text in logged.lines]
         )
     assert 0 < len(logs[0]) < len(logs[1]) == len(lines)
-    # The second one has told something of its own, by which its lines have other numbers.
+    # The second one has logged something of its own, by which its lines have other numbers.
     logs[1].insert(0, json.dumps({"timestamp": "2026-01-01T00:00:00Z", "event": "goes on", "level": "info"}))
     shown = Counter(message.event for message in _interleave_logs(*map(iter, logs)))
     assert shown - Counter(["goes on"]) == Counter(f"[node {line.rank}] {line.text}" for line in lines)
@@ -331,9 +331,9 @@ def test_the_run_directory_holds_what_was_noted(
 ) -> None:
     ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=30), a_key())))
     assert backend.directories.load_cursor(ref) is None
-    told = LogCursor(2, (BEGAN,), (BEGAN - 120,), ({"a": BEGAN - 1, "b": BEGAN},))
-    backend.directories.save_cursor(ref, told)
-    assert backend.directories.load_cursor(ref) == told
+    logged = LogCursor(2, (BEGAN,), (BEGAN - 120,), ({"a": BEGAN - 1, "b": BEGAN},))
+    backend.directories.save_cursor(ref, logged)
+    assert backend.directories.load_cursor(ref) == logged
     broken = [
         b"{",
         b"[]",
@@ -374,5 +374,5 @@ def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(
     asyncio.run(run_until(has_lines))
     assert backend.directories.load_cursor(ref) is not None
     asyncio.run(run_until(has_lines))
-    told = [{entry for entry in log.lines if entry[1].startswith("[node")} for log in logs]
-    assert not told[0] & told[1]
+    logged = [{entry for entry in log.lines if entry[1].startswith("[node")} for log in logs]
+    assert not logged[0] & logged[1]

@@ -232,11 +232,11 @@ def test_on_an_airflow_that_announces_no_kills_a_cancel_ends_nothing(
     assert trigger.shared.model.done("cancel") == []
 
 
-def _noting(told: list[Watch]) -> Callable[[Watch], None]:
+def _noting(saved: list[Watch]) -> Callable[[Watch], None]:
     """Return a method that notes whose word is left."""
 
     def note(self: Watch) -> None:
-        told.append(self)
+        saved.append(self)
 
     return note
 
@@ -245,20 +245,20 @@ def _noting(told: list[Watch]) -> Callable[[Watch], None]:
 def test_a_triggerer_that_stops_leaves_word_and_ends_nothing(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch, message: tuple[str, ...], leaves_word: bool
 ) -> None:
-    told: list[Watch] = []
-    monkeypatch.setattr(TaskWatch, "save_cursor", _noting(told))
+    saved: list[Watch] = []
+    monkeypatch.setattr(TaskWatch, "save_cursor", _noting(saved))
     run(cancelled(trigger, *message))
-    assert (len(told) == 1) == leaves_word
+    assert (len(saved) == 1) == leaves_word
     assert bool(trigger.shared.model.done("cancel")) != leaves_word
 
 
 def test_word_is_left_at_the_end_and_when_the_trigger_breaks(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Watch] = []
-    monkeypatch.setattr(TaskWatch, "hand_over", _noting(told))
+    saved: list[Watch] = []
+    monkeypatch.setattr(TaskWatch, "hand_over", _noting(saved))
     run(first(trigger.run()))
-    assert len(told) == 1
+    assert len(saved) == 1
 
     async def breaks(*_: object) -> None:
         raise ImportError("no such package")
@@ -267,7 +267,7 @@ def test_word_is_left_at_the_end_and_when_the_trigger_breaks(
     monkeypatch.setattr(broken.shared, "until_action", breaks)
     with pytest.raises(ImportError, match="no such package"):
         run(first(broken.run()))
-    assert len(told) == 2 - (not isinstance(broken._gang, Watch))
+    assert len(saved) == 2 - (not isinstance(broken._gang, Watch))
 
 
 def test_word_that_cannot_be_left_in_time_keeps_no_triggerer(
