@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 START_UP_S = 20.0
@@ -32,6 +34,49 @@ def prepare(connection: Any, record: Any) -> None:
         cursor.close()
 
 
+def commit_in_a_thread(action_logging: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Airflow's `action_logging` with a commit that does not block the API server's event loop.
+
+    On SQLite that commit waits for the one writer. If that is another request of the same server, it waits for the
+    event loop in turn, until one of the two gives up.
+    """
+    from starlette.concurrency import run_in_threadpool
+
+    def logging_of(*arguments: Any, **options: Any) -> Callable[..., Any]:
+        log_action = action_logging(*arguments, **options)
+
+        async def log_action_in_a_thread(**needed: Any) -> None:
+            session = needed["session"]
+            await log_action(**{**needed, "session": Uncommitted(session)})
+            await run_in_threadpool(session.commit)
+
+        # FastAPI reads here what it has to pass.
+        log_action_in_a_thread.__signature__ = inspect.signature(log_action, eval_str=True)  # type: ignore[attr-defined]
+        return log_action_in_a_thread
+
+    return logging_of
+
+
+class Uncommitted:
+    """A session of SQLAlchemy whose commit is left to somebody else."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def commit(self) -> None:
+        """Do nothing."""
+
+
+def serve_an_api_that_does_not_block() -> None:
+    """Mend Airflow before it imports what serves the API."""
+    from airflow.api_fastapi.logging import decorators
+
+    decorators.action_logging = commit_in_a_thread(decorators.action_logging)
+
+
 def main() -> None:
     gc.disable()
     # A process forked meanwhile (a worker, a task, a parser) has no timer to wake it.
@@ -43,6 +88,9 @@ def main() -> None:
     from sqlalchemy import Engine, event
 
     event.listen(Engine, "connect", prepare)
+
+    if sys.argv[1:2] == ["api-server"]:
+        serve_an_api_that_does_not_block()
 
     from airflow.__main__ import main as airflow
 

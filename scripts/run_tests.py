@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -45,7 +46,13 @@ def _twice(arguments: Sequence[str]) -> int:
 
 
 def _pytest(arguments: Sequence[str]) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
+        # Ctrl-C reaches pytest too, which then prints what has failed.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def _changes() -> set[str]:

@@ -42,10 +42,12 @@ class Service:
         self._env = dict(env)
         self._cwd = cwd
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._asked_to_stop = False
 
     def start(self) -> None:
         """Start the program; it dies with the thread that called this."""
         keeper = [sys.executable, "-I", "-S", str(KEEPER), str(GRACE_S), str(os.getpid())]
+        self._asked_to_stop = False
         with self.log.open("ab") as log, uninterrupted():
             self._keeper = subprocess.Popen(
                 [*keeper, *self._command],
@@ -72,8 +74,8 @@ class Service:
         return int(children[0])
 
     def check(self) -> None:
-        """Raise ServiceError with the last lines of the log when the program has ended."""
-        if not self.running:
+        """Raise ServiceError with the last lines of the log when the program has ended, and nobody has asked it to."""
+        if not self.running and not self._asked_to_stop:
             code = self._keeper.returncode if self._keeper else None
             raise ServiceError(
                 f"{self.name} ended with exit code {code}; the end of {self.log}:\n{self.tail()}"
@@ -101,6 +103,7 @@ class Service:
 
     def ask_to_stop(self) -> None:
         """Begin to end the program and all that it started; returns at once."""
+        self._asked_to_stop = True
         if self.running:
             assert self._keeper is not None
             self._keeper.terminate()

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any, ClassVar
 import pytest
 
 from scripts.airflow_api import AirflowClient
+from scripts.airflow_component import SQLITE
 from scripts.emulator_process import Access
-from scripts.local_airflow import LocalAirflow, free_port
+from scripts.local_airflow import USER, LocalAirflow, free_port
 from scripts.service import Service, ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,6 +141,23 @@ time.sleep(300)
         process.kill()
         process.wait()
     eventually_nothing(tmp_path, within_s=15)
+
+
+def test_a_service_that_was_asked_to_stop_is_not_reported_until_it_was_started_again_and_ended_by_itself(
+    tmp_path,
+):
+    running = service(
+        tmp_path, "import pathlib, time; time.sleep(0 if pathlib.Path('again').exists() else 300)"
+    )
+    running.start()
+    running.check()
+    running.stop()
+    running.check()
+    (tmp_path / "again").touch()
+    running.start()
+    running.wait(timeout=20)
+    with pytest.raises(ServiceError, match="ended with exit code"):
+        running.check()
 
 
 def test_a_service_that_ends_by_itself_is_reported_with_its_last_words(tmp_path):
@@ -267,6 +286,31 @@ class Troubled(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Be silent."""
+
+
+def test_writers_that_come_at_once_do_not_wait_for_one_another_until_they_give_up(
+    local_airflow: LocalAirflow,
+) -> None:
+    """Airflow commits an entry of its audit log before each of these calls; see `commit_in_a_thread`."""
+    clients, calls = random.randint(4, 8), 12
+    longest_wait_s = int(dict(entry.split("=") for entry in SQLITE)["busy_timeout"]) / 1000
+
+    def write(client: int) -> list[float]:
+        api = AirflowClient(local_airflow.url, USER, local_airflow.password)
+        return [seconds_of(api, {"key": f"at_once_{client}_{call}", "value": "x"}) for call in range(calls)]
+
+    with ThreadPoolExecutor(clients) as threads:
+        seconds = [each for found in threads.map(write, range(clients)) for each in found]
+    assert max(seconds) < longest_wait_s
+    entries = local_airflow.api.call("GET", "/eventLogs", params={"event": "post_variable", "limit": 1})
+    assert entries["total_entries"] == len(seconds)
+
+
+def seconds_of(api: AirflowClient, variable: dict[str, str]) -> float:
+    """Return how long Airflow took to make a variable."""
+    began = time.monotonic()
+    api.call("POST", "/variables", json=variable)
+    return time.monotonic() - began
 
 
 def test_a_reading_that_airflow_could_not_serve_is_asked_for_again():

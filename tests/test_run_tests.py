@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ def test_flaky_{number}():
     assert before
 """
 FAILS = "\ndef test_broken():\n    assert False\n"
+NEVER_ENDS = "\nimport time\n\ndef test_that_never_ends():\n    time.sleep(600)\n"
 PASSES = "\ndef test_fine():\n    pass\n"
 LITTERS = """
 from pathlib import Path
@@ -80,6 +83,34 @@ def test_elsewhere_than_in_ci_a_failure_is_a_failure(tmp_path: Path) -> None:
 
 def test_a_second_look_hides_no_skip_that_was_refused(tmp_path: Path) -> None:
     assert run(tmp_path, flaky(1) + SKIPS).returncode == REFUSED
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_is_interrupted_prints_what_has_failed(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "test_first.py").write_text(FAILS)
+    (tmp_path / "test_second.py").write_text(NEVER_ENDS)
+    options = ("-c", os.devnull, "-ptests.skips", "-ptests.failures_at_once", "-pxdist", "-n", str(workers))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scripts.run_tests", *options, "--dist", "loadfile", "--rootdir", ".", "."],
+        cwd=tmp_path,
+        env={**os.environ, "CI": "1", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.startswith("FAILED test_first.py"):
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == 2
+    assert "1 failed" in output
 
 
 def test_tests_that_change_the_checkout_fail_the_run(tmp_path: Path) -> None:

@@ -267,6 +267,12 @@ def stage(
         yield stage
 
 
+@pytest.fixture(autouse=True)
+def _all_of_airflow_lives(stage: Stage) -> None:
+    """Where one of its processes has ended by itself, each later test would wait in vain, without the cause."""
+    stage.airflow.check()
+
+
 # killing, failing, clearing: the remote runs end
 
 
