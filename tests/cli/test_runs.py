@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import random
 import os
 import pty
 import re
@@ -300,9 +301,10 @@ def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
         while not has_created(emulator, since=begun):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
+        time.sleep(random.random())
         process.send_signal(how)
-        process.communicate(timeout=60)
-        assert process.returncode == (130 if how is signal.SIGINT else -how)
+        output = process.communicate(timeout=60)
+        assert process.returncode == (130 if how is signal.SIGINT else -how), output
         assert "to complete it" in ocidist("status", code=2)
     ocidist("run", "job.yaml")
     info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
