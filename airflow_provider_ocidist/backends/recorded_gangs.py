@@ -92,12 +92,11 @@ class RecordedGangs:
 
     def close(self, ref: RunRef, end: End) -> None:
         """Record how a gang has ended. Later tries look for its nodes only if one may still live (`End.alive`)."""
-        place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
         try:
             if end.alive:
                 self.renew(ref, end)
             else:
-                self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
+                self.index(work_dir_of(ref.run_dir)).end(ref.key, Place.of_gang(ref), end)
         except BackendError as error:
             log.warning("%s: its end is not recorded: %s", ref.key.name, error)
 
