@@ -20,6 +20,7 @@ from airflow_provider_ocidist.gangs.limits import past_deadline
 from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials
 from airflow_provider_ocidist.gangs.shared_look import look_together
 from airflow_provider_ocidist.gangs.spending_log import SpendingLog
+from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
 from airflow_provider_ocidist.gangs.task_log import RareWarnings, TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
@@ -61,7 +62,8 @@ class Watch:
         self.record = record
         self.leaves_the_end = leaves_the_end
         self._clock = clock
-        self._observed_at: float | None = None
+        self._observed = Stopwatch(clock)
+        """Stopwatch of the looks that were answered."""
         self._near_the_end_since: float | None = None
         self.reconnect: Callable[[], object] | None = None
         """Function that reads the connection again after a refusal; None: the poller does that for all its watches."""
@@ -73,8 +75,8 @@ class Watch:
         self._unforeseen = 0
         self.refusal: BackendError | None = None
         """Refusal that the service returned to the last request, if any."""
-        self._asked_at: float | None = None
-        """Time of the last unanswered request, by `clock`; None: the service has answered since."""
+        self._asked = Stopwatch(clock)
+        """Stopwatch of the requests that were not answered, since the last answer."""
         self._credentials = RefusedCredentials(clock, -math.inf)
         self.spending_log = SpendingLog(logger, clock)
 
@@ -84,7 +86,7 @@ class Watch:
         if isinstance(self.backend, CountsMissing):
             self.backend.recall_missed(kept.after(seconds).missed)
         if kept.unanswered.questions:
-            self._asked_at = self._clock() - seconds
+            self._asked.go_on_after(seconds)
 
     @property
     def kept(self) -> Kept:
@@ -127,7 +129,7 @@ class Watch:
         self.status = status
         self._unforeseen = 0
         self._note_answer()
-        self.record = observe(self.record, status, self._elapsed())
+        self.record = observe(self.record, status, self._observed.lap())
         self._note_phases(status)
         at = now if status.at is None else status.at
         self._note_unread(status, at)
@@ -142,11 +144,6 @@ class Watch:
         self._gang_log.take_status(status)
         self.spending_log.add(status, at, self.record.ref.price)
         return action
-
-    def _elapsed(self) -> float:
-        """Return the seconds since the look before, 0 at the first."""
-        before, self._observed_at = self._observed_at, self._clock()
-        return 0.0 if before is None else self._observed_at - before
 
     def _note_phases(self, status: RunStatus) -> None:
         near_the_end = any(
@@ -206,11 +203,8 @@ class Watch:
 
     def after_failure(self, error: BackendError, now: float) -> Action | Exception:
         """Return the action, or the error, after a look without the gang's state: one refusal ends nothing."""
-        asked_at = self._clock()
-        seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
-        self._asked_at = asked_at
         refusal = refusal_in(error)
-        evidence = self.record.unanswered.met(refusal, seconds)
+        evidence = self.record.unanswered.met(refusal, self._asked.lap())
         self.record = replace(self.record, unanswered=evidence)
         self.refusal = None if refusal is None else error
         if evidence.is_conclusive or (self.record.ending is not None and evidence.is_long):
@@ -235,7 +229,8 @@ class Watch:
         return Cancel(Ending(cause=cause, message=message, since=now))
 
     def _note_answer(self) -> None:
-        self._asked_at = self.refusal = None
+        self.refusal = None
+        self._asked.reset()
         if self.record.unanswered != ANSWERED:
             self.record = replace(self.record, unanswered=ANSWERED)
 
