@@ -15,6 +15,7 @@ from airflow_provider_ocidist.gangs.actions import Action, Cancel, Wait
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, decide, unread
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.gang_log import GangLog
+from airflow_provider_ocidist.gangs.last_lines import RestOfLog
 from airflow_provider_ocidist.gangs.leases import Renewals
 from airflow_provider_ocidist.gangs.limits import past_deadline
 from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials
@@ -34,10 +35,6 @@ NEAR_THE_END_INTERVAL = 1.0
 """Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 UNFORESEEN = 3
 """Number of consecutive looks with an unforeseen error after which the caller gets it."""
-LAST_LINES_AFTER = 2.0
-"""Seconds after the end of a run in which its last lines can be found."""
-LAST_LINES_PATIENCE = 60.0
-"""Seconds for which a failing service is asked for the last lines."""
 
 
 class Watch:
@@ -161,37 +158,17 @@ class Watch:
             self.record = replace(self.record, unread_since=now if is_unread else None)
 
     def write_the_rest(self) -> None:
-        """Log the lines that the last look did not find. Raises nothing: the outcome is decided.
-
-        Takes two seconds, and more only while the service does not answer (a minute at most) or has more lines than
-        fit into one look.
-        """
+        """Log the lines that the last look did not find; see `RestOfLog`. Raises nothing: the outcome is decided."""
         if not self.record.ref.has_log:
             return
-        give_up_at = time.monotonic() + LAST_LINES_PATIENCE
-        while True:
-            time.sleep(LAST_LINES_AFTER)
-            now = time.time()
-            try:
-                at = now_at(self.backend)
-                follower = self._gang_log.follower
-                (part,) = self.backend.logs_of([(self.record.ref, follower.since(at, again=True))])
-                reached = follower.reached
-                self._take(part, at)
-            except Exception as error:  # noqa: BLE001 - the outcome is decided
-                passes = isinstance(error, BackendError) and error.retryable
-                if not passes or time.monotonic() > give_up_at:
-                    self._log.warning("%s; lines may be missing here: the service's log has them", error)
-                    return
-                self.warn("%s; waiting for the last lines", error, now)
-                continue
-            if not self._gang_log.follower.is_behind:
-                return
-            if self._gang_log.follower.reached != reached:
-                give_up_at = time.monotonic() + LAST_LINES_PATIENCE
-            elif time.monotonic() > give_up_at:
-                self._log.warning("the last lines of some nodes cannot be read; their own logs have them")
-                return
+        RestOfLog(
+            backend=self.backend,
+            ref=self.record.ref,
+            follower=self._gang_log.follower,
+            take=self._take,
+            log=self._log,
+            warn=self.warn,
+        ).write()
 
     def lines_since(self, now: float) -> list[float]:
         """Return the time from which to read the lines of each node at `now`, both by the service's clock."""
