@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.kubernetes.events import Warned
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
-from airflow_provider_ocidist.backends.kubernetes.objects import Obj, reason_and_message, true_conditions
+from airflow_provider_ocidist.backends.kubernetes.objects import (
+    Obj,
+    is_deleted,
+    reason_and_message,
+    true_conditions,
+)
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
     container_of,
     exit_of,
@@ -112,10 +117,10 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         found = _of_pod(pod, container, facts.events, now)
         if report is not None and report.lost and not found.state.terminal:
             found = _Found(NodeState.FAILED, report.message, Cause.NODE)
-        if report is None and gang.state is GangState.SUCCEEDED and _is_deleted(pod) and found.state.terminal:
+        if report is None and gang.state is GangState.SUCCEEDED and is_deleted(pod) and found.state.terminal:
             # A program without an agent: SIGTERM was the operator's, and no failure.
             found = _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
-    had_begun = report is not None or (pod is not None and _is_deleted(pod))
+    had_begun = report is not None or (pod is not None and is_deleted(pod))
     if had_begun and _is_unexplained(found) and gang.state is GangState.SUSPENDED:
         found = replace(found, details=f"{gang.details}; it had begun", cause=gang.ended_by)
     if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
@@ -139,10 +144,6 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
 
 def _is_unexplained(found: _Found) -> bool:
     return found.state is NodeState.FAILED and found.cause in (None, Cause.NODE)
-
-
-def _is_deleted(pod: Obj) -> bool:
-    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def _without_pod(facts: NodeFacts, gang: Gang, container: str) -> _Found:
@@ -192,7 +193,7 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         return _Found(NodeState.SUCCEEDED)
     if phase == "Failed":
         return _failed(status)
-    if _is_deleted(pod):
+    if is_deleted(pod):
         disruption = _disruption(status)
         return _Found(NodeState.ENDING, disruption[0] if disruption else "its pod is being deleted")
     if phase == "Unknown":
