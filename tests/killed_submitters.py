@@ -85,13 +85,13 @@ def _submit_and_be_killed(case: dict[str, Any]) -> None:
 
 def _replace_and_be_killed(case: dict[str, Any]) -> None:
     from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-    from airflow_provider_ocidist.gangs import watch
+    from airflow_provider_ocidist.gangs import last_lines, watch
     from airflow_provider_ocidist.gangs.replacements import replace_lost
     from airflow_provider_ocidist.model import codec
     from airflow_provider_ocidist.model.report import Restart
     from airflow_provider_ocidist.model.run import RunRecord
 
-    watch.LAST_LINES_AFTER = 0.0
+    last_lines.LAST_LINES_AFTER = 0.0
     _kill_at(case["request"], after=case["after"])
     log, record = logging.getLogger("killed"), RunRecord.from_json(case["record"])
     failure = codec.decode(Restart, case["failure"])

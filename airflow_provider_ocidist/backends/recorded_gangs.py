@@ -92,12 +92,11 @@ class RecordedGangs:
 
     def close(self, ref: RunRef, end: End) -> None:
         """Record how a gang has ended. Later tries look for its nodes only if one may still live (`End.alive`)."""
-        place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
         try:
             if end.alive:
                 self.renew(ref, end)
             else:
-                self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
+                self.index(work_dir_of(ref.run_dir)).end(ref.key, Place.of_gang(ref), end)
         except BackendError as error:
             log.warning("%s: its end is not recorded: %s", ref.key.name, error)
 
@@ -124,7 +123,7 @@ class RecordedGangs:
 
     def find(self, plan: Plan) -> list[RunRef]:
         """Return the gangs of the plan's task that may live, and the newest, of any generation, oldest first."""
-        return self.found(plan.key, self.own(plan, None))
+        return self.found(plan.key, self.attempts_here(plan, None))
 
     def found(self, key: RunKey, known: Iterable[Attempt]) -> list[RunRef]:
         """Return the gangs of attempts at any place, oldest first. Raises BackendError."""
@@ -139,22 +138,25 @@ class RecordedGangs:
         `known`: the result of `attempts`, if the caller has it: it saves the requests for it. The plan's own gang may
         be in the result, without a node. Raises BackendError; Overtaken if another try has recorded an attempt since.
         """
-        known = self.own(plan, known)
+        known = self.attempts_here(plan, known)
         own = next((each for each in known if each.is_that_of(plan)), None)
         found = self.found(plan.key, known)
         unanswered = [each for each in known if each.ref is None and each is not own]
-        found = by_age([*found, *self.called_off(plan.key, unanswered, found)])
+        found = by_age([*found, *self.call_off(plan.key, unanswered, found)])
         elsewhere = any(each.key == plan.key and each is not own for each in known)
         if elsewhere or any(ref.key == plan.key for ref in found):
             return found
         begun = Attempt.of(plan)
         self.record(begun)
         if others := self.unknown(begun, known):
-            raise self.given_way(plan, others, lambda: self.withdraw(begun, known))
+            raise self.give_way(plan, others, lambda: self.withdraw(begun, known))
         return by_age([*found, *self._look(begun)])
 
-    def own(self, plan: Plan, known: Sequence[Attempt] | None) -> list[Attempt]:
-        """Return the attempts of a plan's task on this backend, which cannot see those on another."""
+    def attempts_here(self, plan: Plan, known: Sequence[Attempt] | None) -> list[Attempt]:
+        """Return the attempts of a plan's task on this backend, which cannot see those on another.
+
+        `known`: all that are recorded; None: they are read. Raises BackendError.
+        """
         known = self.attempts(plan) if known is None else known
         return [each for each in known if each.place.backend == plan.backend]
 
@@ -166,8 +168,8 @@ class RecordedGangs:
         return self.index_of(begun).unknown(begun.key, [*known, begun])
 
     @staticmethod
-    def given_way(plan: Plan, others: Sequence[Attempt], withdraw: Callable[[], object]) -> Overtaken:
-        """Return the error for a try that finds another try's attempt; the earlier of the two calls `withdraw`."""
+    def give_way(plan: Plan, others: Sequence[Attempt], withdraw: Callable[[], object]) -> Overtaken:
+        """Return the error for a try that finds another's attempt; call `withdraw` if it is the earlier of the two."""
         overtaken = _overtaken(plan, others)
         if plan.tries is not None and overtaken.try_number > plan.tries.try_number:
             withdraw()
@@ -199,7 +201,7 @@ class RecordedGangs:
         self.stop_unseen(refused)
         self.index_of(refused).end(plan.key, refused.place, End(succeeded=False))
 
-    def called_off(
+    def call_off(
         self, key: RunKey, unanswered: Sequence[Attempt], found: Sequence[RunRef], settle: float = 0.0
     ) -> list[RunRef]:
         """Write stop requests for attempts of which nothing was found; look again `settle` seconds later.

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.model.amounts import time_text
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.model.run import RunRef, RunStatus
+    from airflow_provider_ocidist.model.run import RunRef
 
 AT_A_TIME = 8
 """Number of gangs whose state is requested in parallel."""
@@ -69,6 +69,8 @@ def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:
     if not any(ref.run_ids):
         # A job without a run: its submission was cut off.
         return {**found, "state": "BEGUN"}
+    from airflow_provider_ocidist.gangs.status_line import word_in_list
+
     try:
         (status,) = backend.status([ref])
     except OcidistError as error:
@@ -76,22 +78,10 @@ def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:
     progress, checkpoint = status.progress, status.checkpoint
     return {
         **found,
-        "state": state_of(status),
+        "state": word_in_list(status),
         "step": progress.step if progress else None,
         "checkpoint_uri": checkpoint.uri if checkpoint else None,
     }
-
-
-def state_of(status: RunStatus) -> str:
-    """Return one word for the gang: its members' state, or the most important one if they differ."""
-    if status.of_members.ended and not status.ended:
-        # What came late is ended, too.
-        return "ENDING"
-    states = {str(node.state) for node in status.of_members.nodes}
-    if len(states) == 1:
-        return states.pop()
-    order = ("FAILED", "MISSING", "CANCELED") if status.ended else ("ENDING", "RUNNING", "PENDING", "UNKNOWN")
-    return next((state for state in order if state in states), "RUNNING")
 
 
 def _print_gangs(found: list[dict[str, Any]]) -> None:

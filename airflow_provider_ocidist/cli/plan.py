@@ -237,19 +237,16 @@ def _example_launch(job: TrainingJob) -> str:
     return shlex.join(masked(["python" if interpreter == sys.executable else interpreter, *rest]))
 
 
-def _shortened(value: Any) -> Any:
-    """Return a request with long texts cut, for a person; `--json` prints them whole."""
-    match value:
-        case Mapping():
-            return {name: _shortened(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_shortened(item) for item in value]
-        case str() if len(value) > LONGEST_TEXT and not value.startswith("{"):
-            return f"<{len(value)} characters; --json shows them>"
-    return value
+def _shortened(text: str) -> str:
+    """Return a text of a request, or what stands for a long one; `--json` prints it whole."""
+    if len(text) <= LONGEST_TEXT or text.startswith("{"):
+        return text
+    return f"<{len(text)} characters; --json shows them>"
 
 
 def _print_plan(report: dict[str, Any]) -> None:
+    from airflow_provider_ocidist.gangs.plan_view import with_texts
+
     say(f"nothing has been created; {report['reason']}", "bold")
     for name in ("code", "names", "run_dir", "checkpoints_uri", "cost"):
         say(f"{name.removesuffix('_uri').replace('_', ' ')}: {report[name] or 'none'}")
@@ -258,7 +255,7 @@ def _print_plan(report: dict[str, Any]) -> None:
     for number, request in enumerate(report["requests"], 1):
         times = f" ({request['count']} times)" if request["count"] > 1 else ""
         say(f"\n# request {number}: {request['verb']}{times}", "cyan")
-        print_yaml(_shortened(request["body"]))
+        print_yaml(with_texts(request["body"], _shortened))
     for rank, environment in enumerate(report["environment"][:SHOWN_NODES]):
         cores = ", as if it had one core" if "OMP_NUM_THREADS" in environment else ""
         say(f"\n# environment of the training on node {rank}{cores}", "cyan")

@@ -15,11 +15,9 @@ from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.masking import masked_text
-from airflow_provider_ocidist.model.pauses import pause_after
+from airflow_provider_ocidist.model.pauses import END_WITHIN, pause_after
 from airflow_provider_ocidist.model.run import Ending, RunRef, RunStatus
 
-END_WITHIN = 1800.0
-"""Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
 LONGEST_PAUSE = 10.0
 """Seconds between two looks at a gang that is to end."""
 CLAIM_PATIENCE = 1.5

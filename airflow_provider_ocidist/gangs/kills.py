@@ -28,6 +28,7 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.gangs.canceller import end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.reconnection import read_again
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.homes import cancel_command
@@ -67,7 +68,7 @@ class Backoff:
         self._stop = stop
         self._log = log
         self._evidence = ANSWERED
-        self._asked_at = time.monotonic()
+        self._asked = Stopwatch(time.monotonic)
 
     def is_worth_another(self, error: BackendError, try_number: int) -> bool:
         """Whether try `try_number` asks again after an error; a first try has no gang yet that may be running."""
@@ -85,11 +86,7 @@ class Backoff:
 
     def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
         """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""
-        now = time.monotonic()
-        seconds = now - self._asked_at if self._evidence.questions else 0.0
-        self._asked_at = now
-        refusal = refusal_in(error)
-        self._evidence = self._evidence.met(refusal, seconds)
+        self._evidence = self._evidence.met(refusal_in(error), self._asked.lap())
         if self._evidence.is_conclusive:
             last = error if isinstance(error, BackendError) else BackendError(str(error))
             what = "refused" if self._evidence.is_refused else "not answered"

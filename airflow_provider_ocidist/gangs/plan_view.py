@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -58,12 +58,17 @@ def _merged(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
         yield first, first.count + sum(request.count for request in others)
 
 
-def _with_short_texts(value: Any) -> Any:
+def _with_short_texts(body: Any) -> Any:
+    return with_texts(body, lambda text: f"<{len(text)} characters>" if len(text) > LONGEST_TEXT else text)
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a request's body with each of its texts changed; the names stay."""
     match value:
-        case dict():
-            return {name: _with_short_texts(item) for name, item in value.items()}
+        case Mapping():
+            return {name: with_texts(item, change) for name, item in value.items()}
         case list() | tuple():
-            return [_with_short_texts(item) for item in value]
-        case str() if len(value) > LONGEST_TEXT:
-            return f"<{len(value)} characters>"
+            return [with_texts(item, change) for item in value]
+        case str():
+            return change(value)
     return value

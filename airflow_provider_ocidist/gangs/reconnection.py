@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 RENEW_EVERY = 30.0
-"""Least seconds between two readings of new credentials after refusals."""
+"""Least seconds between two readings of credentials after refusals; one that comes sooner is raised or waited out."""
 
 
 def read_again(reconnect: Callable[[], object], warn: Callable[[str, Exception], object]) -> bool:

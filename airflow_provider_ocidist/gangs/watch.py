@@ -15,11 +15,13 @@ from airflow_provider_ocidist.gangs.actions import Action, Cancel, Wait
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, decide, unread
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.gang_log import GangLog
+from airflow_provider_ocidist.gangs.last_lines import RestOfLog
 from airflow_provider_ocidist.gangs.leases import Renewals
 from airflow_provider_ocidist.gangs.limits import past_deadline
 from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials
 from airflow_provider_ocidist.gangs.shared_look import look_together
 from airflow_provider_ocidist.gangs.spending_log import SpendingLog
+from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
 from airflow_provider_ocidist.gangs.task_log import RareWarnings, TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
@@ -33,10 +35,6 @@ NEAR_THE_END_INTERVAL = 1.0
 """Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 UNFORESEEN = 3
 """Number of consecutive looks with an unforeseen error after which the caller gets it."""
-LAST_LINES_AFTER = 2.0
-"""Seconds after the end of a run in which its last lines can be found."""
-LAST_LINES_PATIENCE = 60.0
-"""Seconds for which a failing service is asked for the last lines."""
 
 
 class Watch:
@@ -61,7 +59,8 @@ class Watch:
         self.record = record
         self.leaves_the_end = leaves_the_end
         self._clock = clock
-        self._observed_at: float | None = None
+        self._observed = Stopwatch(clock)
+        """Stopwatch of the looks that were answered."""
         self._near_the_end_since: float | None = None
         self.reconnect: Callable[[], object] | None = None
         """Function that reads the connection again after a refusal; None: the poller does that for all its watches."""
@@ -73,8 +72,8 @@ class Watch:
         self._unforeseen = 0
         self.refusal: BackendError | None = None
         """Refusal that the service returned to the last request, if any."""
-        self._asked_at: float | None = None
-        """Time of the last unanswered request, by `clock`; None: the service has answered since."""
+        self._asked = Stopwatch(clock)
+        """Stopwatch of the requests that were not answered, since the last answer."""
         self._credentials = RefusedCredentials(clock, -math.inf)
         self.spending_log = SpendingLog(logger, clock)
 
@@ -84,7 +83,7 @@ class Watch:
         if isinstance(self.backend, CountsMissing):
             self.backend.recall_missed(kept.after(seconds).missed)
         if kept.unanswered.questions:
-            self._asked_at = self._clock() - seconds
+            self._asked.go_on_after(seconds)
 
     @property
     def kept(self) -> Kept:
@@ -127,7 +126,7 @@ class Watch:
         self.status = status
         self._unforeseen = 0
         self._note_answer()
-        self.record = observe(self.record, status, self._elapsed())
+        self.record = observe(self.record, status, self._observed.lap())
         self._note_phases(status)
         at = now if status.at is None else status.at
         self._note_unread(status, at)
@@ -142,11 +141,6 @@ class Watch:
         self._gang_log.take_status(status)
         self.spending_log.add(status, at, self.record.ref.price)
         return action
-
-    def _elapsed(self) -> float:
-        """Return the seconds since the look before, 0 at the first."""
-        before, self._observed_at = self._observed_at, self._clock()
-        return 0.0 if before is None else self._observed_at - before
 
     def _note_phases(self, status: RunStatus) -> None:
         near_the_end = any(
@@ -164,37 +158,17 @@ class Watch:
             self.record = replace(self.record, unread_since=now if is_unread else None)
 
     def write_the_rest(self) -> None:
-        """Log the lines that the last look did not find. Raises nothing: the outcome is decided.
-
-        Takes two seconds, and more only while the service does not answer (a minute at most) or has more lines than
-        fit into one look.
-        """
+        """Log the lines that the last look did not find; see `RestOfLog`. Raises nothing: the outcome is decided."""
         if not self.record.ref.has_log:
             return
-        give_up_at = time.monotonic() + LAST_LINES_PATIENCE
-        while True:
-            time.sleep(LAST_LINES_AFTER)
-            now = time.time()
-            try:
-                at = now_at(self.backend)
-                follower = self._gang_log.follower
-                (part,) = self.backend.logs_of([(self.record.ref, follower.since(at, again=True))])
-                reached = follower.reached
-                self._take(part, at)
-            except Exception as error:  # noqa: BLE001 - the outcome is decided
-                passes = isinstance(error, BackendError) and error.retryable
-                if not passes or time.monotonic() > give_up_at:
-                    self._log.warning("%s; lines may be missing here: the service's log has them", error)
-                    return
-                self.warn("%s; waiting for the last lines", error, now)
-                continue
-            if not self._gang_log.follower.is_behind:
-                return
-            if self._gang_log.follower.reached != reached:
-                give_up_at = time.monotonic() + LAST_LINES_PATIENCE
-            elif time.monotonic() > give_up_at:
-                self._log.warning("the last lines of some nodes cannot be read; their own logs have them")
-                return
+        RestOfLog(
+            backend=self.backend,
+            ref=self.record.ref,
+            follower=self._gang_log.follower,
+            take=self._take,
+            log=self._log,
+            warn=self.warn,
+        ).write()
 
     def lines_since(self, now: float) -> list[float]:
         """Return the time from which to read the lines of each node at `now`, both by the service's clock."""
@@ -206,11 +180,8 @@ class Watch:
 
     def after_failure(self, error: BackendError, now: float) -> Action | Exception:
         """Return the action, or the error, after a look without the gang's state: one refusal ends nothing."""
-        asked_at = self._clock()
-        seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
-        self._asked_at = asked_at
         refusal = refusal_in(error)
-        evidence = self.record.unanswered.met(refusal, seconds)
+        evidence = self.record.unanswered.met(refusal, self._asked.lap())
         self.record = replace(self.record, unanswered=evidence)
         self.refusal = None if refusal is None else error
         if evidence.is_conclusive or (self.record.ending is not None and evidence.is_long):
@@ -235,7 +206,8 @@ class Watch:
         return Cancel(Ending(cause=cause, message=message, since=now))
 
     def _note_answer(self) -> None:
-        self._asked_at = self.refusal = None
+        self.refusal = None
+        self._asked.reset()
         if self.record.unanswered != ANSWERED:
             self.record = replace(self.record, unanswered=ANSWERED)
 

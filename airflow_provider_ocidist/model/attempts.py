@@ -31,6 +31,11 @@ class Place:
             region=plan.region,
         )
 
+    @classmethod
+    def of_gang(cls, ref: RunRef) -> Place:
+        """Return where a gang is; without the region, which its ids name."""
+        return cls(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
+
     @property
     def digest(self) -> str:
         """The name of the place, in eight hexadecimal digits."""

@@ -135,7 +135,7 @@ class GangCleanup:
         recorded: list[Attempt] = []
         try:
             for kind in named or [DEFAULT_BACKEND]:
-                there = [_place_of(ref) for ref in published if ref.backend == kind]
+                there = [Place.of_gang(ref) for ref in published if ref.backend == kind]
                 recorded += recorded_of(self._backend(kind), keys, there)
             kinds = dict.fromkeys([*named, *(each.place.backend for each in recorded)])
             return [
@@ -191,7 +191,3 @@ def _published_by(key: RunKey) -> RunRef | None:
     except (TypeError, ValueError):
         # Not of ours; the records lead to its gangs as well.
         return None
-
-
-def _place_of(ref: RunRef) -> Place:
-    return Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)

@@ -11,13 +11,13 @@ from airflow_provider_ocidist.gangs.actions import Cancel, Fail
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.gangs.spending import Spending, seconds_of, spans_of
+from airflow_provider_ocidist.gangs.status_line import word_on_page
 from airflow_provider_ocidist.hooks.ended_states import ENDED_STATES
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.run import (
     Expectations,
-    NodeState,
     NodeStatus,
     RunRecord,
     RunRef,
@@ -127,17 +127,7 @@ def _state(record: TaskRecord, status: RunStatus | None) -> str:
     """Return the gang's state in one word: that of the nodes that take part, or Airflow's if they were not seen."""
     if status is None:
         return {"success": "SUCCEEDED", "failed": "FAILED"}.get(record.state or "", "UNKNOWN")
-    members = status.of_members
-    states = {node.state for node in members.nodes}
-    if members.ended and not status.ended:
-        return "ENDING"
-    if members.ended:
-        if states == {NodeState.SUCCEEDED}:
-            return "SUCCEEDED"
-        return "CANCELED" if NodeState.FAILED not in states and NodeState.CANCELED in states else "FAILED"
-    if states & {NodeState.ENDING, NodeState.FAILED, NodeState.CANCELED, NodeState.MISSING}:
-        return "ENDING"
-    return "RUNNING" if states - {NodeState.PENDING, NodeState.UNKNOWN} else "PENDING"
+    return word_on_page(status)
 
 
 def _progress(record: TaskRecord, snapshot: Snapshot) -> Json:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_ocidist.errors import BackendError, StorageError, service_error_in
+from airflow_provider_ocidist.gangs.reconnection import RENEW_EVERY, read_again
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.homes import place_in
 from airflow_provider_ocidist.triggers.threads import in_thread
@@ -30,8 +31,6 @@ READ_LIMIT = 60.0
 """Seconds within which Airflow must return a connection's fields."""
 KEPT_FOR = 300.0
 """Seconds after which a connection for storage is read again: it may have been edited."""
-RENEW_EVERY = 30.0
-"""Seconds after the last reading of credentials in which another refusal is raised at once."""
 
 Found = TypeVar("Found")
 
@@ -132,8 +131,6 @@ class SharedConnection:
         if backend is None:
             return self._anew().hook.backend()
         if anew:
-            from airflow_provider_ocidist.gangs.reconnection import read_again
-
             read_again(lambda: self.reconnect(anew=True), log.warning)
         return backend
 

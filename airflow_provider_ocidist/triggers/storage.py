@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.errors import OcidistError, Unopenable, service_error_in
+from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.connections import OpenedConnection, is_refusal, shared_storage
@@ -214,14 +215,15 @@ class CheckpointLook:
         self._is_evident = is_evident
         self._place = uri, conn_id, after_step
         self._log = log
-        self._clock = clock
-        self._asked_at: float | None = None
+        self._asked = Stopwatch(clock)
         self.unanswered: Unanswered = ANSWERED
 
     def go_on_after(self, unanswered: Unanswered, seconds: float) -> None:
         """Take over an earlier process's refusals; its last look was at least `seconds` ago."""
         self.unanswered = unanswered
-        self._asked_at = self._clock() - seconds if unanswered.questions else None
+        self._asked.reset()
+        if unanswered.questions:
+            self._asked.go_on_after(seconds)
 
     def look(self) -> dict[str, Any] | None:
         """Return the result of `later_checkpoint`; None, with a warning, if the place may be readable again later.
@@ -235,14 +237,13 @@ class CheckpointLook:
             self._note(error)
             self._log.warning("%s; will look again", error)
             return None
-        self._asked_at, self.unanswered = None, ANSWERED
+        self._asked.reset()
+        self.unanswered = ANSWERED
         return found
 
     def _note(self, error: OcidistError | OSError) -> None:
         """Count an error. Raises it if it is conclusive."""
-        asked_at = self._clock()
-        seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
-        self._asked_at = asked_at
+        seconds = self._asked.lap()
         if isinstance(error, Unopenable):
             raise error
         if not is_refusal(error):

@@ -16,6 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
 from airflow_provider_ocidist.model.homes import cancel_command
+from airflow_provider_ocidist.model.pauses import END_WITHIN
 from airflow_provider_ocidist.triggers import log_channel
 from airflow_provider_ocidist.triggers.connections import (
     LogOf,
@@ -42,8 +43,6 @@ CAN_KILL = hasattr(BaseTrigger, "on_kill")
 SAVE_CURSOR_LIMIT = 5.0
 """Seconds for which a stopping triggerer may wait until the log's cursor is saved."""
 
-END_WITHIN = 1800.0
-"""Seconds for which cancelling an abandoned gang is retried; then its nodes end by their lease."""
 END_PAUSE = 1.0
 """Seconds of the pause after the first failed cancel; it doubles each time."""
 LONGEST_END_PAUSE = 30.0

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from airflow_provider_ocidist.cli.listing import state_of
 from airflow_provider_ocidist.cli.screen import Screen, summary
 from airflow_provider_ocidist.cli.terminal import columns, styled
-from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.pace import Pace
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
 
 
@@ -62,30 +58,6 @@ def test_one_outage_is_reported_once(capsys):
         screen.warning("%s; will ask again", f"the service failed (503, opc-request-id {request})")
     screen.warning("something else")
     assert len(capsys.readouterr().err.splitlines()) == 2
-
-
-def test_a_gang_has_one_state_whatever_its_nodes_have():
-    failed, done, runs = NodeState.FAILED, NodeState.SUCCEEDED, NodeState.RUNNING
-    assert state_of(a_status(1, 0, done, done)) == "SUCCEEDED"
-    assert state_of(a_status(1, 0, failed, done)) == "FAILED"
-    assert state_of(a_status(1, 0, runs, NodeState.PENDING)) == "RUNNING"
-
-
-def test_nodes_that_take_no_part_do_not_count_for_the_state_of_a_gang():
-    fewer = Restart(cause=Cause.CAPACITY, message="no machine", members=(0, 1))
-
-    def state(*states: NodeState) -> str:
-        status = a_status(1, 0, *states)
-        first, *others = status.nodes
-        assert first.report is not None
-        first = replace(first, report=replace(first.report, restarts=(fewer,)))
-        return state_of(replace(status, nodes=(first, *others)))
-
-    failed, done, runs = NodeState.FAILED, NodeState.SUCCEEDED, NodeState.RUNNING
-    assert state(done, done, failed) == "SUCCEEDED"
-    assert state(runs, runs, failed) == "RUNNING"
-    assert state(done, failed, NodeState.CANCELED) == "FAILED"
-    assert state(done, done, runs) == "ENDING"
 
 
 def test_control_sequences_of_a_program_do_not_reach_the_terminal():

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs import watch as watches
+from airflow_provider_ocidist.gangs import last_lines
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -79,7 +79,7 @@ def test_of_three_nodes_two_train_on_and_all_three_finish(
 ) -> None:
     import torch
 
-    monkeypatch.setattr(watches, "LAST_LINES_AFTER", 0.1)
+    monkeypatch.setattr(last_lines, "LAST_LINES_AFTER", 0.1)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(TRAINS)
     job = a_job(
@@ -151,7 +151,7 @@ while not (launch and nodes == 3 and step >= begun + 10):
 def test_of_three_job_runs_two_train_on_and_all_three_finish(
     backend: OciDataScience, emulator: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "LAST_LINES_AFTER", 0.1)
+    monkeypatch.setattr(last_lines, "LAST_LINES_AFTER", 0.1)
     (tmp_path / "train.py").write_text(COUNTS)
     job = a_job(
         nodes=3,

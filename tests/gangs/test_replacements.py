@@ -19,7 +19,7 @@ from airflow_provider_ocidist.backends.local import Local, node
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs import watch as watches
+from airflow_provider_ocidist.gangs import last_lines
 from airflow_provider_ocidist.gangs.actions import Fail, Replace, Succeed
 from airflow_provider_ocidist.gangs.replacements import change_nodes, replace_lost
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -52,7 +52,7 @@ def loses(rank: int) -> dict[str, str]:
 def _connection(emulator: Access, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     del emulator
     monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": fields}))
-    monkeypatch.setattr(watches, "LAST_LINES_AFTER", 0.1)
+    monkeypatch.setattr(last_lines, "LAST_LINES_AFTER", 0.1)
 
 
 @pytest.fixture

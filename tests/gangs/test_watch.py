@@ -17,7 +17,7 @@ from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import KeepsTime
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
-from airflow_provider_ocidist.gangs import watch as watch_module
+from airflow_provider_ocidist.gangs import last_lines
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.gang_log import GangLog
@@ -215,7 +215,7 @@ def test_reports_that_cannot_be_read_are_waited_for_from_the_first_look_that_fai
 def test_the_last_lines_are_logged_though_the_log_fails_at_the_end_and_has_some_late(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr(last_lines, "LAST_LINES_AFTER", 0.01)
     caplog.set_level(logging.INFO)
     first, second, third = map(a_line, range(3))
     cut = LogPart([first, second], {0: second.time})
@@ -232,7 +232,7 @@ def test_the_last_lines_are_logged_though_the_log_fails_at_the_end_and_has_some_
 def test_a_line_that_is_found_only_after_the_end_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr(last_lines, "LAST_LINES_AFTER", 0.01)
     caplog.set_level(logging.INFO)
     early, late = a_line(5), a_line(4)
     watch = ended(Late(LogPart([early]), LogPart([late, early])))
@@ -245,8 +245,8 @@ def test_a_line_that_is_found_only_after_the_end_is_logged_once(
 def test_a_log_service_that_stays_silent_does_not_hold_up_the_outcome(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
-    monkeypatch.setattr(watch_module, "LAST_LINES_PATIENCE", 0.1)
+    monkeypatch.setattr(last_lines, "LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr(last_lines, "LAST_LINES_PATIENCE", 0.1)
     watch = ended(Late(BackendError("the log search does not answer", retryable=True)))
     watch.look(time.time())
     watch.write_the_rest()
@@ -292,7 +292,7 @@ def test_each_line_is_shown_once_and_soon_whatever_the_watchers_clock_says(
     ]
     service = Shifted(lines, START + 405)
     monkeypatch.setattr(
-        watch_module,
+        last_lines,
         "time",
         SimpleNamespace(
             time=lambda: service.true + skew,

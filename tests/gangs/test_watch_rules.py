@@ -18,7 +18,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     SpansRegions,
 )
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, GaveUp
-from airflow_provider_ocidist.gangs import watch as watch_module
+from airflow_provider_ocidist.gangs import last_lines
 from airflow_provider_ocidist.gangs.decisions import Cancel, Succeed, Wait
 from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials
 from airflow_provider_ocidist.gangs.shared_look import PollResult, look_together
@@ -423,7 +423,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, service: Service) -> list[float]:
         service.clock += seconds
 
     clock = SimpleNamespace(sleep=sleep, time=service.now, monotonic=lambda: service.clock)
-    monkeypatch.setattr(watch_module, "time", clock)
+    monkeypatch.setattr(last_lines, "time", clock)
     return pauses
 
 
@@ -834,7 +834,7 @@ def test_a_poll_without_trouble_has_none() -> None:
 
 
 def test_these_times_are_documented() -> None:
-    assert (watch_module.LAST_LINES_AFTER, watch_module.LAST_LINES_PATIENCE) == (2.0, 60.0)
+    assert (last_lines.LAST_LINES_AFTER, last_lines.LAST_LINES_PATIENCE) == (2.0, 60.0)
 
 
 def test_who_cannot_read_the_connection_again_does_not_try() -> None:

@@ -220,6 +220,7 @@ def test_a_record_has_the_place_of_its_plan_and_of_a_gang_its_own() -> None:
     )
     found = Attempt.of(a_plan(), ref)
     assert found.place == Place(backend="b", run_dir="elsewhere", compartment_id="d", region="fra")
+    assert Place.of_gang(ref) == replace(found.place, region=None)
     assert found.ref == ref
 
 

@@ -49,6 +49,7 @@ from airflow_provider_ocidist.backends.kubernetes.refs import (
     ref_of,
 )
 from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
+from airflow_provider_ocidist.backends.recorded_gangs import by_age
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
@@ -213,10 +214,7 @@ class KubernetesBackend(
     def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
         wanted = ",".join(sorted({key.task_digest for key in keys}))
         selector = f"{names.SELECTOR},{names.TASK} in ({wanted})"
-        return sorted(
-            self._listed(place or self._api.namespace(), selector, live=True),
-            key=lambda ref: (ref.key.generation, ref.key.attempt),
-        )
+        return by_age(self._listed(place or self._api.namespace(), selector, live=True))
 
     def _listed(self, namespace: str, selector: str, *, live: bool = False) -> list[RunRef]:
         found = []

@@ -15,6 +15,7 @@ from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace_of
 from airflow_provider_ocidist.backends.kubernetes.states import (
+    NodeFacts,
     has_vanished,
     node_status,
     present,
@@ -82,17 +83,15 @@ class GangNodes:
         def node(rank: int) -> NodeStatus:
             latest, pod = reported.get(rank), pods.get(rank)
             about = str(pod["metadata"]["name"]) if pod else ref.run_ids[rank]
-            return node_status(
-                rank,
-                ref.run_ids[rank],
-                gang,
-                pod,
-                latest.report if latest else None,
-                self._operator.container,
-                present([*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)], look.at),
-                look.at,
-                last.get(rank),
+            facts = NodeFacts(
+                rank=rank,
+                name=ref.run_ids[rank],
+                pod=pod,
+                report=latest.report if latest else None,
+                events=present([*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)], look.at),
+                last=last.get(rank),
             )
+            return node_status(facts, gang, container=self._operator.container, now=look.at)
 
         self._last_words.note(api, ref, pods)
         nodes = tuple(self._last_words.added_to(ref, node(rank)) for rank in range(ref.nodes))

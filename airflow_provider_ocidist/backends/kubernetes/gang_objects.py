@@ -19,7 +19,7 @@ from airflow_provider_ocidist.backends.kubernetes.events import (
 )
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang
 from airflow_provider_ocidist.backends.kubernetes.kept_list import KeptList
-from airflow_provider_ocidist.backends.kubernetes.objects import Obj
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj, is_deleted
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID, gang_request
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import container_has_begun, essence
@@ -126,7 +126,7 @@ class GangObjects:
                 "or use another namespace",
                 cause=Cause.CONFIG,
             )
-        if found["metadata"].get("deletionTimestamp"):
+        if is_deleted(found):
             raise BackendError(f"{self._operator.kind} {name} is just being deleted", retryable=True)
         return found
 

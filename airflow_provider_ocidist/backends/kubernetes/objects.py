@@ -1,4 +1,4 @@
-"""What every object of Kubernetes says of itself: its conditions, reason and message. Pure."""
+"""What every object of Kubernetes says of itself: its conditions, reason and message, its end. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def true_conditions(obj: Obj) -> dict[str, Obj]:
     """Return the conditions of an object that hold, by type: their order means nothing, and one may be "False"."""
     found = (obj.get("status") or {}).get("conditions") or ()
     return {str(each.get("type")): each for each in found if str(each.get("status")) == "True"}
+
+
+def is_deleted(obj: Obj) -> bool:
+    """Whether an object is being deleted; it stays until its finalizers, or the processes of a pod, have ended."""
+    return bool((obj.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def sentence(condition: Obj) -> str:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.kubernetes.events import Warned
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
-from airflow_provider_ocidist.backends.kubernetes.objects import Obj, reason_and_message, true_conditions
+from airflow_provider_ocidist.backends.kubernetes.objects import (
+    Obj,
+    is_deleted,
+    reason_and_message,
+    true_conditions,
+)
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
     container_of,
     exit_of,
@@ -79,6 +84,21 @@ class _Found:
     exit_code: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What one look has shown of a node."""
+
+    rank: int
+    name: str
+    """Name of its pod: the id of the node in its gang."""
+    pod: Obj | None
+    report: NodeReport | None = None
+    events: Sequence[str] = ()
+    """Warnings about it."""
+    last: Obj | None = None
+    """Pod as seen last, which may have said why it would go; the only source about a node without an agent."""
+
+
 def present(warnings: Iterable[Warned], now: float) -> list[str]:
     """Return what warnings say, without refusals of the past. `now`: Unix time by the API server's clock."""
     return [each.text for each in warnings if not (REFUSED.search(each.text) and _is_past(each, now))]
@@ -88,32 +108,19 @@ def _is_past(refusal: Warned, now: float) -> bool:
     return bool(refusal.at) and now - refusal.at > REFUSED_AGAIN_WITHIN
 
 
-def node_status(
-    rank: int,
-    name: str,
-    gang: Gang,
-    pod: Obj | None,
-    report: NodeReport | None,
-    container: str,
-    events: Sequence[str] = (),
-    now: float = 0.0,
-    last: Obj | None = None,
-) -> NodeStatus:
-    """Return a node's status.
-
-    `now`: Unix time by the API server's clock; `events`: what warns of this node; `last`: its pod as seen last, which
-    may have said why it would go.
-    """
+def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> NodeStatus:
+    """Return a node's status. `now`: Unix time by the API server's clock."""
+    pod, report = facts.pod, facts.report
     if pod is None:
-        found = _without_pod(gang, report, events, last, container)
+        found = _without_pod(facts, gang, container)
     else:
-        found = _of_pod(pod, container, events, now)
+        found = _of_pod(pod, container, facts.events, now)
         if report is not None and report.lost and not found.state.terminal:
             found = _Found(NodeState.FAILED, report.message, Cause.NODE)
-        if report is None and gang.state is GangState.SUCCEEDED and _is_deleted(pod) and found.state.terminal:
+        if report is None and gang.state is GangState.SUCCEEDED and is_deleted(pod) and found.state.terminal:
             # A program without an agent: SIGTERM was the operator's, and no failure.
             found = _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
-    had_begun = report is not None or (pod is not None and _is_deleted(pod))
+    had_begun = report is not None or (pod is not None and is_deleted(pod))
     if had_begun and _is_unexplained(found) and gang.state is GangState.SUSPENDED:
         found = replace(found, details=f"{gang.details}; it had begun", cause=gang.ended_by)
     if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
@@ -123,8 +130,8 @@ def node_status(
     if started is None and report is not None:
         started = report.started_at
     return NodeStatus(
-        rank=rank,
-        run_id=name,
+        rank=facts.rank,
+        run_id=facts.name,
         state=found.state,
         details=found.details,
         cause=found.cause,
@@ -139,19 +146,11 @@ def _is_unexplained(found: _Found) -> bool:
     return found.state is NodeState.FAILED and found.cause in (None, Cause.NODE)
 
 
-def _is_deleted(pod: Obj) -> bool:
-    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
-
-
-def _without_pod(
-    gang: Gang, report: NodeReport | None, events: Sequence[str], last: Obj | None, container: str
-) -> _Found:
-    """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended.
-
-    `last`: its pod as seen last, the only source about a node without an agent.
-    """
-    status = (last or {}).get("status") or {}
-    lost, ended = _lost(status), exit_of(last or {}, container)
+def _without_pod(facts: NodeFacts, gang: Gang, container: str) -> _Found:
+    """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended."""
+    report, events, last = facts.report, facts.events, facts.last or {}
+    status = last.get("status") or {}
+    lost, ended = _lost(status), exit_of(last, container)
     done = report is not None and report.phase is Phase.DONE
     if gang.state in (GangState.NEW, GangState.SUSPENDED, GangState.ACTIVE) and not done:
         if report is not None:
@@ -194,7 +193,7 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         return _Found(NodeState.SUCCEEDED)
     if phase == "Failed":
         return _failed(status)
-    if _is_deleted(pod):
+    if is_deleted(pod):
         disruption = _disruption(status)
         return _Found(NodeState.ENDING, disruption[0] if disruption else "its pod is being deleted")
     if phase == "Unknown":

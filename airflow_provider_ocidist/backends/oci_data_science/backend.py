@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
@@ -45,6 +45,7 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import (
 from airflow_provider_ocidist.backends.oci_data_science.regions import long_name, region_of
 from airflow_provider_ocidist.backends.oci_data_science.replacements import Replacements
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates
+from airflow_provider_ocidist.backends.oci_data_science.service_clients import ServiceClients, urgent
 from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.oci_data_science.status_reader import StatusReader
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
@@ -65,7 +66,6 @@ from airflow_provider_ocidist.model.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of, region_in_profile
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -75,10 +75,6 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
-
-
-CLIENTS = ("_client", "_runs_client", "_log_client", "_cancel_client")
-"""Names of the clients, each of which is made when it is needed first."""
 
 
 class OciDataScience(
@@ -104,10 +100,11 @@ class OciDataScience(
     def __init__(self, access: OciAccess, defaults: Defaults) -> None:
         self.access = access
         self.defaults = defaults
-        self._run_dirs = RunDirs(self._store)
-        self._run_states = RunStates(lambda: self._runs_client)
-        self._log_searches = LogSearches(lambda: self._log_client, self.now)
         self._service_clock = ServiceClock()
+        self._clients = ServiceClients(access, self._service_clock)
+        self._run_dirs = RunDirs(self._store)
+        self._run_states = RunStates(lambda: self._clients.runs)
+        self._log_searches = LogSearches(lambda: self._clients.logs, self.now)
         self._statuses = StatusReader(
             self._run_states, self._run_dirs, self._service_clock, lambda: self.access, lambda: self._region
         )
@@ -120,9 +117,9 @@ class OciDataScience(
         )
         self._elsewhere: dict[str, Self] = {}
         # Cancels have connections of their own, and wait seconds at most when the service throttles.
-        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, _urgent(self.access)))
+        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, urgent(self.access)))
         self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
-        self._cancels = Cancels(lambda: self._cancel_client, self.directories)
+        self._cancels = Cancels(lambda: self._clients.cancels, self.directories)
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -139,8 +136,7 @@ class OciDataScience(
             new, region=self._region, endpoint=old.endpoint, tenancy=old.tenancy or new.tenancy
         )
         self.defaults = read_fields(Defaults, fields)
-        for client in CLIENTS:
-            self.__dict__.pop(client, None)
+        self._clients = ServiceClients(self.access, self._service_clock)
         self._run_dirs.clear()
         self._cancel_dirs.clear()
         self._elsewhere.clear()
@@ -148,24 +144,11 @@ class OciDataScience(
     @property
     def _region(self) -> str | None:
         """The region of the connection; where only its profile names one, that which a client was made for."""
-        made = filter(None, map(self.__dict__.get, CLIENTS))
-        return self.access.region or next((client.base_client.config.get("region") for client in made), None)
+        return self.access.region or self._clients.region
 
-    @cached_property
+    @property
     def _client(self) -> Any:
-        return self._service_clock.heeding(clients.client(self.access, "data_science"))
-
-    @cached_property
-    def _runs_client(self) -> Any:
-        return self._service_clock.heeding(clients.client(self.access, "data_science_runs"))
-
-    @cached_property
-    def _log_client(self) -> Any:
-        return clients.client(self.access, "logging_search")
-
-    @cached_property
-    def _cancel_client(self) -> Any:
-        return clients.client(_urgent(self.access), "data_science_runs")
+        return self._clients.jobs
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         defaults = self.defaults
@@ -224,7 +207,7 @@ class OciDataScience(
             raise next(iter(refused.values()))
 
     def secrets_of(self, ref: RunRef) -> set[str]:
-        client = self._runs_client
+        client = self._clients.runs
         with oci_errors("reading the job"):
             job = client.described_job(ref.job_id)
         found = secrets_in(job)
@@ -308,7 +291,7 @@ class OciDataScience(
         self._cancels.cancel(ref, ending)
 
     def ready_to_cancel(self, ref: RunRef) -> None:
-        _ = self._cancel_client
+        _ = self._clients.cancels
         self._cancel_dirs.at(ref.run_dir)
 
     def delete(self, ref: RunRef) -> None:
@@ -319,10 +302,6 @@ class OciDataScience(
 def _has_secrets_apart(job: Mapping[str, Any]) -> bool:
     """Whether nodes have secrets of their own, in a job with a run for each node, as the service describes it."""
     return AgentConfig.from_env(job["jobConfigurationDetails"]["environmentVariables"]).secrets_apart
-
-
-def _urgent(access: OciAccess) -> OciAccess:
-    return replace(access, urgent=True)
 
 
 def _no_compartment() -> BackendError:

@@ -147,20 +147,20 @@ class Gangs(RecordedGangs):
 
         The job is only a definition: it is created while it is looked for, its runs come afterwards.
         """
-        known = self.own(plan, known)
+        known = self.attempts_here(plan, known)
         own = next((each for each in known if each.is_that_of(plan)), None)
         unanswered = [attempt for attempt in known if attempt.ref is None and attempt is not own]
         others = self.found(plan.key, [each for each in known if each.ref is not None or each is not own])
-        others += self.called_off(plan.key, unanswered, others, STALE)
+        others += self.call_off(plan.key, unanswered, others, STALE)
         if not known and plan.tries is not None and plan.tries.try_number > 1:
             others = by_age([*others, *self._unrecorded(plan)])
         elsewhere = any(each.key == plan.key and each is not own for each in known)
         if elsewhere or any(ref.key == plan.key and ref.complete for ref in others):
             return by_age(others)
         mine = any(ref.key == plan.key for ref in others)
-        return by_age([*others, *([] if mine else self._begun(plan, known))])
+        return by_age([*others, *([] if mine else self._begin_own(plan, known))])
 
-    def _begun(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
+    def _begin_own(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
         """Return the plan's own gang, as far as it exists: at least its job, which is created if it is missing."""
         own = Attempt.of(plan)
         self.record(own)
@@ -174,7 +174,7 @@ class Gangs(RecordedGangs):
             ),
         )
         if others:
-            raise self.given_way(
+            raise self.give_way(
                 plan, others, lambda: self.withdraw(own, known, lambda: self._remove_begun(begun))
             )
         alive = [ref for ref in named if runs_of(ref)]

@@ -15,6 +15,7 @@ from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
 from airflow_provider_ocidist.backends.kubernetes.objects import (
     Obj,
     container_in,
+    is_deleted,
     picked,
     sentence,
     true_conditions,
@@ -111,7 +112,7 @@ class PyTorchJobs(Operator):
 
     def read(self, obj: Obj) -> Gang:
         found = true_conditions(obj)
-        if (obj.get("metadata") or {}).get("deletionTimestamp"):
+        if is_deleted(obj):
             return Gang(GangState.ENDING)
         for name, state in (("Failed", GangState.FAILED), ("Succeeded", GangState.SUCCEEDED)):
             if name in found:

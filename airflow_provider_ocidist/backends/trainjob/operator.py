@@ -14,6 +14,7 @@ from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangSt
 from airflow_provider_ocidist.backends.kubernetes.objects import (
     Obj,
     container_in,
+    is_deleted,
     picked,
     sentence,
     true_conditions,
@@ -132,7 +133,7 @@ class TrainJobs(Operator):
 
     def read(self, obj: Obj) -> Gang:
         found, status = true_conditions(obj), obj.get("status") or {}
-        if (obj.get("metadata") or {}).get("deletionTimestamp"):
+        if is_deleted(obj):
             return Gang(GangState.ENDING)
         if "Failed" in found:
             cause = CAUSES_OF_FAILED.get(str(found["Failed"].get("reason")))

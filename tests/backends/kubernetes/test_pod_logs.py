@@ -190,7 +190,7 @@ class OneBurst:
 def test_the_end_of_a_task_does_not_wait_for_ever_for_a_burst(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.watch.LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.last_lines.LAST_LINES_AFTER", 0.01)
     caplog.set_level(logging.INFO)
     ref = RunRef.from_json({**a_ref(1).to_json(), "has_own_log": True})
     cluster.logs = {
@@ -216,8 +216,8 @@ class OneLost:
 def test_the_end_of_a_task_does_not_wait_for_ever_for_a_machine_that_is_lost(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.watch.LAST_LINES_AFTER", 0.01)
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.watch.LAST_LINES_PATIENCE", 0.05)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.last_lines.LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.last_lines.LAST_LINES_PATIENCE", 0.05)
     ref = RunRef.from_json({**a_ref(2).to_json(), "has_own_log": True})
     watch = Watch(OneLost(), RunRecord(ref=ref, logs_since=(0.0, 0.0)), logging.getLogger("lost"))
     ending = threading.Thread(target=watch.write_the_rest, daemon=True)

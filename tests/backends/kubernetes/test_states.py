@@ -13,6 +13,7 @@ from airflow_provider_ocidist.backends.kubernetes.pod_parts import essence
 from airflow_provider_ocidist.backends.kubernetes.states import (
     IMAGE_PATIENCE,
     REFUSED_AGAIN_WITHIN,
+    NodeFacts,
     has_vanished,
     node_status,
     present,
@@ -40,14 +41,16 @@ def pod(phase: str = "Running", *, state: Any = None, **status: Any) -> dict[str
 
 
 def looked_at(
-    found: Any, gang: Gang = ACTIVE, report: NodeReport | None = None, **keywords: Any
+    found: Any, gang: Gang = ACTIVE, report: NodeReport | None = None, now: float = NOW, **more: Any
 ) -> NodeStatus:
-    keywords = {"now": NOW, **keywords}
-    status = node_status(0, "p", gang, found, report, "pytorch", **keywords)
+    def status(its_pod: Any, **others: Any) -> NodeStatus:
+        facts = NodeFacts(rank=0, name="p", pod=its_pod, report=report, **{**more, **others})
+        return node_status(facts, gang, container="pytorch", now=now)
+
+    seen, last = status(found), more.get("last")
     # What is kept of a pod says all that the pod does.
-    kept = {**keywords, "last": keywords.get("last") and essence(keywords["last"])}
-    assert status == node_status(0, "p", gang, found and essence(found), report, "pytorch", **kept)
-    return status
+    assert seen == status(found and essence(found), last=last and essence(last))
+    return seen
 
 
 def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]:

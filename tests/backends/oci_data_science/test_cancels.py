@@ -165,10 +165,10 @@ def test_a_cancel_that_has_succeeded_leaves_nothing_that_goes_on(
 
 
 def test_requests_of_others_do_not_use_the_connections_by_which_is_cancelled(backend: OciDataScience) -> None:
-    assert backend._cancel_client is not backend._client
+    assert backend._clients.cancels is not backend._client
     adapters = [
         client.base_client.session.get_adapter("http://x")
-        for client in (backend._cancel_client, backend._client)
+        for client in (backend._clients.cancels, backend._client)
     ]
     assert adapters[0] is not adapters[1]
 
