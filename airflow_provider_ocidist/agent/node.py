@@ -14,6 +14,7 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.drill import Drill, drill_of
 from airflow_provider_ocidist.agent.join.gathering import (
+    LateNodes,
     SucceededBefore,
     await_others_end,
     await_others_saved,
@@ -167,6 +168,10 @@ class NodeAgent:
                 raise
             # Another node has failed before this one's program was launched.
             return outcome.stopped(stopped.stop)
+        except LateNodes as error:
+            if not (self.config.replaces and self.heartbeat.launch):
+                raise
+            return self.gang_end.without(error)
         except DifferentCheckpoints as error:
             # All nodes fetch again: one may have seen a newer checkpoint than another.
             result = self.gang_end.not_together(error)
