@@ -221,7 +221,8 @@ class Sightings:
         found = self._journals()
         now = self._clock()
         for rank, journal in found.items():
-            for each in (*journal.injected, *journal.steps):
+            recorded: tuple[InjectedFault | StepSeen, ...] = (*journal.injected, *journal.steps)
+            for each in recorded:
                 self._first_seen.setdefault((rank, each), now)
         return found
 
