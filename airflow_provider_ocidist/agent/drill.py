@@ -147,15 +147,17 @@ class Drill:
             attempt=self.config.attempt,
             launch=self.heartbeat.launch,
             struck=self._journal.injected,
-            # Each prelude is a SIGKILL, which is no fault of the program.
-            restarts=self.config.restarts.node > 0 and self._survives_prelude(),
+            restarts=self._survives_prelude(),
         )
         return fault if fault is not None and fault.node == self.rank else None
 
     def _survives_prelude(self) -> bool:
         """Return whether the attempt may go on after the fault's prelude: a killed node has to be replaced for that."""
-        is_node = prelude_of(self.fault).kind is FaultKind.KILL_NODE
-        return not is_node or (self.config.replaces and self.config.nodes > 1)
+        budgets = self.config.restarts
+        if prelude_of(self.fault).kind is FaultKind.KILL_NODE:
+            return budgets.node > 0 and self.config.replaces and self.config.nodes > 1
+        # A killed process is charged to the program, or else to the machines.
+        return budgets.program > 0 or budgets.node > 0
 
     # what is seen
 

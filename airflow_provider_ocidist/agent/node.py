@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.drill import Drill, drill_of
 from airflow_provider_ocidist.agent.join.gathering import (
+    LateNodes,
     SucceededBefore,
     await_others_end,
     await_others_saved,
@@ -32,6 +34,7 @@ from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stages.meeting import meet_others, take_place
 from airflow_provider_ocidist.agent.stages.preparation import exchange_of, fetch_program
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
+from airflow_provider_ocidist.agent.stages.repair import repair_within
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stages.run_watches import RunWatches
 from airflow_provider_ocidist.agent.stages.taking_over import take_over
@@ -159,12 +162,22 @@ class NodeAgent:
             return self._train(launcher, workspace)
         except Stopped as stopped:
             if not stopped.stop.restarts:
+                if DifferentCheckpoints.BEGINS in stopped.stop.message:
+                    # Another node has noticed it first.
+                    self._repair_at_the_end(workspace)
                 raise
             # Another node has failed before this one's program was launched.
             return outcome.stopped(stopped.stop)
+        except LateNodes as error:
+            if not (self.config.replaces and self.heartbeat.launch):
+                raise
+            return self.gang_end.without(error)
         except DifferentCheckpoints as error:
             # All nodes fetch again: one may have seen a newer checkpoint than another.
-            return self.gang_end.not_together(error)
+            result = self.gang_end.not_together(error)
+            if not result.restarts:
+                self._repair_at_the_end(workspace)
+            return result
 
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Join the other nodes, train with them, and save; return how that ended."""
@@ -218,8 +231,8 @@ class NodeAgent:
         if self.launch:
             self.launch.watches.close()
         differed = ended.restarts[-1].message.startswith(DifferentCheckpoints.BEGINS)
-        if differed and self.context.is_member:
-            self._store_again(workspace, len(ended.restarts))
+        if self.context.is_member:
+            self._repair_stored(workspace, len(ended.restarts), differed=differed)
         # Otherwise the hours of training would count as a fetch that makes no progress.
         self.context.activity.enter()
         self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None)
@@ -230,11 +243,29 @@ class NodeAgent:
         if self.context.is_member:
             self.checkpoints.go_back(workspace, self._await_others_saved(), differed=differed)
 
-    def _store_again(self, workspace: Workspace, launch: int) -> None:
+    def _repair_stored(self, workspace: Workspace, launch: int, *, differed: bool) -> None:
         """Repair what is stored, before the others look: they wait until this node reports that it goes back."""
         self.switch.rearm(launch)
-        others = partial(read_others, self.heartbeat.store, self.heartbeat.report, self.config.nodes)
-        interruptible(lambda: self.checkpoints.store_again(workspace, others()), self.switch)
+
+        def repair(cancel: threading.Event) -> None:
+            self.checkpoints.store_missing(workspace, cancel)
+            if differed:
+                self.checkpoints.store_again(workspace, self._read_others(), cancel)
+
+        repair_within(repair, still=self.config.limits.join_timeout, switch=self.switch)
+
+    def _repair_at_the_end(self, workspace: Workspace) -> None:
+        """Repair what is stored, as no launch follows: the whole copies on these machines go with them."""
+        if not self.context.is_member or self.switch.is_lost:
+            return
+        self.heartbeat.update(phase=Phase.SAVING, now=True)
+        limit = self.config.limits.stop_grace if self.switch.signalled.is_set() else SAVE_LIMIT
+        repair_within(
+            lambda cancel: self.checkpoints.store_again(workspace, self._read_others(), cancel), in_all=limit
+        )
+
+    def _read_others(self) -> list[NodeReport | None]:
+        return read_others(self.heartbeat.store, self.heartbeat.report, self.config.nodes)
 
     def _await_others_saved(self) -> list[NodeReport]:
         config = self.config
@@ -243,6 +274,7 @@ class NodeAgent:
             nodes=config.nodes,
             timeout=config.limits.join_timeout,
             patience=patience_of(config),
+            on_look=self.context.activity.enter,
         )
 
     def _stop_sharing(self) -> None:

@@ -6,10 +6,12 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.replacements import change_nodes
@@ -145,16 +147,18 @@ def _one_try(
     submitter = GangSubmitter(backend, job, log, None, stop)
     record = submitter.submit_or_end(key, try_number, tries - 1)
     watch = Watch(backend, record, log)
+    # The nodes of backend `local` are processes of this machine, and have one clock.
+    sightings = None if job.backend.kind == "local" else Sightings(lambda: _journals(backend, watch.record))
     try:
-        failed = _ended(watch, log, stop)
+        failed = _ended(watch, log, stop, sightings)
     except BaseException:
         backend.cancel(watch.record.ref)
         raise
     backend.gangs.close(record.ref, End(succeeded=failed is None))
-    return _seen(watch, failed)
+    return _seen(watch, failed, sightings)
 
 
-def _ended(watch: Watch, log: TaskLog, stop: threading.Event) -> Fail | None:
+def _ended(watch: Watch, log: TaskLog, stop: threading.Event, sightings: Sightings | None) -> Fail | None:
     """Wait until a gang has ended; return why it failed, None for a success."""
     with LeaseKeeper().keeping(watch):
         while True:
@@ -169,16 +173,20 @@ def _ended(watch: Watch, log: TaskLog, stop: threading.Event) -> Fail | None:
                     change_nodes(watch, change, log)
                 case _:
                     pass
+            if sightings is not None:
+                # What cannot be read now is seen at a later look.
+                with suppress(BackendError):
+                    sightings.look()
             if stop.wait(watch.pause(LOOK_INTERVAL)):
                 raise DrillStopped
 
 
-def _seen(watch: Watch, failed: Fail | None) -> Try:
+def _seen(watch: Watch, failed: Fail | None, sightings: Sightings | None) -> Try:
     record, status = watch.record, watch.status
     progress = status.progress if status else None
     checkpoint = status.checkpoint if status else None
     return Try(
-        journals=_journals(watch.backend, record),
+        journals=tuple((sightings.dated() if sightings else _journals(watch.backend, record)).values()),
         launches=1 + (len(status.restarts) if status else 0),
         failure=f"{failed.cause}: {failed.message}" if failed else None,
         weights=watch.backend.directories.weights_of(checkpoint.uri) if checkpoint and not failed else None,
@@ -188,9 +196,47 @@ def _seen(watch: Watch, failed: Fail | None) -> Try:
     )
 
 
-def _journals(backend: Backend, record: RunRecord) -> tuple[DrillJournal, ...]:
-    found = (backend.directories.drill_journal(record.ref, rank) for rank in range(record.ref.nodes))
-    return tuple(journal for journal in found if journal is not None)
+def _journals(backend: Backend, record: RunRecord) -> dict[int, DrillJournal]:
+    """Return what the nodes have recorded, by rank. Raises BackendError."""
+    found = {rank: backend.directories.drill_journal(record.ref, rank) for rank in range(record.ref.nodes)}
+    return {rank: journal for rank, journal in found.items() if journal is not None}
+
+
+class Sightings:
+    """When this process first saw each fault and each step in the nodes' journals, by its own clock.
+
+    Two nodes have two clocks, and so have a node, the one in its place, and that of the next try.
+    """
+
+    def __init__(
+        self, journals: Callable[[], Mapping[int, DrillJournal]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`journals` returns what the nodes have recorded so far, by rank."""
+        self._journals = journals
+        self._clock = clock
+        self._first_seen: dict[tuple[int, InjectedFault | StepSeen], float] = {}
+
+    def look(self) -> Mapping[int, DrillJournal]:
+        """Note what is new in the journals, and return them; raises as `journals`."""
+        found = self._journals()
+        now = self._clock()
+        for rank, journal in found.items():
+            recorded: tuple[InjectedFault | StepSeen, ...] = (*journal.injected, *journal.steps)
+            for each in recorded:
+                self._first_seen.setdefault((rank, each), now)
+        return found
+
+    def dated(self) -> dict[int, DrillJournal]:
+        """Return the journals with the times of this process's clock; raises as `journals`."""
+        return {rank: self._dated(rank, journal) for rank, journal in self.look().items()}
+
+    def _dated(self, rank: int, journal: DrillJournal) -> DrillJournal:
+        seen = self._first_seen
+        return replace(
+            journal,
+            injected=tuple(replace(each, at=seen[rank, each]) for each in journal.injected),
+            steps=tuple(replace(each, at=seen[rank, each]) for each in journal.steps),
+        )
 
 
 # What the journals say
@@ -228,7 +274,7 @@ def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
     ]
     if not later:
         return DrillRecovery(injected=injected, seconds=None, lost_steps=None)
-    first = min(later, key=lambda seen: seen.at)
+    first = min(later, key=lambda seen: (seen.at, seen.step))
     resumed_at = first.step - _stride(seen for _, seen in steps)
     reached = _reached(steps, struck_in, injected, ended=bool(again))
     # A training that had reported no step before the fault, and goes on with it, has none to lose.

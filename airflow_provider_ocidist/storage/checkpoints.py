@@ -239,18 +239,20 @@ def fetch(
     *,
     through: Through | None = None,
     reuse: bool = True,
+    on_read: Callable[[int], object] = lambda _: None,
 ) -> Path:
     """Fetch a checkpoint into a local folder, under its program's name for it, and return its path.
 
     An entry of that name is replaced, after every SHA-256 was verified; with `reuse`, its files whose content is what
-    was published are not fetched again. `through` returns the store to read from. Raises CheckpointError when the
-    checkpoint is not complete or its content is not what was published.
+    was published are not fetched again, and `on_read` gets the number of bytes of each piece that was compared.
+    `through` returns the store to read from. Raises CheckpointError when the checkpoint is not complete or its content
+    is not what was published.
     """
     store = open_store(uri, access)
     manifest, listed = _verified(store, uri)
     final = Path(target) / manifest.name
-    with _staging(Path(target)) as staging:
-        here = link_known(manifest, final, staging) if reuse else set()
+    with staging_in(Path(target)) as staging:
+        here = link_known(manifest, final, staging, on_read) if reuse else set()
         if here:
             log.info("%d of %d files of %s are here already", len(here), len(manifest.files), shown(uri))
         wanted = [item for item in manifest.files if item.path not in here]
@@ -260,7 +262,7 @@ def fetch(
             return final if manifest.single_file else final / name
 
         source = through(store, lies_at, size) if through else store
-        arrived = _copy(source, LocalStore(staging), [listed[item.path] for item in wanted])
+        arrived = copy_files(source, LocalStore(staging), [listed[item.path] for item in wanted])
         for item, copied in zip(wanted, arrived):
             if item.sha256 != copied.sha256:
                 raise CheckpointError(
@@ -271,28 +273,10 @@ def fetch(
     return final
 
 
-def store_again(
-    uri: str, folder: Path, access: OciAccess | None = None, *, cancel: threading.Event | None = None
-) -> bool:
-    """Write the files of a published checkpoint once more, where a local folder has all of them; return whether it has.
-
-    A file counts by its SHA-256: only what was published gets there, over what has been damaged since. Raises
-    CheckpointError, StorageError, FileNotFoundError when there is no such checkpoint any more.
-    """
-    target = open_store(uri, access)
-    manifest = Manifest.from_json(target.read(MANIFEST))
-    with _staging(Path(folder)) as staging:
-        here = link_known(manifest, Path(folder) / manifest.name, staging)
-        if len(here) < len(manifest.files):
-            return False
-        source = LocalStore(staging)
-        _copy(source, target, [source.stat(item.path) for item in manifest.files], cancel)
-    return True
-
-
-def _copy(
+def copy_files(
     source: Store, target: Store, entries: Sequence[Entry], cancel: threading.Event | None = None
 ) -> list[Copied]:
+    """Copy these files under their own names. Once `cancel` is set, what is being sent is aborted."""
     # Late: few callers need the engine, all need the references.
     from airflow_provider_ocidist.storage.transfer import copy_entries
 
@@ -302,7 +286,7 @@ def _copy(
 def _send(
     source: Store, target: Store, entries: Sequence[Entry], cancel: threading.Event | None
 ) -> tuple[ManifestFile, ...]:
-    copied = _copy(source, target, entries, cancel)
+    copied = copy_files(source, target, entries, cancel)
     return tuple(ManifestFile(path=item.name, size=item.size, sha256=item.sha256 or "") for item in copied)
 
 
@@ -357,7 +341,8 @@ def _free_folder(
 
 
 @contextmanager
-def _staging(target: Path) -> Iterator[Path]:
+def staging_in(target: Path) -> Iterator[Path]:
+    """Yield a folder below another in which a checkpoint is gathered; it is deleted afterwards."""
     staging = target / unfinished_name("checkpoint")
     with local_errors(target):
         staging.mkdir(parents=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,25 +15,30 @@ PIECE = 1 << 20
 """Bytes that are read at a time."""
 
 
-def link_known(manifest: Manifest, local: Path, target: Path) -> set[str]:
+def link_known(
+    manifest: Manifest, local: Path, target: Path, on_read: Callable[[int], object] = lambda _: None
+) -> set[str]:
     """Link what is whole of a local checkpoint into another folder; return the paths of these files.
 
-    A file counts by its SHA-256, as one that was fetched: its name, size and age prove nothing.
+    A file counts by its SHA-256, as one that was fetched: its name, size and age prove nothing. `on_read` is called
+    with the number of bytes of each piece that was read, by several threads.
     """
     if not os.path.lexists(local):
         return set()
     with ThreadPoolExecutor(THREADS, "reuse") as pool:
         linked = pool.map(
-            lambda item: _link(item, local if manifest.single_file else local / item.path, target),
+            lambda item: _link(item, local if manifest.single_file else local / item.path, target, on_read),
             manifest.files,
         )
         return {item.path for item, is_linked in zip(manifest.files, linked) if is_linked}
 
 
-def _link(item: ManifestFile, path: Path, target: Path) -> bool:
+def _link(item: ManifestFile, path: Path, target: Path, on_read: Callable[[int], object]) -> bool:
     place = target / item.path
     try:
-        if path.is_symlink() or path.stat().st_size != item.size or _sha256_of(path) != item.sha256:
+        if path.is_symlink() or path.stat().st_size != item.size:
+            return False
+        if _sha256_of(path, on_read) != item.sha256:
             return False
         place.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, place)
@@ -42,9 +48,10 @@ def _link(item: ManifestFile, path: Path, target: Path) -> bool:
     return True
 
 
-def _sha256_of(path: Path) -> str:
+def _sha256_of(path: Path, on_read: Callable[[int], object]) -> str:
     running, piece = hashlib.sha256(), bytearray(PIECE)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(piece):
             running.update(memoryview(piece)[:count])
+            on_read(count)
     return running.hexdigest()

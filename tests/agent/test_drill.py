@@ -133,10 +133,21 @@ def test_a_fault_of_an_upload_strikes_when_the_files_are_there_and_the_manifest_
 
 def test_a_fault_of_a_restore_comes_in_the_next_try_where_a_killed_process_costs_one(tmp_path: Path) -> None:
     checkpoints = Checkpoints(uri=str(stored(tmp_path)), required=False)
-    # A killed process is no fault of the program, so no launch follows in the same try.
-    budget = Restarts(program=1)
+    # A killed process is charged to the program, or else to the machine: no launch follows in the same try.
+    budget = Restarts(hang=1)
     with Gang(tmp_path, RESUMES, attempt=2, checkpoints=checkpoints, restarts=budget) as gang:
         assert gang.run(OCIDIST_DRILL="kill-agent@restoring:node=0,step=1") == [-9]
+
+
+@pytest.mark.parametrize("restarts", [Restarts(program=1), Restarts(node=1)], ids=["program", "node"])
+def test_a_fault_of_a_restore_comes_in_the_same_try_where_another_launch_follows_the_killed_process(
+    tmp_path: Path, restarts: Restarts
+) -> None:
+    checkpoints = Checkpoints(uri=str(stored(tmp_path)), required=False)
+    with Gang(tmp_path, TRAINS, attempt=1, checkpoints=checkpoints, restarts=restarts) as gang:
+        assert gang.run(OCIDIST_DRILL="kill-agent@restoring:node=0,step=1") == [-9]
+        journal = DrillJournal.from_json((gang.run_dir / drill_journal_of(0)).read_bytes())
+    assert [each.kind for each in journal.injected] == ["kill-rank", "kill-agent"]
 
 
 CUTS_NOTHING = """

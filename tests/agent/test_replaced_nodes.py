@@ -14,9 +14,10 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
-from airflow_provider_ocidist.model.work_dir import lost_report_of
+from airflow_provider_ocidist.model.work_dir import lost_report_of, report_of
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Agent, Gang, until
-from tests.agent.stages.test_restarts import TRAINS, gang
+from tests.agent.stages.test_restarts import TRAINS, beating, gang
 
 LOST = Restart(cause=Cause.NODE, message="node 1: gone", rank=1, step=3)
 WAITS_ONCE = """
@@ -165,3 +166,45 @@ def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, 
         weights = weights * 0.5 + 3.0 * step
     (last,) = place.glob("step-012.pt.launch-1/step-012.pt")
     assert torch.equal(torch.load(last)["weights"], weights)
+
+
+def test_a_node_that_does_not_come_to_the_meeting_after_a_restart_is_named_as_lost_and_replaced(
+    tmp_path: Path,
+) -> None:
+    script = "at(3 + launch)\nassert launch, 'once'\n"
+    with replaced(tmp_path, script, join_timeout=6.0) as two:
+        store, asked = open_store(str(two.run_dir)), two.run_dir / "stop.json"
+        late = NodeReport(
+            rank=1, phase=Phase.JOINING, address="127.0.99.2", started_at=0.0, heartbeat_at=0.0, moved=1
+        )
+        store.write(report_of(1), late.to_json())
+        (first,) = two.start(0)
+        beating(store, late, lambda: asked.exists() or first.process.poll() is not None)
+        restarts = StopRequest.from_json(asked.read_bytes()).restarts
+        # It lives, and its fetch stands still, as on a mount that does not answer.
+        stuck = replace(late, phase=Phase.FETCHING, restarts=restarts)
+
+        def is_named() -> bool:
+            request = StopRequest.from_json(asked.read_bytes())
+            return len(request.restarts) > 1 or first.process.poll() is not None
+
+        beating(store, stuck, is_named)
+        assert first.process.poll() is None, first.stderr.read_text()
+        request = StopRequest.from_json(asked.read_bytes())
+        assert request.restarts[:-1] == restarts
+        named = request.restarts[-1]
+        assert (named.cause, named.rank, named.lost) == (Cause.NODE, 1, (1,))
+        assert "node 1 made no progress" in named.message
+        new = again(two, 1)
+        assert (first.wait(), new.wait()) == (0, 0)
+        assert first.report.restarts == new.report.restarts == request.restarts
+
+
+def test_a_late_node_that_lives_ends_itself_once_it_is_named(tmp_path: Path) -> None:
+    script = "at(3 + launch)\nif launch == 0:\n    time.sleep(1000)\n"
+    with replaced(tmp_path, script) as two:
+        _, second = two.start()
+        second.prints("launch 0")
+        ask(two, replace(LOST, lost=(1,)))
+        assert second.wait() == STOPPED_CODE
+        assert "this node counts as lost" in second.stderr.read_text()

@@ -88,3 +88,20 @@ def test_what_is_whole_in_neither_place_is_refused_and_stays_as_it_was(tmp_path:
         "checkpoint-7/a": tree["a"],
         "checkpoint-7/b": changed(tree["b"]),
     }
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_each_byte_that_is_compared_is_reported(tmp_path: Path, number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    sizes = {f"part/{index}.bin": draw.randint(1, 3_000_000) for index in range(draw.randint(1, 4))}
+    tree = make_tree(tmp_path / "checkpoint-7", sizes)
+    ref = publish(tmp_path / "checkpoint-7", str(tmp_path / "kept"), step=7)
+    compared = 0
+    for name, content in tree.items():
+        state = draw.choice(STATES)
+        lay(tmp_path / "in/checkpoint-7" / name, state, content)
+        compared += len(content) * (state in ("whole", "changed"))
+    read: list[int] = []
+    fetch(ref.uri, tmp_path / "in", on_read=read.append)
+    assert sum(read) == compared

@@ -48,6 +48,8 @@ class NodeFailure:
     """Whether the failure looks like a consequence of another node's."""
     remedy: str | None = None
     """Remedy for this error, if one is known."""
+    killed: bool = False
+    """Whether a signal from outside has ended the process, for a reason that nothing shows; its machine lives."""
 
 
 @dataclass
@@ -103,6 +105,7 @@ def diagnose(
         tail=tail_of(output, traceback if raised else None),
         consequence=symptom is not None and symptom.consequence,
         remedy=symptom.remedy if symptom else None,
+        killed=symptom is None and cause is Cause.NODE,
     )
 
 

@@ -293,6 +293,28 @@ def odd_ones(all_standing: Iterable[StackPosition]) -> str | None:
     return f"{named}{more}, while {len(known) - len(odd)} of {len(known)} ranks {where}"
 
 
+def two_positions(all_standing: Sequence[StackPosition]) -> str | None:
+    """Return where both ranks of a training of two stand, and which of them waits; None for another number of ranks.
+
+    Of two, none is the odd one: a reader has to compare them.
+    """
+    if len(all_standing) != 2:
+        return None
+    known = sorted(all_standing, key=_rank_of)
+    waiting = [each for each in known if _waits_for_others(each)]
+    shown = "; ".join(f"rank {each.rank} {_where(each)}" for each in known)
+    if len(waiting) == 2:
+        return f"both ranks wait for the other: {shown}"
+    if len(waiting) == 1:
+        other = next(each for each in known if each not in waiting)
+        return f"rank {waiting[0].rank} waits for the other, and rank {other.rank} does not: {shown}"
+    return f"no stack shows which of the two ranks waits for the other: {shown}"
+
+
+def _rank_of(position: StackPosition) -> int:
+    return -1 if position.rank is None else position.rank
+
+
 def _waits_for_others(position: StackPosition) -> bool:
     return any(place in frame for frame in position.at for place in WAITS)
 

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_reports
@@ -31,7 +31,7 @@ JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
 def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
     """Return the members' reports, by rank, once every one is ready for this launch of the training.
 
-    Raises TopologyTimeout, naming the missing ones; a known node that still fetches is waited for as long as it
+    Raises LateNodes, naming the missing ones; a known node that still fetches is waited for as long as it
     sends heartbeats, and makes progress at least once in `timeout` seconds.
     """
     own = heartbeat.report
@@ -42,8 +42,9 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     while not gathering.look():
         now = time.monotonic()
         if now > deadline and gathering.overdue(timeout):
-            raise TopologyTimeout(
-                f"{gathering.missing()} not here after {timeout:.0f} s{gathering.standstill(timeout)}"
+            raise LateNodes(
+                f"{gathering.missing()} not here after {timeout:.0f} s{gathering.standstill(timeout)}",
+                gathering.late(timeout),
             )
         if now > say_at:
             logger.info("waiting for the others: %s not here yet", gathering.missing())
@@ -54,6 +55,14 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
         heartbeat.report if rank == own.rank else gathering.ready[rank]
         for rank in members_of(own.restarts, nodes)
     ]
+
+
+class LateNodes(TopologyTimeout):
+    """Some nodes have not come to the meeting in time, though the others wait no longer for them."""
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 class SucceededBefore(Exception):
@@ -86,12 +95,19 @@ class Gathering:
         return not self.awaited
 
     def overdue(self, timeout: float) -> bool:
-        """Whether a missing node has made no progress for `timeout` seconds, or sent no heartbeat for a minute, or for
-        `timeout` if that is less.
+        """Whether the others wait no longer for a missing node."""
+        return bool(self.late(timeout))
+
+    def late(self, timeout: float) -> list[int]:
+        """Return the missing nodes that have made no progress for `timeout` seconds, or sent no heartbeat for a minute,
+        or for `timeout` if that is less.
         """
-        latest = time.monotonic() - min(timeout, GONE_AFTER)
-        heard = (max(self.seen_at.get(rank, -math.inf), self.sighted_since) for rank in self.awaited)
-        return any(at < latest for at in heard) or bool(self.stuck(timeout))
+        latest, stuck = time.monotonic() - min(timeout, GONE_AFTER), self.stuck(timeout)
+        return [
+            rank
+            for rank in sorted(self.awaited)
+            if rank in stuck or max(self.seen_at.get(rank, -math.inf), self.sighted_since) < latest
+        ]
 
     def stuck(self, timeout: float) -> list[int]:
         """Return the known nodes that have made no progress for `timeout`."""
@@ -154,11 +170,17 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
 
 
 def await_others_saved(
-    heartbeat: Heartbeat, *, nodes: int, timeout: float, patience: float = 0.0
+    heartbeat: Heartbeat,
+    *,
+    nodes: int,
+    timeout: float,
+    patience: float = 0.0,
+    on_look: Callable[[], object] = lambda: None,
 ) -> list[NodeReport]:
     """Return the other nodes' reports once all have saved what the launch before has left.
 
-    Then all restore the same checkpoint.
+    Then all restore the same checkpoint. `on_look` is called at each look, since a wait within its limits is no fetch
+    that stands still.
 
     A node that saves is waited for as long as it beats. Raises SucceededBefore for one that has succeeded,
     TopologyTimeout for one that has ended otherwise or is silent for `patience` seconds, in which another may take its
@@ -167,6 +189,7 @@ def await_others_saved(
     beats = Beats()
     began = read_at = heard_at = time.monotonic()
     while True:
+        on_look()
         others = read_others(heartbeat.store, heartbeat.report, nodes)
         known = [report for report in others if report]
         behind = [report for report in known if len(report.restarts) < heartbeat.launch]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError
 from airflow_provider_ocidist.model.report import NodeReport, Restart, StopRequest
@@ -158,8 +159,7 @@ class Heartbeat:
         Where this node turns out to be lost, it is asked to end.
         """
         request = _stop_request(self.quick_store)
-        # Another launch is asked for before a node is made in the place of a lost one.
-        if request is not None and request.restarts and not self.switch.is_lost and self._is_lost_by(request):
+        if request is not None and not self.switch.is_lost and self._is_lost_by(request):
             self.switch.ask(_lost_by(request))
         return self._own(request)
 
@@ -209,10 +209,18 @@ class Heartbeat:
             self.heed(request)
 
     def _is_lost_by(self, request: StopRequest) -> bool:
-        """Whether a request names this node as lost, or the node in its place has written a report already."""
+        """Whether a request names this node as lost, or the node in its place has written a report already.
+
+        Another launch is asked for, and the lost node named, before one is made in its place. Only a node that could
+        not write for a while may have missed that: a later request, of a node that had not read the name yet, lacks it.
+        """
         own = self.report
-        if not request.restarts_of(own.rank, len(own.restarts)):
+        if not request.restarts:
+            return False
+        if not request.restarts_of(own.rank, len(own.restarts)) or _names_now(request, own):
             return True
+        if time.monotonic() - self.written_at <= SILENT_AFTER:
+            return False
         known = read_report(self.quick_store, own.rank)
         return known is not None and known.incarnation > own.incarnation
 
@@ -235,6 +243,14 @@ class Heartbeat:
             logger.warning("the run directory can be written again")
         self._failing = False
         return True
+
+
+def _names_now(request: StopRequest, own: NodeReport) -> bool:
+    """Whether a request names a node as lost in a launch that the node had begun before that was known."""
+    return any(
+        own.rank in now.lost and own.rank not in then.lost
+        for now, then in zip(request.restarts, own.restarts)
+    )
 
 
 def load_stop_request(store: Store) -> StopRequest | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 Brought = dict[str, Optional[CheckpointRef]]
 """Entries that were fetched, by their names; None for what another run has published."""
+OnRead = Callable[[int], object]
+"""Function that gets the number of bytes that were compared."""
 
 
 def resume(
@@ -42,13 +45,14 @@ def resume(
     through: Through | None = None,
     damaged: set[str] | None = None,
     reuse: bool = True,
+    on_read: OnRead = lambda _: None,
 ) -> CheckpointRef | None:
     """Fetch the newest complete checkpoint into the folder; None when there is none yet.
 
     `brought`: what is fetched is added to it. `launched_before`: this attempt, where it has launched the program
-    before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`, `reuse`: as
-    `storage.checkpoints.fetch`. `damaged`: the URIs of checkpoints that are not read again; those that prove to be
-    damaged are added.
+    before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`, `reuse`,
+    `on_read`: as `storage.checkpoints.fetch`. `damaged`: the URIs of checkpoints that are not read again; those that
+    prove to be damaged are added.
 
     If the newest is damaged, the one before it is fetched. Raises CheckpointsDamaged when all are, as a fresh start
     would lose their content, and AgentError when the place cannot be read.
@@ -56,7 +60,7 @@ def resume(
     if checkpoints.uri is None or not (checkpoints.resume or launched_before):
         return None
     only = None if checkpoints.resume else launched_before
-    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse)
+    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read)
     return _resume_from(checkpoints.uri, how, only)
 
 
@@ -70,6 +74,7 @@ def resume_after_clear(
     through: Through | None = None,
     damaged: set[str] | None = None,
     reuse: bool = True,
+    on_read: OnRead = lambda _: None,
 ) -> CheckpointRef | None:
     """Fetch the task's checkpoint from before it was cleared, if configured; the rest: as `resume`."""
     if config.checkpoints_stem is None:
@@ -82,7 +87,7 @@ def resume_after_clear(
         found = open_store(base, access).list_each(places)
     except (StorageError, BackendError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
-    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse)
+    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read)
     had = (_resume_from(f"{base}/{place}".rstrip("/"), how) for place in places if found[place])
     return next((reference for reference in had if reference is not None), None)
 
@@ -100,6 +105,7 @@ class _Fetching:
         through: Through | None = None,
         *,
         reuse: bool = True,
+        on_read: OnRead = lambda _: None,
     ) -> None:
         self.folder = folder
         self.access = access
@@ -108,6 +114,7 @@ class _Fetching:
         self.damaged: set[str] = set() if damaged is None else damaged
         self.through = through
         self.reuse = reuse
+        self.on_read = on_read
 
     def has_whole(self, reference: CheckpointRef) -> bool:
         """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
@@ -126,15 +133,18 @@ class _Fetching:
 
         The first time, the transfer may be at fault, or another node that has sent a part.
         """
-        from airflow_provider_ocidist.storage.checkpoints import fetch
-
         try:
-            return fetch(uri, self.folder, self.access, through=self.through, reuse=self.reuse)
+            return self._fetch(uri, self.through)
         except StorageError as error:
             if error.retryable or (self.through is None and not isinstance(error, CheckpointError)):
                 raise
             logger.warning("%s; reading it again, from the store alone", error)
-        return fetch(uri, self.folder, self.access, reuse=self.reuse)
+        return self._fetch(uri, None)
+
+    def _fetch(self, uri: str, through: Through | None) -> Path:
+        from airflow_provider_ocidist.storage.checkpoints import fetch
+
+        return fetch(uri, self.folder, self.access, through=through, reuse=self.reuse, on_read=self.on_read)
 
     def take(self, checkpoint: Path, reference: CheckpointRef | None) -> None:
         _point_deepspeed_to(checkpoint)

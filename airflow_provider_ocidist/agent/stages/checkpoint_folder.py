@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
@@ -99,19 +100,22 @@ class CheckpointFolder:
         if self._all_damaged:
             raise self._all_damaged
 
-    def store_again(self, workspace: Workspace, others: Iterable[NodeReport | None]) -> None:
+    def store_again(
+        self, workspace: Workspace, others: Iterable[NodeReport | None], cancel: threading.Event | None = None
+    ) -> None:
         """Repair what is stored of the newest checkpoint with which the nodes have met, if this one is to do it.
 
-        They would have gone on from different content: what is stored may be damaged, and whole on some nodes.
+        They would have gone on from different content: what is stored may be damaged, and whole on some nodes. Once
+        `cancel` is set, what is being sent is aborted.
         """
         if not is_first_with_newest(self.context.heartbeat.report, others):
             return
-        from airflow_provider_ocidist.storage.checkpoints import store_again
+        from airflow_provider_ocidist.storage.repairs import store_again
 
         folder, access = self.path(workspace), self.context.access
         for uri in [reference.uri for reference in self._fetched.values() if reference]:
             try:
-                is_stored = store_again(uri, folder, access, cancel=self.context.switch.event)
+                is_stored = store_again(uri, folder, access, cancel=cancel)
             except (OcidistError, OSError) as error:
                 logger.warning("%s cannot be stored again: %s", uri, error)
                 continue
@@ -119,6 +123,25 @@ class CheckpointFolder:
                 logger.info(
                     "%s is stored again, as it is on this node: not all nodes would go on from it", uri
                 )
+
+    def store_missing(self, workspace: Workspace, cancel: threading.Event | None = None) -> None:
+        """Store the files that are missing of the newest checkpoints, and whole on this node; `cancel` as above.
+
+        All nodes would go on from the checkpoint before, though nothing of the newest is lost.
+        """
+        if self.settings is None or self.settings.uri is None:
+            return
+        from airflow_provider_ocidist.storage.repairs import store_missing
+
+        try:
+            stored = store_missing(
+                self.settings.uri, self.path(workspace), self.context.access, cancel=cancel
+            )
+        except (OcidistError, OSError) as error:
+            logger.warning("what is missing of stored checkpoints cannot be stored again: %s", error)
+            return
+        if stored:
+            logger.info("stored again, as files were missing that are on this node: %s", names_text(stored))
 
     def go_back(self, workspace: Workspace, others: Iterable[NodeReport], *, differed: bool = False) -> None:
         """Fetch the newest whole checkpoint again, for another launch; `others`: the other nodes' reports.
@@ -278,6 +301,7 @@ class CheckpointFolder:
             through=shared,
             damaged=self._damaged,
             reuse=reuse,
+            on_read=context.activity.has_read,
         )
         return found or resume_after_clear(
             folder,
@@ -288,6 +312,7 @@ class CheckpointFolder:
             through=shared,
             damaged=self._damaged,
             reuse=reuse,
+            on_read=context.activity.has_read,
         )
 
     def _shared(self) -> SharedRestore | None:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
-from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones
+from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones, two_positions
+from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
     PeerLiveness,
@@ -136,6 +137,14 @@ class GangEnd:
         failed = outcome.own_fault(error.cause, self.context.masked(str(error)), None)
         return self._asked(failed, self.context.rank, may_restart=True)
 
+    def without(self, error: LateNodes) -> Outcome:
+        """Return how a launch ended to which some nodes did not come: they are lost, and others may take their places.
+
+        One that lives finds itself named, and ends; so the service reports its end, and its rank is free.
+        """
+        failed = outcome.own_fault(error.cause, self.context.masked(str(error)), None)
+        return self._asked(failed, error.ranks[0], may_restart=True, lost=error.ranks)
+
     def ask_others(
         self, cause: Cause, message: str, restarts: tuple[Restart, ...] = (), *, hang: bool = False
     ) -> tuple[Restart, ...]:
@@ -160,7 +169,9 @@ class GangEnd:
         if not (stop.stacks and self.context.is_main):
             return stop
         reports = [self.heartbeat.report, *self._others()]
-        found = odd_ones(each for report in reports if report for each in report.stands or ())
+        stands = [each for report in reports if report for each in report.stands or ()]
+        is_complete = all(report and report.stands is not None for report in reports)
+        found = (two_positions(stands) if is_complete else None) or odd_ones(stands)
         if found:
             logger.error("%s", found)
         return replace(stop, message=f"{stop.message}; {found}") if found else stop
@@ -175,24 +186,40 @@ class GangEnd:
                 return outcome.consequence(failure, stop_in_words(explanation), restarts)
             silent = silent_nodes(before, self._others())
         result = outcome.failure(failure, silent)
+        # The budget for machines is kept for them: this one lives. A process that was killed once may be killed again.
+        is_programs = failure.killed and not silent and self.config.restarts.program > 0
         # A node that is silent will not come to another launch, unless another takes its place.
         return self._asked(
-            result, silent[0] if silent else self.context.rank, may_restart=self.config.replaces or not silent
+            result,
+            silent[0] if silent else self.context.rank,
+            may_restart=self.config.replaces or not silent,
+            charged=Cause.USER if is_programs else None,
         )
 
-    def _asked(self, failed: Outcome, rank: int, *, may_restart: bool) -> Outcome:
+    def _asked(
+        self,
+        failed: Outcome,
+        rank: int,
+        *,
+        may_restart: bool,
+        charged: Cause | None = None,
+        lost: tuple[int, ...] = (),
+    ) -> Outcome:
         """Ask the other nodes to end; return the outcome, with the restarts where the training is launched again.
 
-        `rank`: of the node that has failed, or is lost.
+        `rank`: of the node that has failed, or is lost. `charged`: the cause whose budget pays for the launch; None:
+        that of the failure. `lost`: the ranks of nodes that are to end, if they still run.
         """
         cause, message = failed.cause or Cause.USER, failed.message or "the training failed"
-        restarts, why_not = self._restarts_after(cause, message, rank) if may_restart else ((), None)
+        restarts, why_not = (
+            self._restarts_after(charged or cause, message, rank, lost) if may_restart else ((), None)
+        )
         if why_not:
             failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
         return replace(failed, restarts=self.ask_others(cause, message, restarts))
 
     def _restarts_after(
-        self, cause: Cause, message: str, rank: int | None = None
+        self, cause: Cause, message: str, rank: int | None = None, lost: tuple[int, ...] = ()
     ) -> tuple[tuple[Restart, ...], str | None]:
         """Return the restarts with the new one, or none and the reason; no reason if the job allows no restarts."""
         budgets, before = self.config.restarts, self.heartbeat.report.restarts
@@ -209,6 +236,7 @@ class GangEnd:
             behind=steps_behind(others, launch) if own_step is None else 0,
             checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
             members=before[-1].members if before else (),
+            lost=lost,
         )
         if is_crash_loop(before, failure):
             self.heartbeat.update(crash_loop=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from airflow_provider_ocidist.agent import guard
 
 OWN_STEP = 1 << 24
-"""Bytes that this process has to write for one step of progress: its heartbeat and log write a little too."""
+"""Bytes that this process has to write, or to compare, for one step of progress: its heartbeat and log write a little
+too."""
 CHILDREN_STEP = 1 << 16
 """Bytes that git, pip and the like have to read and write for one step of progress."""
 TICKS = 100
@@ -23,10 +24,16 @@ class Activity:
         self._stages = 0
         self._furthest = (0, 0, 0)
         self._known = (0, time.monotonic())
+        self._read = 0
+        """Bytes of local files that were compared with what is stored."""
 
     def enter(self) -> None:
         """Record the start of a stage."""
         self._stages += 1
+
+    def has_read(self, size: int) -> None:
+        """Record that so many bytes of a local file were compared: that takes long, and writes nothing."""
+        self._read += size
 
     def still_for(self) -> float:
         """Return for how many seconds the number has not changed."""
@@ -41,7 +48,7 @@ class Activity:
         """Return this node's progress, in steps of no particular size."""
         children = guard.descendants(os.getpid())
         found = (
-            _bytes_of(os.getpid(), "wchar:") // OWN_STEP,
+            (_bytes_of(os.getpid(), "wchar:") + self._read) // OWN_STEP,
             sum(_bytes_of(pid, "rchar:", "wchar:") for pid in children) // CHILDREN_STEP,
             sum(map(_ticks_of, children)) // TICKS,
         )

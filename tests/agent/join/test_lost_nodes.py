@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
@@ -16,6 +20,7 @@ from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
 AGREED = Restart(cause=Cause.NODE, message="node 1: gone", rank=1)
+SEED = int(os.environ.get("TEST_SEED", "20261126"))
 LOST = replace(AGREED, lost=(1,))
 
 
@@ -102,3 +107,52 @@ def test_that_a_node_is_lost_counts_more_than_the_reason_for_which_it_ends_alrea
     assert heard == ["once"]
     with pytest.raises(Stopped, match="lost"):
         switch.rearm(1)
+
+
+class CountedStore(LocalStore):
+    """A run directory that records what is read of it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.reads: list[str] = []
+
+    def read(self, name: str) -> bytes:
+        self.reads.append(name)
+        return super().read(name)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_beat_reads_the_request_alone_however_often_the_training_was_launched_again(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    counted, incarnation = CountedStore(tmp_path), draw.randint(0, 2)
+    ranks = [1] * incarnation + [draw.choice([0, 2]) for _ in range(draw.randint(0, 3))]
+    draw.shuffle(ranks)
+    restarts = tuple(replace(AGREED, rank=rank, lost=(rank,) * draw.randint(0, 1)) for rank in ranks)
+    lives = node(counted, *restarts, incarnation=incarnation)
+    if restarts:
+        ask(counted, *restarts)
+    counted.reads.clear()
+    beats = draw.randint(1, 5)
+    for _ in range(beats):
+        lives._beat()
+    assert counted.reads == [STOP_FILE] * beats
+    assert not lives.switch.is_lost
+
+
+@pytest.mark.parametrize("writes", ["_beat", "finish"])
+def test_a_node_that_could_not_write_for_long_looks_whether_another_has_its_place(
+    store: LocalStore, writes: str
+) -> None:
+    lost = node(store, AGREED)
+    # It is named as lost in a request that it has not read, and a later one does not repeat the name.
+    later = replace(AGREED, rank=0)
+    ask(store, AGREED, later)
+    node(store, AGREED, later, incarnation=1)
+    lost.written_at -= SILENT_AFTER + 1
+    write: Callable[[], object] = getattr(lost, writes)
+    write()
+    assert lost.switch.is_lost
+    assert incarnation_read(store) == 1

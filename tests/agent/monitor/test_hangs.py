@@ -19,7 +19,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.diagnose import stacks
 from airflow_provider_ocidist.agent.diagnose.flight_records import stuck_collective
-from airflow_provider_ocidist.agent.diagnose.stacks import main_frames, odd_ones
+from airflow_provider_ocidist.agent.diagnose.stacks import main_frames, odd_ones, two_positions
 from airflow_provider_ocidist.agent.monitor.hang import StallTime, is_hung
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import Cause
@@ -471,6 +471,27 @@ def test_nobody_is_named_where_all_stand_alike_or_nothing_is_known() -> None:
         StackPosition(rank=3, at=())
     ]
     assert odd_ones(unlike) == "rank 3 does not answer, while 3 of 4 ranks stand in read (a.py:1)"
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_of_two_ranks_each_is_named_once_with_its_place_and_of_another_number_none(number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    places = [WAITS, ("sleep (data.py:3)", "load (data.py:9)"), ()]
+    ranks = draw.sample(range(16), draw.choice([0, 1, 2, 2, 2, 3]))
+    stands = [StackPosition(rank=rank, at=draw.choice(places)) for rank in ranks]
+    found = two_positions(stands)
+    assert (found is not None) is (len(stands) == 2)
+    waiting = [each.rank for each in stands if each.at == WAITS]
+    for each in stands if found else ():
+        shown = f"stands in {', in '.join(each.at)}" if each.at else "does not answer"
+        assert (found or "").partition(": ")[2].count(f"rank {each.rank} {shown}") == 1
+    says = (found or "").partition(": ")[0]
+    if found and len(waiting) == 1:
+        (other,) = {*ranks} - {*waiting}
+        assert says == f"rank {waiting[0]} waits for the other, and rank {other} does not"
+    elif found:
+        assert says.startswith("both ranks wait" if waiting else "no stack shows")
 
 
 # Flight records

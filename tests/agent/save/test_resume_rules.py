@@ -156,8 +156,10 @@ def test_what_arrives_damaged_is_read_a_second_time_from_its_store_and_no_third(
         *,
         through: Through | None = None,
         reuse: bool = True,
+        on_read: Callable[[int], object],
     ) -> Path:
         assert reuse
+        assert on_read
         asked.append((uri, through is not None))
         if len(asked) <= bad_answers:
             raise CheckpointError("its checksum differs", uri=uri)

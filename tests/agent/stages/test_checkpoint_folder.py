@@ -19,6 +19,7 @@ from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFo
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.agent.train.activity import OWN_STEP
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.job import Checkpoints, Output, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -248,6 +249,19 @@ def test_where_all_nodes_find_all_checkpoints_damaged_none_of_them_trains(tmp_pa
     for each in both:
         with pytest.raises(AgentError, match=r"all 1 checkpoints below .* are damaged: delete them"):
             each.require_one()
+
+
+def test_what_a_restore_compares_with_what_is_stored_counts_as_its_progress(
+    tmp_path: Path, node: Node
+) -> None:
+    (tmp_path / "step-1.pt").write_bytes(bytes(2 * OWN_STEP))
+    publish(tmp_path / "step-1.pt", str(tmp_path / "kept"), step=1, fence=LOWEST)
+    place, one = workspace(tmp_path), node(0, tmp_path / "own")
+    one.restore(place)
+    activity = one.context.activity
+    before = activity.look()
+    one.restore(place)
+    assert activity.look() == before + 2, "it has begun, and has read what lies here"
 
 
 def test_nodes_that_have_read_different_companions_do_not_pass_for_equal(tmp_path: Path, node: Node) -> None:

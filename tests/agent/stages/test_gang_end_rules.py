@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
+from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.stages import gang_end
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
@@ -466,11 +467,66 @@ def test_a_failure_for_which_no_budget_is_left_says_so_to_all(tmp_path: Path) ->
     assert (found.message, node.asked.message, node.asked.restarts, found.restarts) == (said, said, (), ())
 
 
+@pytest.mark.parametrize(
+    "codes, restarts, oom_killed, charged, cause",
+    [
+        ((-9, 137, -15), Restarts(program=1, node=1), False, Cause.USER, Cause.NODE),
+        ((-9, 137, -15), Restarts(program=1), False, Cause.USER, Cause.NODE),
+        ((-9, 137, -15), Restarts(node=1), False, Cause.NODE, Cause.NODE),
+        ((-9, 137), Restarts(program=1, node=1), True, Cause.OOM, Cause.OOM),
+        ((-9, 137), Restarts(node=1), True, None, Cause.OOM),
+    ],
+)
+def test_what_kills_a_process_on_a_machine_that_lives_is_charged_to_the_program_where_it_has_a_budget(
+    tmp_path: Path,
+    codes: tuple[int, ...],
+    restarts: Restarts,
+    oom_killed: bool,
+    charged: Cause | None,
+    cause: Cause,
+) -> None:
+    for code in codes:
+        node = Node(tmp_path / str(code), restarts=restarts).others(a_report(1), a_report(2))
+        launch: Any = Launch(ProcessFailure(rank=5, exit_code=code), output="")
+        found = node.end.outcome_of(launch, ended_by(1, oom_killed=oom_killed))
+        assert node.asked
+        assert [each.cause for each in found.restarts] == [charged] * bool(charged)
+        # The cause decides on a retry: nothing points at the program itself.
+        assert (found.cause, node.asked.cause, node.asked.restarts) == (cause, cause, found.restarts)
+
+
+def test_a_process_that_is_killed_at_one_step_again_is_a_crash_loop_as_any_other_failure(
+    tmp_path: Path,
+) -> None:
+    before: tuple[Restart, ...] = ()
+    for launch in range(2):
+        node = Node(tmp_path / str(launch), before=before, restarts=Restarts(program=9, node=9))
+        node.context.meter.step_now = lambda: 40
+        process: Any = Launch(ProcessFailure(rank=5, exit_code=-9))
+        found = node.end.outcome_of(process, ended_by(1, oom_killed=False))
+        before = found.restarts
+    assert (before, found.cause) == ((), Cause.NODE)
+    assert "crash loop: USER at step 40 for the second time" in (found.message or "")
+
+
 def test_nodes_that_did_not_find_one_another_may_try_again(tmp_path: Path) -> None:
     node = Node(tmp_path)
     found = node.end.not_together(AgentError("no hunter22 of node 2", cause=Cause.NODE))
     assert (found.code, found.cause, found.message) == (69, Cause.NODE, "no *** of node 2")
     assert [each.rank for each in found.restarts] == [0]
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_nodes_that_come_late_to_a_meeting_are_named_as_lost_where_a_launch_follows(
+    tmp_path: Path, budget: int
+) -> None:
+    node = Node(tmp_path, before=BEFORE, replaces=True, restarts=Restarts(program=1, node=budget))
+    found = node.end.without(LateNodes("nodes 1, 2 of 3 not here", [1, 2]))
+    assert node.asked
+    assert (found.cause, node.asked.cause) == (Cause.NODE, Cause.NODE)
+    assert found.restarts == node.asked.restarts
+    assert [(each.rank, each.lost) for each in found.restarts[1:]] == [(1, (1, 2))] * budget
+    assert ("not launched again: restarts.node is 0" in (found.message or "")) is (budget == 0)
 
 
 # How a launch ended
@@ -559,6 +615,30 @@ def test_where_all_stand_alike_nobody_is_named(tmp_path: Path) -> None:
     launch: Any = Launch()
     found = node.end.outcome_of(launch, ended_by(143, Stop(message="m", cause=Cause.HANG, stacks=True)))
     assert (found.message, found.cause) == ("m", Cause.HANG)
+
+
+WAITS, LOADS = "all_reduce (distributed_c10d.py:3245)", "load (data.py:9)"
+
+
+@pytest.mark.parametrize(
+    "first, second, said",
+    [
+        (WAITS, WAITS, "both ranks wait for the other: "),
+        (WAITS, LOADS, "rank 0 waits for the other, and rank 1 does not: "),
+        (LOADS, WAITS, "rank 1 waits for the other, and rank 0 does not: "),
+        (LOADS, "item (train.py:3)", "no stack shows which of the two ranks waits for the other: "),
+        (LOADS, LOADS, "no stack shows which of the two ranks waits for the other: "),
+    ],
+)
+def test_of_two_ranks_that_hang_both_are_named_and_the_one_that_waits(
+    tmp_path: Path, first: str, second: str, said: str
+) -> None:
+    node = Node(tmp_path, nodes=2).others(standing(1, second))
+    node.context.others = (1,)
+    node.heartbeat.update(stands=standing(0, first).stands)
+    launch: Any = Launch()
+    found = node.end.outcome_of(launch, ended_by(143, HANG)).message or ""
+    assert found == f"{HANG.message}; {said}rank 0 stands in {first}; rank 1 stands in {second}"
 
 
 def test_a_node_in_whose_place_another_comes_is_not_launched_again_by_the_explanation_either(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.causes import exit_code_of
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
+from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.checkpoints import publish
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
 
 PROGRAM = """
@@ -75,6 +79,62 @@ def test_a_training_longer_than_the_time_to_join_counts_as_no_fetch_that_makes_n
         assert len(one.agents[0].report.restarts) == 1
 
 
+def beating(store: Store, report: NodeReport, over: Callable[[], object]) -> None:
+    """Write the report of another node again and again."""
+    while not over():
+        store.write(report_of(report.rank), replace(report, heartbeat_at=time.time()).to_json())
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("phase", [Phase.SAVING, Phase.JOINING])
+def test_a_wait_for_what_another_node_saves_or_repairs_is_no_fetch_that_makes_no_progress(
+    tmp_path: Path, phase: Phase
+) -> None:
+    with gang(tmp_path, "at(launch)\nassert launch, 'once'\n", nodes=2, join_timeout=2.5) as two:
+        store, asked = open_store(str(two.run_dir)), two.run_dir / "stop.json"
+        other = NodeReport(
+            rank=1, phase=Phase.JOINING, address="127.0.99.2", started_at=0.0, heartbeat_at=0.0
+        )
+        store.write(report_of(1), other.to_json())
+        (first,) = two.start(0)
+        beating(store, other, lambda: asked.exists() or first.process.poll() is not None)
+        restarts = StopRequest.from_json(asked.read_bytes()).restarts
+        # Longer than a node may fetch without progress.
+        until_then = time.monotonic() + 8.0
+        beating(store, replace(other, phase=phase), lambda: time.monotonic() > until_then)
+        beating(store, replace(other, restarts=restarts), lambda: first.process.poll() is not None)
+        assert first.wait() == 0, first.stderr.read_text()
+        assert len(first.report.restarts) == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_is_missing_of_the_newest_stored_checkpoint_is_stored_again_before_another_launch(
+    tmp_path: Path, nodes: int
+) -> None:
+    script = """
+at(launch)
+if launch == 0 and node == 0:
+    save(1)
+    save(2)
+    until(pathlib.Path(os.environ["MARK"]).exists)
+    raise RuntimeError("first")
+if launch == 0:
+    time.sleep(1000)
+"""
+    kept, mark = tmp_path / "kept", tmp_path / "go"
+    with gang(tmp_path, script, nodes=nodes, checkpoints=Checkpoints(uri=str(kept))) as some:
+        some.start(MARK=str(mark))
+        until(lambda: list(kept.glob("step-2.txt/manifest.json")))
+        stored = kept / "step-2.txt" / "step-2.txt"
+        stored.unlink()
+        mark.touch()
+        assert [agent.wait() for agent in some.agents] == [0] * nodes
+        assert stored.read_text() == "w" * 100
+        for agent in some.agents:
+            assert "'step-2.txt']" in agent.stdout.read_text()
+            assert len(agent.report.restarts) == 1
+
+
 def test_a_killed_process_of_one_node_begins_both_again_in_the_same_agents(tmp_path: Path) -> None:
     script = """
 at(3 + launch)
@@ -88,10 +148,34 @@ if launch == 0:
         reports = [agent.report for agent in two.agents]
         assert reports[0].restarts == reports[1].restarts
         (restart,) = reports[0].restarts
+        # Nothing points at the machine, which lives.
         assert restart.rank == 1
+        assert restart.cause in (Cause.USER, Cause.OOM)
         assert [each.launch for each in reports[1].recoveries] == [1]
         # The other node's first program may have been ended before it printed.
         assert all(f"launch 1 of node {agent.rank}" in agent.stdout.read_text() for agent in two.agents)
+
+
+@pytest.mark.parametrize(
+    "restarts, charged",
+    [
+        (Restarts(program=1), Cause.USER),
+        (Restarts(program=1, node=1), Cause.USER),
+        (Restarts(node=1), Cause.NODE),
+        (Restarts(hang=1), None),
+    ],
+    ids=["program", "both", "node", "neither"],
+)
+def test_a_process_that_is_killed_from_outside_is_charged_to_the_program_or_else_to_the_machine(
+    tmp_path: Path, restarts: Restarts, charged: Cause | None
+) -> None:
+    script = "at(3 + launch)\nif launch == 0:\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(9)\n"
+    with gang(tmp_path, script, restarts=restarts) as one:
+        assert one.run() == [0 if charged else 143]
+        report = one.agents[0].report
+        assert [each.cause for each in report.restarts] == [charged] * bool(charged)
+        # The cause stays: a retry may well succeed.
+        assert report.cause is (None if charged else Cause.NODE)
 
 
 def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_path: Path) -> None:

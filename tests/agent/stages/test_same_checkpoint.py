@@ -131,3 +131,27 @@ def test_what_is_damaged_after_one_node_has_read_it_is_stored_again_for_all(tmp_
         assert codes == [0, 0], "".join(agent.stderr.read_text() for agent in gang.agents)
         assert [agent.stdout.read_text() for agent in gang.agents] == [found] * 2
         assert [len(agent.report.restarts) for agent in gang.agents] == [1, 1]
+
+
+@pytest.mark.parametrize("reads_first", [0, 1])
+@pytest.mark.parametrize("restarts", [Restarts(), Restarts(program=9)], ids=["none", "of the program"])
+def test_what_is_damaged_after_one_node_has_read_it_is_stored_again_though_no_launch_follows(
+    tmp_path: Path, restarts: Restarts, reads_first: int
+) -> None:
+    kept = tmp_path / "kept"
+    for step in (1, 2):
+        (tmp_path / f"step-{step}.txt").write_text("weights")
+        publish(tmp_path / f"step-{step}.txt", str(kept), step=step)
+    stored = kept / "step-2.txt" / "step-2.txt"
+    checkpoints = Checkpoints(uri=str(kept), required=False)
+    with Gang(
+        tmp_path / "gang", SHOWS, nodes=2, checkpoints=checkpoints, attempt=2, restarts=restarts
+    ) as gang:
+        (first,) = gang.start(reads_first)
+        until(lambda: first.waits)
+        stored.write_text("changed")
+        (other,) = gang.start(1 - reads_first)[1:]
+        assert all(agent.wait() for agent in (first, other))
+        assert "different checkpoints" in first.stderr.read_text()
+    # The next attempt, on other machines, goes on from it.
+    assert stored.read_text() == "weights"

@@ -1,0 +1,82 @@
+"""A repair of stored checkpoints takes no longer than it makes progress, and its end is no failure."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.agent.stages.repair import repair_within
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+
+LIMITS: list[dict[str, Any]] = [{"still": 0.3}, {"in_all": 0.3}]
+
+
+@pytest.fixture
+def silent_server() -> Iterator[tuple[str, int]]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["still", "in all"])
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_repair_that_waits_for_a_server_which_never_answers_is_given_up(
+    silent_server: tuple[str, int],
+    limits: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    heeds: bool,
+) -> None:
+    left_off = threading.Event()
+
+    def repair(cancel: threading.Event) -> None:
+        with socket.create_connection(silent_server) as asked:
+            asked.settimeout(0.1 if heeds else 60.0)
+            while not cancel.is_set():
+                with contextlib.suppress(OSError):
+                    asked.recv(1)
+        left_off.set()
+
+    repair_within(repair, switch=StopSwitch(), **limits)
+    assert left_off.is_set() is heeds
+    assert "the repair of stored checkpoints is given up" in caplog.text
+
+
+def test_a_repair_that_makes_progress_may_take_long(tmp_path: Any) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(1 << 26))
+    done = []
+
+    def repair(cancel: threading.Event) -> None:
+        until = time.monotonic() + 4.0
+        while time.monotonic() < until:
+            assert not cancel.is_set()
+            large.read_bytes()
+        done.append(True)
+
+    repair_within(repair, still=2.0, switch=StopSwitch())
+    assert done
+
+
+@pytest.mark.parametrize("is_asked_before", [True, False])
+def test_a_stop_request_ends_a_repair_and_is_the_reason(*, is_asked_before: bool) -> None:
+    switch = StopSwitch()
+    asked = Stop(message="node 1 ended the run")
+    if is_asked_before:
+        switch.ask(asked)
+    else:
+        threading.Timer(0.2, switch.ask, [asked]).start()
+    with pytest.raises(Stopped, match="node 1 ended the run"):
+        repair_within(lambda cancel: cancel.wait(60), switch=switch)
+
+
+def test_a_repair_that_is_done_returns_at_once_and_its_error_is_raised() -> None:
+    repair_within(lambda _: None, still=600.0, in_all=600.0)
+    with pytest.raises(ZeroDivisionError):
+        repair_within(lambda _: 1 // 0, switch=StopSwitch())

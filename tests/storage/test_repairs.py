@@ -1,0 +1,121 @@
+"""What is damaged or missing of a published checkpoint is stored once more, from a folder that has it whole."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.errors import CheckpointError
+from airflow_provider_ocidist.storage.checkpoints import fetch, newest, verify
+from airflow_provider_ocidist.storage.repairs import store_again, store_missing
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from tests.storage.published import publish
+from tests.storage.trees import read_tree
+
+SEED = int(os.environ.get("TEST_SEED", "20261126"))
+
+
+@pytest.fixture(params=["local", "oci"])
+def place(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "target"), None
+    return request.getfixturevalue("bucket"), request.getfixturevalue("access")
+
+
+def drawn(draw: random.Random, folder: Path, number: int) -> Path:
+    """Write a checkpoint of some files, or of one."""
+    path = folder / f"step-{number}.pt"
+    names = [""] if draw.random() < 0.4 else [f"{name}/part-{name}" for name in range(draw.randint(1, 5))]
+    for name in names:
+        file = path / name if name else path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(draw.randbytes(draw.randint(1, 3000)))
+    return path
+
+
+def lose(draw: random.Random, uri: str, access) -> list[str]:
+    """Delete some files of a stored checkpoint, or cut them short; return their names."""
+    store = open_store(uri, access)
+    names = [item.path for item in verify(uri, access).files]
+    lost = draw.sample(names, draw.randint(1, len(names)))
+    for name in lost:
+        store.delete(name) if draw.random() < 0.7 else store.write(name, b"")
+    return lost
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_whatever_is_missing_of_the_newest_is_stored_from_the_folders_that_have_it(place, tmp_path, number):
+    uri, access = place
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    refs = [
+        publish(drawn(draw, here, step), uri, step=step, access=access)
+        for step in range(1, draw.randint(2, 4))
+    ]
+    last = refs[-1]
+    fetch(last.uri, elsewhere, access)
+    content = read_tree(elsewhere)
+    lost = lose(draw, last.uri, access)
+    # As of a checkpoint in parts: each of two nodes lacks files that the other has.
+    local = [path for path in (here / f"step-{len(refs)}.pt").rglob("*") if path.is_file()]
+    for path in local:
+        owner = draw.choice([here, elsewhere])
+        (owner / path.relative_to(here)).unlink()
+    named = [store_missing(uri, folder, access) for folder in (here, elsewhere)]
+    folder = last.uri.rpartition("/")[2]
+    assert {name for names in named for name in names} == {folder}, lost
+    assert newest(uri, access) == last
+    assert read_tree(fetch(last.uri, tmp_path / "in", access).parent) == content
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+    assert store_missing(uri, here, access) == []
+
+
+def test_what_is_not_what_was_published_is_never_stored_nor_what_is_older_than_a_whole_one(place, tmp_path):
+    uri, access = place
+    draw = random.Random(SEED)
+    here = tmp_path / "here"
+    old, whole, last = (publish(drawn(draw, here, step), uri, step=step, access=access) for step in (1, 2, 3))
+    for ref in (old, last):
+        lose(draw, ref.uri, access)
+    for path in (here / "step-3.pt", *(here / "step-3.pt").rglob("*")):
+        if path.is_file():
+            path.write_bytes(b"trained on")
+    assert store_missing(uri, here, access) == []
+    assert newest(uri, access) == whole
+    with pytest.raises(CheckpointError):
+        verify(old.uri, access)
+
+
+def test_a_checkpoint_without_a_manifest_or_with_a_damaged_one_is_left_alone(place, tmp_path):
+    uri, access = place
+    draw = random.Random(SEED)
+    here = tmp_path / "here"
+    whole, damaged, deleted = (
+        publish(drawn(draw, here, step), uri, step=step, access=access) for step in (1, 2, 3)
+    )
+    for ref in (damaged, deleted):
+        lose(draw, ref.uri, access)
+    open_store(damaged.uri, access).write("manifest.json", b"{")
+    open_store(deleted.uri, access).delete("manifest.json")
+    assert store_missing(uri, here, access) == []
+    assert newest(uri, access) == whole
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_damaged_content_is_stored_again_only_by_who_has_all_of_it(place, tmp_path, number):
+    uri, access = place
+    draw = random.Random(f"{SEED}.{number}")
+    here = tmp_path / "here"
+    ref = publish(drawn(draw, here, 1), uri, step=1, access=access)
+    files = verify(ref.uri, access).files
+    changed = draw.choice(files)
+    open_store(ref.uri, access).write(changed.path, b"x" * changed.size)
+    assert not store_again(ref.uri, tmp_path / "nothing", access)
+    with pytest.raises(CheckpointError, match="is not what was published"):
+        fetch(ref.uri, tmp_path / "in", access)
+    assert store_again(ref.uri, here, access)
+    fetch(ref.uri, tmp_path / "in", access)
