@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_provider_ocidist.agent.join.peer_reports import steps_behind
 from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.job import Restarts
-from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.model.report import NodeReport, Restart
 from airflow_provider_ocidist.model.run import RunStatus
 
 MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
@@ -29,7 +30,19 @@ def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
         message=message,
         step=progress.step if progress else None,
         checkpoint=(checkpoint.digest or checkpoint.uri) if checkpoint else None,
+        behind=_behind(status),
     )
+
+
+def _behind(status: RunStatus) -> int:
+    """Return how many steps the gang may have been further than its newest report of a step, which is seconds old."""
+    reports = [node.report for node in status.nodes if node.report and node.report.progress]
+    furthest = max(reports, key=_step_of, default=None)
+    return steps_behind(reports, len(furthest.restarts)) if furthest else 0
+
+
+def _step_of(report: NodeReport) -> int:
+    return -1 if report.progress is None or report.progress.step is None else report.progress.step
 
 
 def why_no_gang(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:

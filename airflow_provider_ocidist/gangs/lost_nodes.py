@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_provider_ocidist.agent.join.peer_reports import steps_behind
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import another_gang, durations
 from airflow_provider_ocidist.gangs.actions import GoOnWithout, Replace
 from airflow_provider_ocidist.gangs.diagnoses import diagnose, not_replaced
 from airflow_provider_ocidist.model.members import in_words
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
+from airflow_provider_ocidist.model.report import Phase, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
 
@@ -121,18 +120,7 @@ def _loss(node: NodeStatus, record: RunRecord, status: RunStatus) -> Restart:
     """Return why a node is lost, and how far the gang's training had come by then."""
     cause, message = diagnose(node, record)
     known = another_gang.lost_gang(cause, message, status) or Restart(cause=cause, message=message)
-    return replace(known, rank=node.rank, behind=_behind(status))
-
-
-def _behind(status: RunStatus) -> int:
-    """Return how many steps the gang may have been further than its newest report of a step, which is seconds old."""
-    reports = [node.report for node in status.nodes if node.report and node.report.progress]
-    furthest = max(reports, key=_step_of, default=None)
-    return steps_behind(reports, len(furthest.restarts)) if furthest else 0
-
-
-def _step_of(report: NodeReport) -> int:
-    return -1 if report.progress is None or report.progress.step is None else report.progress.step
+    return replace(known, rank=node.rank)
 
 
 def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restart]) -> bool:

@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.agent.join.peer_reports import REPORTED_WITHIN
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Replace
+from airflow_provider_ocidist.gangs.another_gang import lost_gang, why_no_gang
 from airflow_provider_ocidist.gangs.lost_nodes import replacement
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.report import Progress, Restart
@@ -55,6 +57,13 @@ def test_a_machine_that_is_lost_near_the_same_step_with_nothing_saved_since_is_a
     second = replacement(a_record(loss), lost_at(step + apart, step_time, (loss,), saved))
     is_loop = apart == 0 or (abs(apart) <= behind and saved == "a")
     assert (second is None) is is_loop
+    # Where the whole gang is made anew, the same holds.
+    gangs = [
+        lost_gang(Cause.NODE, "m", lost_at(at, step_time, (), how))
+        for at, how in ((step, "a"), (step + apart, saved))
+    ]
+    (earlier, later) = (gang for gang in gangs if gang is not None)
+    assert (why_no_gang(Restarts(node=9), [earlier], later) is not None) is is_loop
 
 
 def test_of_a_gang_that_reports_no_pace_the_same_step_alone_counts_as_the_same() -> None:
