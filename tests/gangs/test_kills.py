@@ -260,6 +260,37 @@ def test_one_refusal_amid_a_first_submission_costs_no_try(
     assert living(backend, record.ref.key) == [record.ref.key]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_refused_look_up_beside_the_first_job_that_the_service_accepts_costs_no_try(
+    backend: OciDataScience,
+    faults: Any,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    status, times = dice.choice([401, 403, 404, 404]), dice.randint(1, kills.AMID_REFUSALS - 1)
+    faults(method="GET", path="/20190101/jobs", status=status, code="Refused", times=times)
+    record = brought_about(backend, conn_id, a_job(nodes=2))
+    ends(record.ref)
+    assert len(record.ref.run_ids) == 2
+    assert living(backend, record.ref.key) == [record.ref.key]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_first_job_that_is_refused_fails_its_try_at_once_whatever_the_look_up_beside_it_says(
+    backend: OciDataScience, faults: Any, conn_id: str, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(kills.Backoff, "take", lambda *_: pytest.fail("it was asked again"))
+    faults(path="/20190101/jobs", status=status, code="Refused")
+    with pytest.raises(BackendError) as refused:
+        brought_about(backend, conn_id, a_job(nodes=2))
+    assert refused.value.status_code == status
+
+
 @pytest.mark.parametrize("what", ["attempts", "lease"])
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_one_refusal_of_the_store_amid_a_first_submission_costs_no_try(

@@ -39,18 +39,48 @@ def _is_killed_amid_saves(scenario: Scenario) -> bool:
 def _stops_amid_the_second_file(scenario: Scenario) -> bool:
     """Whether a save ends when its last file has been begun, and was not seen at rest."""
     habits = scenario.habits
-    ends = habits.full_at > 1 or habits.fails_in_save or _happens(scenario, "mark_failed", "clear", "lose")
-    return _saves_unproved(scenario) and habits.pause == 0.0 and ends
+    return _saves_unproved(scenario) and habits.pause == 0.0 and habits.full_at > 1
 
 
 def _saves_over(scenario: Scenario) -> bool:
+    """Whether the only node of a later gang saves over what it has fetched: parts of others would be waited for."""
     habits = scenario.habits
-    in_many_files = habits.layout in ("hf", "dcp", "bin") and habits.pause > 0.0 and not habits.atomic
-    return scenario.checkpoints and scenario.resume and in_many_files and not habits.resumes
+    in_many_files = habits.layout in ("hf", "bin") and habits.pause > 3.0 and not habits.atomic
+    is_fetched = scenario.checkpoints and scenario.resume and scenario.retries > 0
+    return (
+        is_fetched and in_many_files and not habits.resumes and scenario.nodes == 1 and habits.raises == "ECC"
+    )
+
+
+def _loses_more_than_allowed(scenario: Scenario) -> bool:
+    lost = sum(event.what == "lose" for event in scenario.events)
+    return lost > scenario.restarts[2] > 0
+
+
+def _outlives_a_long_successor(scenario: Scenario) -> bool:
+    away = max((event.details.get("seconds", 0.0) for event in scenario.events), default=0.0)
+    return scenario.zombie and scenario.nodes == 1 and away > 250.0
+
+
+def _is_logged_for_long(scenario: Scenario) -> bool:
+    habits = scenario.habits
+    disturbed = scenario.windows or scenario.rates or scenario.events
+    return (
+        scenario.logs
+        and not (scenario.deferrable or disturbed)
+        and habits.steps * habits.step_seconds > 100.0
+    )
 
 
 def _loses_machines(scenario: Scenario) -> bool:
     return scenario.restarts[2] > 0 and _happens(scenario, "lose", "cut_off")
+
+
+def _launches_just_after_a_save(scenario: Scenario) -> bool:
+    habits = scenario.habits
+    disturbed = scenario.windows or scenario.rates or scenario.events
+    is_quick = habits.step_seconds == habits.write_seconds == 0.3
+    return sum(scenario.restarts) > 0 and is_quick and habits.fails_at > 0 and not disturbed
 
 
 CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
@@ -61,6 +91,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "Lightning's names": lambda scenario: scenario.checkpoints and scenario.habits.layout == "lightning",
     "last.ckpt beside others": lambda scenario: scenario.habits.last_too,
     "a node that outlives its gang": lambda scenario: scenario.zombie,
+    "a node that outlives its gang by minutes": _outlives_a_long_successor,
     "two checkpoints of one step": lambda scenario: scenario.zombie and scenario.late_node > 0,
     "shows nothing": lambda scenario: not scenario.checkpoints and scenario.habits.trains_nothing,
     "has to show something": lambda scenario: scenario.require_training,
@@ -81,11 +112,10 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a kill of a worker that waits": lambda scenario: (
         not scenario.deferrable and _happens(scenario, "mark_failed", "clear", "second_try")
     ),
-    "a launch just after a save": lambda scenario: (
-        sum(scenario.restarts) > 0 and scenario.habits.step_seconds == scenario.habits.write_seconds == 0.3
-    ),
+    "a launch just after a save": _launches_just_after_a_save,
     "only a machine is lost": lambda scenario: scenario.only_loss,
     "machines are lost": _loses_machines,
+    "more machines are lost than may be replaced": _loses_more_than_allowed,
     "a lost node comes back": lambda scenario: any("back" in event.details for event in scenario.events),
     "a machine is silent": lambda scenario: scenario.restarts[2] > 0 and _happens(scenario, "cut_off"),
     "refused shapes": lambda scenario: bool(scenario.refused_shapes),
@@ -93,15 +123,25 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
         bool(scenario.refused_shapes) and _happens(scenario, "kill_worker")
     ),
     "a log": lambda scenario: scenario.logs,
+    "a log of minutes": _is_logged_for_long,
+    "an odd state": lambda scenario: _happens(scenario, "odd_state"),
 }
 """By name."""
 
 
+LOOKED_AT = 10
+"""How many times as many seeds as are to be run are looked at for a circumstance: to draw one takes next to no time."""
+
+
 def in_order(seed: str, seeds: int, circumstance: str) -> list[int]:
-    """Return the numbers of a campaign's schedules: first those that have the circumstance, if one is named."""
+    """Return the numbers of as many schedules of a campaign: first those that have the circumstance, if one is named.
+
+    Those may come from further on in the campaign than the others.
+    """
     from tests.simulation.scenario import draw
 
     if not circumstance:
         return list(range(seeds))
     has_it = CIRCUMSTANCES[circumstance]
-    return sorted(range(seeds), key=lambda number: not has_it(draw(f"{seed}.{number}")))
+    first = [number for number in range(LOOKED_AT * seeds) if has_it(draw(f"{seed}.{number}"))]
+    return list(dict.fromkeys([*first, *range(seeds)]))[:seeds]

@@ -78,7 +78,8 @@ def arguments_of() -> argparse.Namespace:
 def _one(arguments: argparse.Namespace) -> int:
     import faulthandler
 
-    faulthandler.dump_traceback_later(20, exit=True)
+    # On a busy machine the imports alone may take half a minute.
+    faulthandler.dump_traceback_later(crew.LIMIT, exit=True)
     from tests.simulation.schedule import run
     from tests.simulation.shrink import Recipe
 

@@ -198,7 +198,7 @@ class Network:
             world.sleep(quick)
             world.note(actor.name, "%s %s: %s", name, shown(args), fault)
             if self.on_refused is not None:
-                self.on_refused(actor, name, args)
+                self.on_refused(actor, name, args, fault)
             window = next(
                 (
                     window

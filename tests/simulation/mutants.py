@@ -219,7 +219,7 @@ MUTANTS = (
         "storage/checkpoints.py",
         _NO_FENCE_TO_PUBLISH,
         "fence",
-        needs="a node that outlives its gang",
+        needs="a node that outlives its gang by minutes",
     ),
     Mutant(
         "an earlier attempt deletes after a later one has published",
@@ -598,7 +598,7 @@ MUTANTS = (
         "agent/join/gathering.py",
         "            if not behind:\n",
         "            if True:\n",
-        "restore|order|healthy gang ended|not launched again",
+        "restore|order|healthy gang ended|not launched again|launches",
         needs="a launch just after a save",
     ),
     _one(
@@ -642,7 +642,7 @@ MUTANTS = (
         "    ended = [node.report for node in status.nodes if node.report and node.state.terminal]\n",
         "    return True\n    ended = []\n",
         "budget|crash loop",
-        needs="machines are lost",
+        needs="more machines are lost than may be replaced",
     ),
     _some(
         "a silent machine is replaced while it may live",
@@ -730,6 +730,7 @@ MUTANTS = (
         '    "NEEDS_ATTENTION": NodeState.RUNNING,',
         '    "NEEDS_ATTENTION": NodeState.FAILED,',
         "healthy gang ended|gave up|lost model",
+        needs="an odd state",
     ),
     _one(
         "a refused shape is requested again",
@@ -780,7 +781,7 @@ MUTANTS = (
         "            since = [max(newest, self._looked_at) - self.OVERLAP for newest in self._newest]\n        else:",
         "            since = [max(newest, self._looked_at) for newest in self._newest]\n        else:",
         "log.*never",
-        needs="a log",
+        needs="a log of minutes",
     ),
 )
 

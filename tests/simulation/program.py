@@ -357,12 +357,15 @@ class Program:
         if self.exit_code is not None:
             return
         self.exit_code = code
-        self.gang.exits[self.rank] = code
+        # That of a lost node that comes back takes no part in the launch that has followed.
+        takes_part = self.launch == self.gang.launch
+        if takes_part:
+            self.gang.exits[self.rank] = code
         self.open_for_writing.clear()
         self.world.note(self.process.name, "exits with %d", code)
         for act in self.on_end:
             act()
-        if code != 0:
+        if code != 0 and takes_part:
             self.gang.breaks(f"rank {self.rank} exited with {code}")
         if not self.process.dead:
             self.process.kill("is gone")
@@ -456,7 +459,7 @@ class Program:
         gang = self.gang
         if self.signalled is not None and self.habits.on_sigterm == "saves":
             self._last_save()
-        if gang.broken is not None:
+        if gang.broken is not None or self.launch < gang.launch:
             self.world.sleep(1.0 + 4.0 * self.world.chance("echo", gang.number, self.rank))
             if self.habits.on_sigterm == "dies" or self.signalled is None:
                 self.say(f"{TRACEBACK}\n  loss.backward()\n{ECHO}")

@@ -96,6 +96,8 @@ class Rules:
         """By worker: requests that were refused since the service has accepted the first job of its gang."""
         self.cancel_refused: dict[str, float] = {}
         """By run: when a cancel was last refused."""
+        self.creation_refused: dict[tuple[str, str], float] = {}
+        """By worker and name of a run: when its creation was last refused."""
         self.hung: set[tuple[int, int]] = set()
         """Gangs that were said to hang, and in which launch."""
         self.unguarded: set[int] = set()
@@ -336,6 +338,7 @@ class Rules:
             self._check_shape(shape_of(self.service.jobs[job_id]))
         if self.world.current is not None:
             self.creators.setdefault(job_id, self.world.current.process)
+        self._check_asked_again(run)
         rank = run.tags.get("ocidist-rank")
         if "ocidist-incarnation" in run.tags:
             self._check_replacement(self.machines.gang_of(run))
@@ -351,6 +354,26 @@ class Rules:
             if other is not run and other.body["jobId"] != job_id and other.state in LIVE:
                 self.violate("two gangs", "a run was created while another gang of the task lived")
                 return
+
+    def _check_asked_again(self, run: Resource) -> None:
+        """What was created of a gang is told to end once a node of it was refused, before its task asks again."""
+        asking = self.world.current.process.name if self.world.current else ""
+        since = self.creation_refused.get((asking, run.body["displayName"]))
+        # A machine in the place of a lost one is asked for until it is there.
+        if since is None or "ocidist-incarnation" in run.tags or {"service", "store"} <= self._down(since):
+            return
+        gang = self.machines.gang_of(run)
+        left = [
+            other
+            for other in self.live_and_untold(gang)
+            if other.created < since and self.cancel_refused.get(other.id, -1.0) < since
+        ]
+        if left:
+            self.violate(
+                "left running",
+                f"{len(left)} runs of gang {gang.number} went on for {self.world.now - since:.0f} s after another was "
+                "refused",
+            )
 
     def _told(self, gang: Gang, how: str) -> None:
         if gang.number in self.told:
@@ -432,8 +455,9 @@ class Rules:
             and min(now, window.end) - max(began, window.begin) > self.scenario.join_timeout - 5.0
             for window in self.scenario.windows
         )
-        trains = gang.trained and any(program.exit_code is None for program in gang.programs.values())
-        return "nothing could be fetched for long" if away and not trains else None
+        # What has trained and only saves needs nothing that it could not fetch.
+        fetches = any(machine.program is None for machine in self.machines.all if machine.gang is gang)
+        return "nothing could be fetched for long" if away and fetches else None
 
     def _went_apart(self, gang: Gang) -> str | None:
         """Whether a checkpoint of an earlier gang was published while its nodes restored theirs, one after another."""
@@ -918,6 +942,9 @@ class Rules:
         # they would have gone on from different checkpoints (q1.306).
         if number < expected or (skipped & self.begun and not self._is_replaced(gang)):
             self.violate("launches", f"{where} is not number {expected}")
+        # Nodes that have saved before any of them looks for the newest checkpoint go on from the same one.
+        if skipped - self.begun and self._is_undisturbed(gang):
+            self.violate("launches", f"{where}, after one that no node has begun, and nothing was wrong")
         self.begun.add((gang.number, number))
         alive = [each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)]
         if sum(not (each.process.dead or each.comes_back) for each in alive) > 1 and not self.scenario.zombie:
@@ -1030,11 +1057,13 @@ class Rules:
                 f"though {newest.label} was there",
             )
 
-    def refused_call(self, actor: Process, call: str, args: Sequence[Any]) -> None:
+    def refused_call(self, actor: Process, call: str, args: Sequence[Any], status: str) -> None:
         if actor.name in self.refusals:
             self.refusals[actor.name] += 1
         if call == "service.cancel":
             self.cancel_refused[args[0]] = self.world.now
+        if call == "service.create_job_run" and int(status) in REFUSALS:
+            self.creation_refused[actor.name, args[0]] = self.world.now
 
     def called(self, actor: Process, call: str) -> None:
         """Count what a try reads of the compartment, and what it is refused amid the creation of a gang."""

@@ -16,7 +16,7 @@ ODD_TOO = 0.4
 """The share of schedules that have one more kind of `_ODDITIES`."""
 LOSES_A_MACHINE = 0.05
 """The share of schedules that lose a machine for which another may take its place."""
-ALONE = 0.08
+ALONE = 0.16
 """The share of schedules that have one kind of `_ALONE`, and nothing else that goes wrong."""
 SHAPES = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4")
 """What a job asks for, and its candidates where it has any."""
@@ -913,7 +913,144 @@ def _creation_unanswered(dice: random.Random, scenario: Scenario, length: float)
     return {**more, "rates": (refused, stale), "windows": (window,)}
 
 
+_ONE_NODE: Mapping[str, Any] = {"nodes": 1, "topology": "job_runs", "odd_rank": 0}
+
+
+def _full_in_a_file(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The disk is full amid the last file of a save, which nothing but its size shows, after a whole save."""
+    habits = replace(_steady(scenario.habits), layout="bin", atomic=False, pause=0.0, save_every=2)
+    habits = replace(habits, write_seconds=dice.choice([0.3, 2.0]), full_at=dice.choice([2, 3]))
+    return {"checkpoints": True, "habits": habits}
+
+
+def _saves_over_alone(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """As `_saves_over`, on one node, which waits for no part of another; between two files it pauses for long."""
+    habits = replace(_steady(scenario.habits), layout=dice.choice(["bin", "hf"]), atomic=False, pause=4.0)
+    habits = replace(habits, resumes=False, save_every=2, keeps=0, fails_at=5, fails_rank=0, fails_times=1)
+    return {
+        **_ONE_NODE,
+        "checkpoints": True,
+        "resume": True,
+        "retries": max(2, scenario.retries),
+        "restarts": (0, 0, 0),
+        "habits": replace(habits, fails_in_save=False, raises="ECC"),
+    }
+
+
+def _back_late(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A node hears nothing of its cancel, and comes back when its successor has published for more than a minute."""
+    habits = replace(_steady(scenario.habits), steps=70, step_seconds=4.0, save_every=4, write_seconds=0.3)
+    details = {"rank": 0, "seconds": dice.uniform(255.0, 290.0)}
+    return {
+        **_ONE_NODE,
+        "zombie": True,
+        "checkpoints": True,
+        "resume": True,
+        "retries": max(2, scenario.retries),
+        "lease": 600.0,
+        "restarts": (0, 0, 0),
+        "habits": replace(habits, pause=0.0, keeps=0, on_sigterm="ignores"),
+        "events": (Event("partition", "cut_off", dice.uniform(30.0, 50.0), details),),
+    }
+
+
+def _back_between_restores(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A node comes back, and publishes what names no step, after one node of its successor has restored and before
+    the other does, with which the place of the checkpoints is fenced."""
+    habits = replace(_steady(scenario.habits), layout="rolling", silent=True, steps=40, step_seconds=6.0)
+    habits = replace(habits, save_every=1, write_seconds=0.3, pause=0.0, keeps=0, on_sigterm="ignores")
+    details = {"rank": 0, "seconds": dice.uniform(95.0, 120.0)}
+    return {
+        "nodes": 2,
+        "topology": "job_runs",
+        "odd_rank": 0,
+        "late_node": 60.0,
+        "zombie": True,
+        "checkpoints": True,
+        "resume": True,
+        "retries": max(2, scenario.retries),
+        "lease": 600.0,
+        "restarts": (0, 0, 0),
+        "habits": habits,
+        "events": (Event("partition", "cut_off", dice.uniform(100.0, 115.0), details),),
+    }
+
+
+def _silent_in_a_save(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A node holds a finished model that cannot be stored, and is not heard of for two minutes."""
+    layout = dice.choice(["pt", "bin", "lightning"])
+    habits = replace(_steady(scenario.habits), layout=layout, steps=12, step_seconds=3.0, save_every=2)
+    begin = dice.uniform(120.0, 140.0)
+    windows = (
+        Window(
+            "checkpoints refused",
+            "503",
+            "store.put",
+            35.0,
+            begin + 150.0,
+            actors="node ",
+            objects="/checkpoints/",
+        ),
+        Window("no store amid a save", "503", "store.", begin, begin + 130.0, actors="node "),
+    )
+    return {
+        "checkpoints": True,
+        "habits": replace(habits, write_seconds=0.3, pause=0.0),
+        "windows": windows,
+    }
+
+
+def _lost_twice(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Two machines are lost, one after another, and the job allows one to be replaced."""
+    nodes, at = max(2, scenario.nodes), dice.uniform(35.0, 50.0)
+    habits = replace(_lasts(_steady(scenario.habits)), steps=40, write_seconds=0.3, pause=0.0)
+    times = (at, at + dice.uniform(60.0, 80.0))
+    return {
+        "nodes": nodes,
+        "topology": "job_runs",
+        "odd_rank": 0,
+        "checkpoints": True,
+        "restarts": (*scenario.restarts[:2], 1),
+        "habits": habits,
+        "events": tuple(
+            Event(name, "lose", when, {"rank": dice.randrange(nodes), "noticed": 2.0})
+            for name, when in zip(("machine lost", "another lost"), times, strict=True)
+        ),
+    }
+
+
+def _comes_back(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A lost machine was only cut off, and comes back when another has its place."""
+    nodes = max(2, scenario.nodes)
+    habits = replace(_lasts(_steady(scenario.habits)), steps=30, write_seconds=0.3, pause=0.0)
+    details = {"rank": dice.randrange(nodes), "noticed": 2.0, "back": dice.uniform(30.0, 50.0)}
+    return {
+        "nodes": nodes,
+        "topology": "job_runs",
+        "odd_rank": 0,
+        "checkpoints": True,
+        "only_loss": True,
+        "restarts": (*scenario.restarts[:2], 1),
+        "habits": habits,
+        "events": (Event("machine lost", "lose", dice.uniform(35.0, 60.0), details),),
+    }
+
+
+def _logged_for_long(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A worker reads the log of a training of minutes, some lines of which can be found after later ones only."""
+    lasts = replace(_steady(scenario.habits), steps=40, step_seconds=4.0, save_every=8)
+    return {"logs": True, "topology": "job_runs", "deferrable": False, "habits": lasts}
+
+
 _ALONE = {
+    "disk full in a file": _full_in_a_file,
+    "saves over alone": _saves_over_alone,
+    "back late": _back_late,
+    "back between restores": _back_between_restores,
+    "silent in a save": _silent_in_a_save,
+    "lost twice": _lost_twice,
+    "comes back": _comes_back,
+    "logged for long": _logged_for_long,
     "creation unanswered": _creation_unanswered,
     "last.ckpt beside others": _last_beside,
     "files preallocated": _preallocated,

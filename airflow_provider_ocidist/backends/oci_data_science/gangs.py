@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_ocidist.backends.oci_data_science.calls import (
     list_runs,
@@ -38,6 +38,8 @@ from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 STALE = 5.0
 """Seconds until an attempt whose creation was not answered is looked for once more: lists may lag."""
@@ -166,13 +168,20 @@ class Gangs(RecordedGangs):
         self.record(own)
         # The list is requested first: a new job in it would cost a request for runs that it does not have.
         compartment_id = str(plan.compartment_id)
-        begun, (others, named) = both(
+        begun, seen = both(
             lambda: self._job(plan),
-            lambda: both(
-                lambda: self.unknown(own, known),
-                lambda: self.named(plan.key.name, plan.key, compartment_id),
+            lambda: _or_error(
+                lambda: both(
+                    lambda: self.unknown(own, known),
+                    lambda: self.named(plan.key.name, plan.key, compartment_id),
+                )
             ),
         )
+        if isinstance(seen, BackendError):
+            # A bad answer to a look-up says nothing of a submission whose job the service has accepted.
+            seen.amid_submission = isinstance(begun, RunRef)
+            raise seen
+        others, named = seen
         if others:
             raise self.give_way(
                 plan, others, lambda: self.withdraw(own, known, lambda: self._remove_begun(begun))
@@ -195,10 +204,7 @@ class Gangs(RecordedGangs):
             self._remove(begun.job_id)
 
     def _job(self, plan: Plan) -> RunRef | BackendError:
-        try:
-            return ref_of(self._submission(plan).job(), plan.key)
-        except BackendError as error:
-            return error
+        return _or_error(lambda: ref_of(self._submission(plan).job(), plan.key))
 
     def _unrecorded(self, plan: Plan) -> list[RunRef]:
         """Return the gangs of a task that has had tries and has no record here: they lie elsewhere, or are older."""
@@ -298,6 +304,14 @@ class Gangs(RecordedGangs):
         except BackendError as error:
             if error.status_code not in (404, 409):
                 raise
+
+
+def _or_error(call: Callable[[], Result]) -> Result | BackendError:
+    """Return what a call returns, or the BackendError that it raises."""
+    try:
+        return call()
+    except BackendError as error:
+        return error
 
 
 def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
