@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-import random
 import os
 import pty
+import random
 import re
 import signal
 import struct

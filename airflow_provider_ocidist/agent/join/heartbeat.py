@@ -65,6 +65,8 @@ class Heartbeat:
         self._writing = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._has_looked = True
+        """Whether the last look for a stop request was answered."""
         self._failing = False
         self._is_preparing = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -140,6 +142,7 @@ class Heartbeat:
         deadline = time.monotonic() + LAST_WORD_LIMIT
         while not (self.switch.is_lost or self._write()) and time.monotonic() < deadline:
             time.sleep(1.0)
+            self.read_stop_request()
 
     def read_lease(self) -> bytes | None:
         """Return the lease's last renewal; None: no renewal yet. Raises StorageError, OSError."""
@@ -158,7 +161,7 @@ class Heartbeat:
 
         Where this node turns out to be lost, it is asked to end.
         """
-        request = _stop_request(self.quick_store)
+        request = self._look()
         if request is not None and not self.switch.is_lost and self._is_lost_by(request):
             self.switch.ask(_lost_by(request))
         return self._own(request)
@@ -176,7 +179,7 @@ class Heartbeat:
 
         def content(exists: bool) -> bytes | None:
             nonlocal known
-            known = self._own(_stop_request(self.store)) if exists else None
+            known = self._own(_stop_request(self.store)[0]) if exists else None
             # Another request may have ended that launch meanwhile: nodes that have not read it must not find this one.
             return None if known or not request.concerns(self.launch) else request.to_json()
 
@@ -186,6 +189,10 @@ class Heartbeat:
             logger.warning("the other nodes' stop request cannot be written: %s", error)
             return None
         return known or request
+
+    def _look(self) -> StopRequest | None:
+        request, self._has_looked = _stop_request(self.quick_store)
+        return request
 
     def _own(self, request: StopRequest | None) -> StopRequest | None:
         return request if request and request.concerns(self.launch) else None
@@ -224,8 +231,12 @@ class Heartbeat:
         known = read_report(self.quick_store, own.rank)
         return known is not None and known.incarnation > own.incarnation
 
+    def _may_be_lost(self) -> bool:
+        """Whether another node may have the place of this one, which was silent for long and has not looked since."""
+        return not self._has_looked and time.monotonic() - self.written_at > SILENT_AFTER
+
     def _write(self) -> bool:
-        if self.switch.is_lost:
+        if self.switch.is_lost or self._may_be_lost():
             return False
         try:
             # One at a time: an older report must not replace a newer one.
@@ -264,12 +275,13 @@ def load_stop_request(store: Store) -> StopRequest | None:
         return None
 
 
-def _stop_request(store: Store) -> StopRequest | None:
+def _stop_request(store: Store) -> tuple[StopRequest | None, bool]:
+    """Return the stop request, if it can be read, and whether the store has answered."""
     try:
-        return load_stop_request(store)
+        return load_stop_request(store), True
     except (OcidistError, OSError, ValueError, TypeError) as error:
         logger.debug("stop request not readable: %s", error)
-        return None
+        return None, isinstance(error, (ValueError, TypeError))
 
 
 def stop_for(request: StopRequest) -> Stop:

@@ -14,9 +14,9 @@ from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import read_report
 from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import Cause, StorageError
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
-from airflow_provider_ocidist.model.work_dir import STOP_FILE
+from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
 AGREED = Restart(cause=Cause.NODE, message="node 1: gone", rank=1)
@@ -156,3 +156,61 @@ def test_a_node_that_could_not_write_for_long_looks_whether_another_has_its_plac
     write()
     assert lost.switch.is_lost
     assert incarnation_read(store) == 1
+
+
+class StoreThatComesBack(LocalStore):
+    """A run directory behind a network that was cut: the first reads are not answered yet, and writes are."""
+
+    unanswered = 0
+
+    def read(self, name: str) -> bytes:
+        if self.unanswered:
+            self.unanswered -= 1
+            raise StorageError("no answer")
+        return super().read(name)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_node_that_was_silent_for_long_writes_nothing_before_it_knows_whether_it_was_replaced(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    store, is_replaced = StoreThatComesBack(tmp_path), draw.random() < 0.5
+    silent = node(store)
+    if is_replaced:
+        ask(store, LOST)
+        node(store, LOST, incarnation=1)
+    silent.written_at -= SILENT_AFTER + 1
+    store.unanswered = unanswered = draw.randint(1, 3)
+    writes: list[Callable[[], object]] = [silent._beat, lambda: silent.write(phase=Phase.SAVING)]
+    for _ in range(unanswered):
+        before = report_of_rank_1(tmp_path)
+        draw.choice(writes)()
+        assert report_of_rank_1(tmp_path) == before
+    draw.choice([*writes, silent.finish])()
+    assert silent.switch.is_lost is is_replaced
+    assert incarnation_read(store) == is_replaced
+    assert (report_of_rank_1(tmp_path) == before) is is_replaced
+
+
+def report_of_rank_1(folder: Path) -> bytes:
+    return LocalStore(folder).read(report_of(1))
+
+
+def test_a_silent_node_whose_stop_request_is_damaged_reports_again(store: LocalStore) -> None:
+    lives = node(store)
+    store.write(STOP_FILE, b"{")
+    lives.written_at -= SILENT_AFTER + 1
+    assert lives.write(phase=Phase.SAVING)
+
+
+def test_a_node_that_was_silent_and_ends_looks_again_until_it_may_write_its_last_report(
+    tmp_path: Path,
+) -> None:
+    store = StoreThatComesBack(tmp_path)
+    silent = node(store)
+    silent.written_at -= SILENT_AFTER + 1
+    store.unanswered = 2
+    silent.finish(phase=Phase.DONE, exit_code=0)
+    assert read_report(store, 1) == silent.report
