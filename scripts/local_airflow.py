@@ -193,6 +193,8 @@ class LocalAirflow:
             "DAG_PROCESSOR__PARSING_PROCESSES": "1",
             # A shorter sleep takes a seventh of a core from the training beside it.
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            # A scheduler that has no time for a heartbeat within 30 s would count as dead, and reset its own tasks.
+            "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "180",
             # With the default of 5 s the executor notices an exit so late that a quick event looks like a fault.
             "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             # Where ten workers start at once on a slow machine, an answer takes longer than the default of 5 s, and
