@@ -20,6 +20,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.service_clients import ServiceClients
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, Overtaken, StillAlive
 from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.gangs.actions import Wait
@@ -423,8 +424,8 @@ def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
     record = idle.records[CASES + 7]
     waiting = task(conn_id)
     backend = waiting._training()._connection.backend(record.ref.backend)
-    access = backend.access
-    backend.access = replace(access, config_file="/nowhere")
+    backend.access = replace(backend.access, config_file="/nowhere")
+    backend._clients = ServiceClients(backend.access, backend._service_clock)
 
     def looked(_: TrainingTry, watch: Watch) -> dict[str, Any]:
         assert watch.look(1e9) == Wait()

@@ -630,7 +630,7 @@ MUTANTS = (
         "a lost node that comes back writes its reports",
         "15.1",
         "agent/join/heartbeat.py",
-        "        if self.switch.is_lost:\n            return False\n",
+        "        if self.switch.is_lost or self._may_be_lost():\n            return False\n",
         "",
         "lost node|not replaced",
         needs="a lost node comes back",
