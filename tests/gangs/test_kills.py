@@ -275,7 +275,11 @@ def test_a_refused_look_up_beside_the_first_job_that_the_service_accepts_costs_n
     monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
     status, times = dice.choice([401, 403, 404, 404]), dice.randint(1, kills.AMID_REFUSALS - 1)
     faults(method="GET", path="/20190101/jobs", status=status, code="Refused", times=times)
-    record = brought_about(backend, conn_id, a_job(nodes=2))
+    if refuses_both := bool(seed % 2):
+        # What refuses one service for a moment may refuse the other at the same time.
+        faults(method="PUT", path="/n/.*lease.*", status=status, code="Refused", times=1)
+    job = a_job(nodes=2, limits={"lease": "1h", "stop_grace": 1} if refuses_both else {})
+    record = brought_about(backend, conn_id, job)
     ends(record.ref)
     assert len(record.ref.run_ids) == 2
     assert living(backend, record.ref.key) == [record.ref.key]

@@ -294,9 +294,9 @@ def odd_ones(all_standing: Iterable[StackPosition]) -> str | None:
 
 
 def two_positions(all_standing: Sequence[StackPosition]) -> str | None:
-    """Return where both ranks of a training of two stand, and which of them waits; None for another number of ranks.
+    """Return where the two ranks that run stand, and which of them waits; None for another number of ranks.
 
-    Of two, none is the odd one: a reader has to compare them.
+    Of two, none is the odd one: a reader has to compare them. A training of more has two where the others have ended.
     """
     if len(all_standing) != 2:
         return None
@@ -304,11 +304,12 @@ def two_positions(all_standing: Sequence[StackPosition]) -> str | None:
     waiting = [each for each in known if _waits_for_others(each)]
     shown = "; ".join(f"rank {each.rank} {_where(each)}" for each in known)
     if len(waiting) == 2:
-        return f"both ranks wait for the other: {shown}"
+        return f"both ranks that run wait for others: {shown}"
     if len(waiting) == 1:
         other = next(each for each in known if each not in waiting)
-        return f"rank {waiting[0].rank} waits for the other, and rank {other.rank} does not: {shown}"
-    return f"no stack shows which of the two ranks waits for the other: {shown}"
+        does = "does not" if other.at else "does not answer"
+        return f"rank {waiting[0].rank} waits for others, and rank {other.rank} {does}: {shown}"
+    return f"no stack shows which of the two ranks that run waits for others: {shown}"
 
 
 def _rank_of(position: StackPosition) -> int:

@@ -178,8 +178,8 @@ class Gangs(RecordedGangs):
             ),
         )
         if isinstance(seen, BackendError):
-            # A bad answer to a look-up says nothing of a submission whose job the service has accepted.
-            seen.amid_submission = isinstance(begun, RunRef)
+            # A bad answer to a look-up says nothing of a submission whose job the service has accepted, or may have.
+            seen.amid_submission = isinstance(begun, RunRef) or begun.amid_submission
             raise seen
         others, named = seen
         if others:

@@ -195,7 +195,7 @@ def test_the_rank_that_sleeps_is_named_with_where_it_stands(tmp_path: Path, slee
         message = two.agents[0].report.message or ""
         stands = [agent.report.stands for agent in two.agents]
     assert f"rank {sleeper} stands in asleep_here (program.py:" in message
-    assert f"rank {1 - sleeper} waits for the other, and rank {sleeper} does not" in message
+    assert f"rank {1 - sleeper} waits for others, and rank {sleeper} does not" in message
     assert [[each.rank for each in of_node or ()] for of_node in stands] == [[0], [1]]
 
 
@@ -489,9 +489,10 @@ def test_of_two_ranks_each_is_named_once_with_its_place_and_of_another_number_no
     says = (found or "").partition(": ")[0]
     if found and len(waiting) == 1:
         (other,) = {*ranks} - {*waiting}
-        assert says == f"rank {waiting[0]} waits for the other, and rank {other} does not"
+        does = "does not" if {each.rank: each.at for each in stands}[other] else "does not answer"
+        assert says == f"rank {waiting[0]} waits for others, and rank {other} {does}"
     elif found:
-        assert says.startswith("both ranks wait" if waiting else "no stack shows")
+        assert says.startswith("both ranks that run wait" if waiting else "no stack shows")
 
 
 # Flight records

@@ -623,11 +623,11 @@ WAITS, LOADS = "all_reduce (distributed_c10d.py:3245)", "load (data.py:9)"
 @pytest.mark.parametrize(
     "first, second, said",
     [
-        (WAITS, WAITS, "both ranks wait for the other: "),
-        (WAITS, LOADS, "rank 0 waits for the other, and rank 1 does not: "),
-        (LOADS, WAITS, "rank 1 waits for the other, and rank 0 does not: "),
-        (LOADS, "item (train.py:3)", "no stack shows which of the two ranks waits for the other: "),
-        (LOADS, LOADS, "no stack shows which of the two ranks waits for the other: "),
+        (WAITS, WAITS, "both ranks that run wait for others: "),
+        (WAITS, LOADS, "rank 0 waits for others, and rank 1 does not: "),
+        (LOADS, WAITS, "rank 1 waits for others, and rank 0 does not: "),
+        (LOADS, "item (train.py:3)", "no stack shows which of the two ranks that run waits for others: "),
+        (LOADS, LOADS, "no stack shows which of the two ranks that run waits for others: "),
     ],
 )
 def test_of_two_ranks_that_hang_both_are_named_and_the_one_that_waits(
