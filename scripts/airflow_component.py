@@ -50,8 +50,8 @@ def commit_in_a_thread(action_logging: Callable[..., Any]) -> Callable[..., Any]
             await log_action(**{**needed, "session": Uncommitted(session)})
             await run_in_threadpool(session.commit)
 
-        # FastAPI reads here what it has to pass.
-        log_action_in_a_thread.__signature__ = inspect.signature(log_action, eval_str=True)  # type: ignore[attr-defined]
+        wanted = inspect.signature(log_action, eval_str=True)
+        log_action_in_a_thread.__signature__ = wanted  # type: ignore[attr-defined]  # FastAPI reads it
         return log_action_in_a_thread
 
     return logging_of
