@@ -40,6 +40,7 @@ TESTS ?=
 MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/longest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+GANGS := tests/agent tests/gangs
 HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_contract.py homes)
 ROWS ?=
 CHAOS ?=
@@ -60,7 +61,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-homes test-k8s test-clients test-airflow test-launchers test-programs test-gpu test-matrix test-containers test-chaos drills test-python39 packages environments fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-gangs test-homes test-k8s test-clients test-airflow test-launchers test-programs test-gpu test-matrix test-containers test-chaos drills test-python39 packages environments fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -77,7 +78,11 @@ down: ## end what `make up` started
 test: $(READY) ## run the test suite; TESTS=path runs a part
 	@$(if $(TESTS),,$(NEEDS) $(BROWSER) $(LOGINS))
 	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" \
-	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples gpu older programs) $(addprefix --ignore ,$(HOMES)))
+	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples gpu older programs) $(addprefix --ignore ,$(GANGS) $(HOMES)))
+
+test-gangs: $(READY) ## the life of a gang and of its nodes, with real processes: started, killed, replaced, restored
+	@$(NEEDS) $(BROWSER) $(LOGINS)
+	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" $(GANGS)
 
 test-homes: $(READY) ## Kubernetes and Run:ai: their stand-ins, and gangs that train there
 	@$(PYTEST) $(PARALLEL) --durations 10 $(HOMES)
