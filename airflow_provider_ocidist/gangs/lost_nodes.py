@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import another_gang, durations
 from airflow_provider_ocidist.gangs.actions import GoOnWithout, Replace
@@ -12,6 +13,9 @@ from airflow_provider_ocidist.gangs.diagnoses import diagnose, not_replaced
 from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import Phase, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
+
+BEGUN = (Phase.TRAINING, Phase.SAVING, Phase.DONE)
+"""Phases of a node whose launch has begun: every member had come."""
 
 
 def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
@@ -127,13 +131,27 @@ def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restar
     """Whether `restarts` allows both the machines and the launch, which the nodes may have agreed on already."""
     ended = [node.report for node in status.nodes if node.report and node.state.terminal]
     launch = max((len(report.restarts) for report in ended), default=-1)
-    if len(status.restarts) <= launch and another_gang.why_no_gang(
-        record.restarts, status.restarts, failures[0]
-    ):
+    launches = status.restarts if len(status.restarts) <= launch else ()
+    if restarts.why_not_allowed(record.restarts, launches, failures[0]) is not None:
         return False
+    nodes = {node.rank: node for node in status.nodes}
     for number, failure in enumerate(failures):
+        assert failure.rank is not None
+        if restarts.is_crash_loop(_failures_before(nodes[failure.rank], record), failure):
+            return False
         # Those that are lost at once are no crash loop, and each costs one of the budget.
-        at_once = [replace(each, step=-1) for each in failures[:number]]
-        if another_gang.why_no_gang(record.restarts, [*record.ref.replaced, *at_once], failure) is not None:
+        charged = [*record.ref.replaced, *failures[:number]]
+        if restarts.why_not_allowed(record.restarts, charged, failure) is not None:
             return False
     return True
+
+
+def _failures_before(node: NodeStatus, record: RunRecord) -> list[Restart]:
+    """Return what had failed before the launch in which a node was lost began, or before the node itself did.
+
+    Of what is lost together, the service may show one later than the other, whose replacement has begun by then: that
+    is no earlier failure. Neither is the one for which the node has waited when it was lost.
+    """
+    its_predecessors = [each for each in record.ref.replaced if each.rank == node.rank]
+    of_the_gang = node.report.restarts if node.report and node.report.phase in BEGUN else ()
+    return [*its_predecessors, *of_the_gang]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 
@@ -15,7 +16,7 @@ from airflow_provider_ocidist.gangs.actions import Replace
 from airflow_provider_ocidist.gangs.another_gang import lost_gang, why_no_gang
 from airflow_provider_ocidist.gangs.lost_nodes import replacement
 from airflow_provider_ocidist.job import Restarts
-from airflow_provider_ocidist.model.report import Progress, Restart
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 from tests.gangs.records import CHECKPOINT, node, record, report
 
@@ -73,3 +74,156 @@ def test_of_a_gang_that_reports_no_pace_the_same_step_alone_counts_as_the_same()
     assert (loss.step, loss.behind) == (40, 0)
     assert replacement(a_record(loss), lost_at(41, None, (loss,), "a"))
     assert replacement(a_record(loss), lost_at(40, None, (loss,), "a")) is None
+
+
+# Lost together
+
+
+@dataclass(frozen=True)
+class Outage:
+    """An outage that ends several machines of a gang in one moment, each shown by the service at a look of its own."""
+
+    nodes: int
+    looks: tuple[tuple[int, ...], ...]
+    """Ranks that each look shows as lost, for the first time."""
+    cause: Cause
+    step: int
+    step_time: float
+
+    @property
+    def lost(self) -> list[int]:
+        return [rank for look in self.looks for rank in look]
+
+    @classmethod
+    def drawn(cls, draw: random.Random) -> Outage:
+        nodes, step_time = draw.randint(3, 7), draw.choice([0.05, 0.15, 1.0, 5.0])
+        lost = draw.sample(range(nodes), draw.randint(2, nodes - 1))
+        cuts = sorted(draw.sample(range(1, len(lost)), draw.randint(0, len(lost) - 1)))
+        looks = [tuple(sorted(lost[begin:end])) for begin, end in pairwise([0, *cuts, len(lost)])]
+        early = draw.randint(0, math.ceil(REPORTED_WITHIN / step_time))
+        step = draw.choice([early, draw.randint(1000, 2000)])
+        return cls(nodes, tuple(looks), draw.choice([Cause.NODE, Cause.PREEMPTED]), step, step_time)
+
+    def last_report(self, rank: int, draw: random.Random) -> NodeReport:
+        """Return the report of launch 0 that a node has written last, a beat earlier or later than the others."""
+        progress = Progress(step=self.step + draw.randint(0, 1), step_time=self.step_time)
+        return report(rank, progress=progress, checkpoint=replace(CHECKPOINT, digest="a"))
+
+    def failed(self, rank: int, last: NodeReport) -> NodeStatus:
+        preempted = (
+            {"cause": Cause.PREEMPTED, "details": "Preempted."} if self.cause is not Cause.NODE else {}
+        )
+        return node(rank, NodeState.FAILED, report=last, **preempted)
+
+
+def waits(rank: int, agreed: tuple[Restart, ...], incarnation: int = 0) -> NodeStatus:
+    """Return a node that waits for the others, to begin the launch that was agreed on."""
+    return node(
+        rank,
+        NodeState.RUNNING,
+        report=report(rank, phase=Phase.FETCHING, restarts=agreed, incarnation=incarnation),
+    )
+
+
+def shown(outage: Outage, number: int, known: RunRecord, draw: random.Random) -> RunStatus:
+    """Return the gang at a look: what is lost is shown then or later, and the others may have gone back by then."""
+    reports = [outage.last_report(rank, draw) for rank in range(outage.nodes)]
+    agreed = tuple(replace(each, lost=(each.rank or 0,)) for each in known.ref.replaced[:1])
+    replaced = {each.rank for each in known.ref.replaced}
+    have_gone_back = bool(agreed) and draw.random() < 0.5
+
+    def seen(rank: int) -> NodeStatus:
+        if rank in outage.looks[number]:
+            return outage.failed(rank, reports[rank])
+        if rank in replaced:
+            new = node(rank, NodeState.PENDING)
+            return draw.choice([new, waits(rank, agreed, incarnation=1)])
+        is_lost = rank in outage.lost
+        if have_gone_back and not is_lost:
+            return waits(rank, agreed)
+        return node(rank, NodeState.RUNNING, report=reports[rank])
+
+    return RunStatus(nodes=tuple(map(seen, range(outage.nodes))))
+
+
+def after(known: RunRecord, failures: tuple[Restart, ...]) -> RunRecord:
+    return replace(known, ref=replace(known.ref, replaced=(*known.ref.replaced, *failures)))
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_machines_that_are_lost_together_are_each_replaced_whenever_the_service_shows_each(
+    number: int,
+) -> None:
+    draw = random.Random(f"{SEED}.together.{number}")
+    outage = Outage.drawn(draw)
+    print(f"seed {SEED}.together.{number}: {outage}")
+    # A preemption is charged to no budget.
+    budget = len(outage.lost) if outage.cause is Cause.NODE else 1
+    known = replace(a_record(), restarts=Restarts(node=budget))
+    for look, ranks in enumerate(outage.looks):
+        change = replacement(known, shown(outage, look, known, draw))
+        assert isinstance(change, Replace), f"look {look}"
+        assert [(each.rank, each.cause) for each in change.failures] == [
+            (rank, outage.cause) for rank in ranks
+        ]
+        known = after(known, change.failures)
+    # They all count: in the launch that follows, far from that step, nothing is left of the budget.
+    agreed = tuple(replace(each, lost=tuple(outage.lost)) for each in known.ref.replaced[:1])
+    far, same = (
+        further_loss(outage, agreed, known, draw.randrange(outage.nodes), step, saved)
+        for step, saved in ((outage.step + 10_000, "b"), (known.ref.replaced[0].step or 0, "a"))
+    )
+    assert isinstance(replacement(known, far), Replace) is (outage.cause is not Cause.NODE)
+    richer = replace(known, restarts=Restarts(node=99))
+    assert isinstance(replacement(richer, far), Replace)
+    # At the same step again, it is a crash loop, whichever machine is lost.
+    assert replacement(richer, same) is None
+
+
+def further_loss(
+    outage: Outage, agreed: tuple[Restart, ...], known: RunRecord, lost: int, step: int, saved: str
+) -> RunStatus:
+    """Return the gang in its next launch, which loses one more machine at a step."""
+
+    def seen(rank: int) -> NodeStatus:
+        trains = report(
+            rank,
+            restarts=agreed,
+            incarnation=known.ref.incarnation(rank),
+            progress=Progress(step=step, step_time=outage.step_time),
+            checkpoint=replace(CHECKPOINT, digest=saved),
+        )
+        return outage.failed(rank, trains) if rank == lost else node(rank, NodeState.RUNNING, report=trains)
+
+    return RunStatus(nodes=tuple(map(seen, range(outage.nodes))))
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_machines_that_are_lost_while_the_others_wait_for_another_are_each_replaced(number: int) -> None:
+    draw = random.Random(f"{SEED}.waiting.{number}")
+    print(f"seed {SEED}.waiting.{number}")
+    nodes = draw.randint(3, 7)
+    known = a_record()
+    agreed: tuple[Restart, ...] = ()
+    for launch, lost in enumerate(draw.sample(range(nodes), nodes - 1)):
+        # All but the first are lost in the wait, with no step of a launch and no newer checkpoint.
+        others = [waits(rank, agreed, known.ref.incarnation(rank)) for rank in range(nodes)]
+        saved = replace(CHECKPOINT, digest="a")
+        reports = [replace(each.report, checkpoint=saved) for each in others if each.report]
+        if launch == 0:
+            reports = [replace(each, phase=Phase.TRAINING, progress=Progress(step=40)) for each in reports]
+        gang = [node(each.rank, NodeState.RUNNING, report=each) for each in reports]
+        gang[lost] = replace(gang[lost], state=NodeState.FAILED)
+        change = replacement(known, RunStatus(nodes=tuple(gang)))
+        assert isinstance(change, Replace), f"loss {launch}"
+        known = after(known, change.failures)
+        agreed = (*agreed, replace(change.failures[0], lost=(lost,)))
+
+
+def test_a_machine_in_the_place_of_a_lost_one_that_is_lost_before_it_trains_is_a_crash_loop() -> None:
+    lost = Restart(cause=Cause.NODE, message="m", rank=1, checkpoint="a", lost=(1,))
+    known = a_record(lost)
+    saved = replace(CHECKPOINT, digest="a")
+    first, second = waits(0, (lost,)), waits(1, (lost,), incarnation=1)
+    again = RunStatus(nodes=(first, replace(second, state=NodeState.FAILED)), stored=saved)
+    assert replacement(known, again) is None

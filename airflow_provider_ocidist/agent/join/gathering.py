@@ -9,8 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_reports
-from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, LOST_AFTER
+from airflow_provider_ocidist.agent.join.peer_reports import (
+    Beats,
+    load_report,
+    read_others,
+    read_reports,
+)
+from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, LOST_AFTER, OWN_TROUBLE, SILENT_AFTER
 from airflow_provider_ocidist.errors import OcidistError, TopologyTimeout
 from airflow_provider_ocidist.model.members import members_of, others_of
 from airflow_provider_ocidist.model.pauses import pause_after
@@ -32,15 +37,18 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     """Return the members' reports, by rank, once every one is ready for this launch of the training.
 
     Raises LateNodes, naming the missing ones; a known node that still fetches is waited for as long as it
-    sends heartbeats, and makes progress at least once in `timeout` seconds.
+    sends heartbeats, and makes progress at least once in `timeout` seconds. While the reports of this node do not
+    arrive, or it cannot read those of others, the store may be at fault: none counts as silent.
     """
     own = heartbeat.report
-    gathering = Gathering(store, others_of(own, nodes), len(own.restarts))
+    gathering = Gathering(store, others_of(own, nodes), len(own.restarts), quick_store=heartbeat.quick_store)
     began = time.monotonic()
     deadline = (began if heartbeat.launch else heartbeat.began_at) + timeout
     pause, say_at = FIRST_LOOK, began + SAY_INTERVAL
     while not gathering.look():
         now = time.monotonic()
+        if now - heartbeat.written_at > OWN_TROUBLE:
+            gathering.sighted_since = now
         if now > deadline and gathering.overdue(timeout):
             raise LateNodes(
                 f"{gathering.missing()} not here after {timeout:.0f} s{gathering.standstill(timeout)}",
@@ -72,8 +80,12 @@ class SucceededBefore(Exception):
 class Gathering:
     """The other nodes of one launch: those that are ready, and those that are waited for."""
 
-    def __init__(self, store: Store, others: Sequence[int], launch: int = 0) -> None:
+    def __init__(
+        self, store: Store, others: Sequence[int], launch: int = 0, *, quick_store: Store | None = None
+    ) -> None:
+        """`quick_store`: the same store without retries and with a short timeout."""
         self.store = store
+        self.quick_store = quick_store or store
         self.launch = launch
         self.awaited = set(others)
         self.nodes = len(others) + 1
@@ -84,14 +96,21 @@ class Gathering:
         self.moved_at: dict[int, float] = {}
         """Time of the newest progress of each node, by rank, on this node's clock."""
         self.sighted_since = time.monotonic()
-        """Time since which the run directory can be read; silence is counted from then."""
+        """Time since which the run directory can be read and written; silence is counted from then."""
 
     def look(self) -> bool:
         """Read what is new; return whether all are ready."""
         if self.awaited:
-            for report in read_reports(self.store, sorted(self.awaited & self._present())):
-                if report:
-                    self._take(report)
+            began = time.monotonic()
+            present = sorted(self.awaited & self._present())
+            reports = read_reports(self.store, present)
+            for report in filter(None, reports):
+                self._take(report)
+            unread = [rank for rank, report in zip(present, reports) if report is None]
+            # In a look that took long, the store was waited for, and the others may have waited for it too.
+            is_long = time.monotonic() - began > SILENT_AFTER
+            if is_long or not all(map(self._take_again, unread)):
+                self.sighted_since = time.monotonic()
         return not self.awaited
 
     def overdue(self, timeout: float) -> bool:
@@ -142,6 +161,20 @@ class Gathering:
         if report.moved is not None and (known is None or known.moved != report.moved):
             self.moved_at[report.rank] = now
         self.fetching[report.rank] = report
+
+    def _take_again(self, rank: int) -> bool:
+        """Read once more what could not be read; return whether the store has answered."""
+        try:
+            report = load_report(self.quick_store, rank)
+        except (OcidistError, OSError) as error:
+            logger.debug("report of node %d not readable: %s", rank, error)
+            return False
+        except (ValueError, TypeError):
+            # A damaged report, for example one that was half written as its machine died, is no heartbeat.
+            return True
+        if report:
+            self._take(report)
+        return True
 
     def _present(self) -> set[int]:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError
@@ -61,12 +61,19 @@ class Heartbeat:
         """Time at which this node began, on the clock `time.monotonic`, as all times here."""
         self.written_at = self.began_at
         """Time of the last write of the report; at first, the time at which this node began."""
+        self.written_unix = time.time()
+        """The same by the wall clock: the other one may not count the time for which a hypervisor has paused this
+        machine."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
         self._has_looked = True
-        """Whether the last look for a stop request was answered."""
+        """Whether the last look for a stop request, and for another node in this one's place, was answered."""
+        self._in_doubt = False
+        """Whether another node may have the place of this one, and that could not be read yet."""
+        self._sure_for = 0
+        """Number of the last launch, from 0, before which this node has looked whether another has its place."""
         self._failing = False
         self._is_preparing = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -162,7 +169,7 @@ class Heartbeat:
         Where this node turns out to be lost, it is asked to end.
         """
         request = self._look()
-        if request is not None and not self.switch.is_lost and self._is_lost_by(request):
+        if not self.switch.is_lost and (_is_named_by(request, self.report) or self._is_replaced(request)):
             self.switch.ask(_lost_by(request))
         return self._own(request)
 
@@ -215,25 +222,39 @@ class Heartbeat:
         if request is not None:
             self.heed(request)
 
-    def _is_lost_by(self, request: StopRequest) -> bool:
-        """Whether a request names this node as lost, or the node in its place has written a report already.
+    def _is_replaced(self, request: StopRequest | None) -> bool:
+        """Whether another node in the place of this one has written a report; looked at only where that may be.
 
-        Another launch is asked for, and the lost node named, before one is made in its place. Only a node that could
-        not write for a while may have missed that: a later request, of a node that had not read the name yet, lacks it.
+        Another launch is asked for, and the lost node named, before one is made in its place. A node that was frozen
+        may have missed that: a later request, of a node that had not read the name yet, or to end the run, lacks it.
+        No clock may have counted the time for which it was frozen: it looks once before each later launch.
         """
-        own = self.report
-        if not request.restarts:
+        if not self._has_looked:
             return False
-        if not request.restarts_of(own.rank, len(own.restarts)) or _names_now(request, own):
-            return True
-        if time.monotonic() - self.written_at <= SILENT_AFTER:
+        launch = len(request.restarts) if request else 0
+        is_later = launch > max(self.launch, self._sure_for)
+        self._in_doubt = is_later or self._silent_for() > SILENT_AFTER
+        if not self._in_doubt:
             return False
-        known = read_report(self.quick_store, own.rank)
-        return known is not None and known.incarnation > own.incarnation
+        try:
+            known = load_report(self.quick_store, self.report.rank)
+        except (OcidistError, OSError) as error:
+            logger.debug("own report not readable: %s", error)
+            self._has_looked = False
+            return False
+        except (ValueError, TypeError):
+            # Half written: it says nothing of another node.
+            known = None
+        self._sure_for, self._in_doubt = max(launch, self._sure_for), False
+        return known is not None and known.incarnation > self.report.incarnation
+
+    def _silent_for(self) -> float:
+        """Return the seconds since the last report, by the clock that has counted more of them."""
+        return max(time.monotonic() - self.written_at, time.time() - self.written_unix)
 
     def _may_be_lost(self) -> bool:
-        """Whether another node may have the place of this one, which was silent for long and has not looked since."""
-        return not self._has_looked and time.monotonic() - self.written_at > SILENT_AFTER
+        """Whether another node may have the place of this one, which cannot look now."""
+        return not self._has_looked and (self._in_doubt or self._silent_for() > SILENT_AFTER)
 
     def _write(self) -> bool:
         if self.switch.is_lost or self._may_be_lost():
@@ -249,11 +270,18 @@ class Heartbeat:
                 logger.warning("the run directory cannot be written, the training continues: %s", error)
             self._failing = True
             return False
-        self.written_at = time.monotonic()
+        self.written_at, self.written_unix = time.monotonic(), time.time()
         if self._failing:
             logger.warning("the run directory can be written again")
         self._failing = False
         return True
+
+
+def _is_named_by(request: StopRequest | None, own: NodeReport) -> bool:
+    """Whether a request for another launch names a node as lost."""
+    if request is None or not request.restarts:
+        return False
+    return not request.restarts_of(own.rank, len(own.restarts)) or _names_now(request, own)
 
 
 def _names_now(request: StopRequest, own: NodeReport) -> bool:
@@ -294,10 +322,10 @@ def stop_for(request: StopRequest) -> Stop:
     )
 
 
-def _lost_by(request: StopRequest) -> Stop:
+def _lost_by(request: StopRequest | None) -> Stop:
     """Return the reason to end for a node that counts as lost."""
-    message = f"this node counts as lost, and the others go on without it: {request.message}"
-    return Stop(message=message, is_lost=True)
+    why = request.message if request else "another node has its place"
+    return Stop(message=f"this node counts as lost, and the others go on without it: {why}", is_lost=True)
 
 
 def stop_in_words(request: StopRequest) -> str:

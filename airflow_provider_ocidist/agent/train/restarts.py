@@ -12,22 +12,30 @@ from airflow_provider_ocidist.model.report import Restart
 
 def why_no_launch(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why the training is not launched again after a failure; None: it is. `before`: the restarts so far."""
+    never = why_not_allowed(budgets, (), failure)
+    if never is not None:
+        return never
+    if is_crash_loop(before, failure):
+        at = f" at step {failure.step}" if failure.step is not None else ""
+        since = "" if at else ", with no step and no newer checkpoint since the first"
+        return f"crash loop: {failure.cause}{at} for the second time{since}"
+    return why_not_allowed(budgets, before, failure)
+
+
+def why_not_allowed(budgets: Restarts, spent_on: Sequence[Restart], failure: Restart) -> str | None:
+    """Return why no budget allows a restart after a failure, wherever the training was; None: one does."""
     budget = MEANINGS[failure.cause].restart
     if budget is None and failure.cause is not Cause.PREEMPTED:
         return f"another launch does not help against {failure.cause}"
     if budgets == Restarts():
         return "the job has no restarts"
     # A preemption is nobody's fault, and is charged to no budget.
-    allowed = int(getattr(budgets, budget)) if budget else None
+    if budget is None:
+        return None
+    allowed = int(getattr(budgets, budget))
     if allowed == 0:
         return f"restarts.{budget} is 0"
-    if is_crash_loop(before, failure):
-        at = f" at step {failure.step}" if failure.step is not None else ""
-        since = "" if at else ", with no step and no newer checkpoint since the first"
-        return f"crash loop: {failure.cause}{at} for the second time{since}"
-    if allowed is None:
-        return None
-    spent = sum(MEANINGS[each.cause].restart == budget for each in before)
+    spent = sum(MEANINGS[each.cause].restart == budget for each in spent_on)
     return f"all {allowed} of restarts.{budget} are used" if spent >= allowed else None
 
 

@@ -214,3 +214,96 @@ def test_a_node_that_was_silent_and_ends_looks_again_until_it_may_write_its_last
     store.unanswered = 2
     silent.finish(phase=Phase.DONE, exit_code=0)
     assert read_report(store, 1) == silent.report
+
+
+class StoreWithoutSomeReads(LocalStore):
+    """A run directory of which the next reads of some names are not answered."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.unanswered: dict[str, int] = {}
+        self.reads: list[str] = []
+
+    def read(self, name: str) -> bytes:
+        self.reads.append(name)
+        if self.unanswered.get(name):
+            self.unanswered[name] -= 1
+            raise StorageError("no answer")
+        return super().read(name)
+
+
+def silent_by_monotonic(node: Heartbeat) -> None:
+    node.written_at -= SILENT_AFTER + 1
+
+
+def silent_by_wall_clock(node: Heartbeat) -> None:
+    # As after a pause of the hypervisor, which the other clock does not count.
+    node.written_unix -= SILENT_AFTER + 1
+
+
+def requests(draw: random.Random) -> list[tuple[Restart, ...] | None]:
+    """Return what a node may find where its name is not read any more: an end of the run, a later launch, nothing."""
+    later = replace(AGREED, rank=0)
+    return [None, (), (AGREED, later), (AGREED,) * draw.randint(1, 2)]
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_a_node_that_was_frozen_looks_for_another_in_its_place_whatever_is_asked_for(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.frozen.{number}")
+    store, is_replaced = StoreWithoutSomeReads(tmp_path), draw.random() < 0.6
+    asked, freeze = draw.choice(requests(draw)), draw.choice([silent_by_monotonic, silent_by_wall_clock])
+    unanswered = draw.randint(0, 3)
+    print(f"seed {SEED}.frozen.{number}: {asked}, {freeze.__name__}, {unanswered=}, {is_replaced=}")
+    frozen = node(store, AGREED)
+    if asked is not None:
+        ask(store, *asked)
+    if is_replaced:
+        node(store, AGREED, incarnation=1)
+    freeze(frozen)
+    store.unanswered = {report_of(1): unanswered}
+    before = LocalStore(tmp_path).read(report_of(1))
+    writes: list[Callable[[], object]] = [frozen._beat, lambda: frozen.write(phase=Phase.SAVING)]
+    for _ in range(unanswered):
+        draw.choice(writes)()
+        assert LocalStore(tmp_path).read(report_of(1)) == before, "it cannot know yet whose place it is"
+    draw.choice([*writes, frozen.finish])()
+    assert frozen.switch.is_lost is is_replaced
+    assert (LocalStore(tmp_path).read(report_of(1)) == before) is is_replaced
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_whatever_the_clocks_say_a_node_looks_once_for_another_in_its_place_before_a_later_launch(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.clocks.{number}")
+    print(f"seed {SEED}.clocks.{number}")
+    store, is_replaced = StoreWithoutSomeReads(tmp_path), draw.random() < 0.5
+    began, unanswered = draw.randint(0, 2), draw.randint(0, 2)
+    # The name of the lost node is in none of them.
+    restarts = (AGREED,) * (began + draw.randint(1, 2))
+    frozen = node(store, *restarts[:began])
+    ask(store, *restarts)
+    if is_replaced:
+        node(store, *restarts, incarnation=1)
+    store.reads.clear()
+    store.unanswered = {report_of(1): unanswered}
+    before = LocalStore(tmp_path).read(report_of(1))
+    for _ in range(unanswered):
+        frozen._beat()
+        assert LocalStore(tmp_path).read(report_of(1)) == before
+    beats = draw.randint(1, 4)
+    for _ in range(beats):
+        frozen._beat()
+    assert frozen.switch.is_lost is is_replaced
+    assert (LocalStore(tmp_path).read(report_of(1)) == before) is is_replaced
+    assert store.reads.count(report_of(1)) == unanswered + 1
+
+
+def test_a_silent_node_whose_own_report_is_damaged_reports_again(store: LocalStore) -> None:
+    lives = node(store)
+    store.write(report_of(1), b"{")
+    silent_by_monotonic(lives)
+    assert lives.write(phase=Phase.SAVING)
+    assert read_report(store, 1) == lives.report

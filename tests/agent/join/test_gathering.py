@@ -1,0 +1,135 @@
+"""The meeting names a node as lost only for a silence that is its own, and not for an outage of the store."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.join import gathering
+from airflow_provider_ocidist.agent.join.gathering import LateNodes, meet
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
+from airflow_provider_ocidist.storage.stores.base import Buffer
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+
+SEED = int(os.environ.get("TEST_SEED", "20261126"))
+SILENCE = 2.0
+"""Seconds without a heartbeat after which a node that is missing counts as lost here."""
+
+JOIN_TIMEOUT = 600.0
+"""Seconds without progress after which it does too; the wait of the node that looks is longer already."""
+
+
+class Outage(LocalStore):
+    """A run directory that lists its reports, while requests for them fail or take until the outage ends."""
+
+    def __init__(self, folder: Path, kind: str, lasts: float) -> None:
+        super().__init__(folder)
+        self.kind = kind
+        # Some looks are answered before.
+        self.begins_at = time.monotonic() + 0.5
+        self.ends_at = self.begins_at + lasts
+
+    def _is_out(self, name: str, *kinds: str) -> bool:
+        of_report = name.startswith(f"{NODES_FOLDER}/")
+        return of_report and self.kind in kinds and self.begins_at <= time.monotonic() < self.ends_at
+
+    def read(self, name: str) -> bytes:
+        if self._is_out(name, "reads"):
+            raise StorageError("no answer", retryable=True)
+        if self._is_out(name, "retries"):
+            time.sleep(max(0.0, self.ends_at - time.monotonic()))
+        return super().read(name)
+
+    def write(self, name: str, data: Buffer) -> str | None:
+        if self._is_out(name, "writes"):
+            raise StorageError("no answer", retryable=True)
+        return super().write(name, data)
+
+
+def a_report(rank: int, phase: Phase = Phase.JOINING) -> NodeReport:
+    return NodeReport(rank=rank, phase=phase, address="10.0.0.9", started_at=0.0, heartbeat_at=0.0, moved=1)
+
+
+@contextmanager
+def fetching(folder: Path, *, heard_from: float = math.inf, joins_at: float = math.inf) -> Iterator[None]:
+    """Have another node fetch, whose reports change from a time on, and join later."""
+    store, ends = LocalStore(folder), threading.Event()
+    report = a_report(1, Phase.FETCHING)
+    store.write(report_of(1), report.to_json())
+
+    def run() -> None:
+        while not ends.wait(0.1):
+            now = time.monotonic()
+            if now >= heard_from:
+                phase = Phase.JOINING if now >= joins_at else Phase.FETCHING
+                store.write(report_of(1), replace(report, phase=phase, heartbeat_at=now).to_json())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+
+
+@contextmanager
+def beating(store: LocalStore) -> Iterator[Heartbeat]:
+    """Return the heartbeat of a node that has waited for the others for long."""
+    heartbeat = Heartbeat(store, a_report(0), StopSwitch(), interval=0.05)
+    heartbeat.began_at -= 1000
+    heartbeat.start()
+    try:
+        yield heartbeat
+    finally:
+        heartbeat.finish()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "GONE_AFTER", SILENCE)
+    monkeypatch.setattr(gathering, "OWN_TROUBLE", 0.3, raising=False)
+    monkeypatch.setattr(gathering, "SILENT_AFTER", 0.3, raising=False)
+
+
+@pytest.mark.parametrize("kind", ["reads", "writes", "retries"])
+def test_a_node_that_fetches_is_not_lost_by_an_outage_of_the_store(tmp_path: Path, kind: str) -> None:
+    draw = random.Random(f"{SEED}.{kind}")
+    lasts, first_beat = SILENCE + draw.uniform(0.5, 2.0), draw.uniform(0.1, 0.5)
+    print(f"seed {SEED}.{kind}: {lasts=} {first_beat=}")
+    store = Outage(tmp_path, kind, lasts)
+    # It writes all the time where only reads fail, but that cannot be read.
+    again_at = store.ends_at + first_beat
+    heard_from = time.monotonic() if kind == "reads" else again_at
+    with fetching(tmp_path, heard_from=heard_from, joins_at=again_at + 0.3), beating(store) as heartbeat:
+        assert [each.rank for each in meet(store, heartbeat, nodes=2, timeout=JOIN_TIMEOUT)] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["none", "reads", "writes", "retries"])
+def test_a_node_that_stays_silent_is_named_once_the_store_answers(tmp_path: Path, kind: str) -> None:
+    store = Outage(tmp_path, kind, SILENCE)
+    with fetching(tmp_path), beating(store) as heartbeat:
+        with pytest.raises(LateNodes, match="node 1 of 2") as caught:
+            meet(store, heartbeat, nodes=2, timeout=JOIN_TIMEOUT)
+        assert caught.value.ranks == (1,)
+        assert kind == "none" or time.monotonic() > store.ends_at
+
+
+def test_a_report_that_is_damaged_is_no_heartbeat(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write(report_of(1), b"{")
+    with beating(store) as heartbeat, pytest.raises(LateNodes):
+        meet(store, heartbeat, nodes=2, timeout=JOIN_TIMEOUT)
