@@ -34,7 +34,7 @@ from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stages.meeting import meet_others, take_place
 from airflow_provider_ocidist.agent.stages.preparation import exchange_of, fetch_program
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
-from airflow_provider_ocidist.agent.stages.repair import repair_within
+from airflow_provider_ocidist.agent.stages.repair import LAST_LIMIT, repair_within
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stages.run_watches import RunWatches
 from airflow_provider_ocidist.agent.stages.taking_over import take_over
@@ -259,9 +259,11 @@ class NodeAgent:
         if not self.context.is_member or self.switch.is_lost:
             return
         self.heartbeat.update(phase=Phase.SAVING, now=True)
-        limit = self.config.limits.stop_grace if self.switch.signalled.is_set() else SAVE_LIMIT
         repair_within(
-            lambda cancel: self.checkpoints.store_again(workspace, self._read_others(), cancel), in_all=limit
+            lambda cancel: self.checkpoints.store_again(workspace, self._read_others(), cancel),
+            in_all=LAST_LIMIT,
+            switch=self.switch,
+            grace=self.config.limits.stop_grace,
         )
 
     def _read_others(self) -> list[NodeReport | None]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.stages.repair import repair_within
+from airflow_provider_ocidist.agent.stages.repair import LAST_LIMIT, repair_within
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT
 
 LIMITS: list[dict[str, Any]] = [{"still": 0.3}, {"in_all": 0.3}]
 
@@ -80,3 +81,48 @@ def test_a_repair_that_is_done_returns_at_once_and_its_error_is_raised() -> None
     repair_within(lambda _: None, still=600.0, in_all=600.0)
     with pytest.raises(ZeroDivisionError):
         repair_within(lambda _: 1 // 0, switch=StopSwitch())
+
+
+ASKED = Stop(message="node 1 ended the run")
+
+
+def ending_node() -> StopSwitch:
+    """Return the switch of a node that was asked to end before it repairs."""
+    switch = StopSwitch()
+    switch.ask(ASKED)
+    return switch
+
+
+@pytest.mark.parametrize("comes_after", [0.0, 0.7])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_node_that_ends_anyway_leaves_off_soon_after_a_signal_and_where_it_counts_as_lost(
+    caplog: pytest.LogCaptureFixture, comes_after: float, *, is_lost: bool
+) -> None:
+    switch, left_off = ending_node(), threading.Event()
+    lost = Stop(message="the others go on without it", is_lost=True)
+    comes = threading.Timer(comes_after, switch.ask if is_lost else switch.signalled.set, [lost] * is_lost)
+
+    def repair(cancel: threading.Event) -> None:
+        if cancel.wait(60.0):
+            left_off.set()
+
+    comes.start()
+    repair_within(repair, in_all=600.0, switch=switch, grace=600.0 if is_lost else 0.3)
+    assert left_off.is_set()
+    assert "the repair of stored checkpoints is given up" in caplog.text
+
+
+@pytest.mark.parametrize("is_signalled", [True, False])
+def test_a_node_that_ends_anyway_repairs_on_within_its_time_though_it_was_asked_to_end(
+    caplog: pytest.LogCaptureFixture, *, is_signalled: bool
+) -> None:
+    switch, done = ending_node(), []
+    if is_signalled:
+        switch.signalled.set()
+    repair_within(lambda cancel: done.append(not cancel.wait(1.5)), in_all=600.0, switch=switch, grace=600.0)
+    assert done == [True]
+    assert "given up" not in caplog.text
+
+
+def test_the_waiting_process_leaves_a_node_that_repairs_alone_for_as_long_as_it_may() -> None:
+    assert LAST_LIMIT == SAVING_LIMIT
