@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import logging
 import os
 import random
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -119,3 +124,103 @@ def test_damaged_content_is_stored_again_only_by_who_has_all_of_it(place, tmp_pa
         fetch(ref.uri, tmp_path / "in", access)
     assert store_again(ref.uri, here, access)
     fetch(ref.uri, tmp_path / "in", access)
+
+
+@pytest.fixture
+def without_links():
+    """Refuse hard links in this process, as exFAT and many network file systems do."""
+
+    def refuse(event, _arguments):
+        if event == "os.link" and refused:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    refused = [True]
+    sys.addaudithook(refuse)
+    yield
+    refused.clear()
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_file_system_without_links_repairs_as_any_other(place, tmp_path, number, without_links):
+    uri, access = place
+    draw = random.Random(f"{SEED}.{number}")
+    here = tmp_path / "here"
+    ref = publish(drawn(draw, here, 1), uri, step=1, access=access)
+    lose(draw, ref.uri, access)
+    if draw.random() < 0.5:
+        assert store_missing(uri, here, access) == [ref.uri.rpartition("/")[2]]
+    else:
+        assert store_again(ref.uri, here, access)
+    assert read_tree(fetch(ref.uri, tmp_path / "in", access).parent) == read_tree(here)
+
+
+class Overwrites(threading.Event):
+    """An event that is never set; a program writes to a file in place when it is asked for the nth time."""
+
+    def __init__(self, path: Path, nth: int, *, hides: bool) -> None:
+        """`hides`: the file's time stays, as where the clock of its file system is coarse."""
+        super().__init__()
+        self.path, self.left, self.hides = path, nth, hides
+        self.lock = threading.Lock()
+
+    def is_set(self) -> bool:
+        with self.lock:
+            self.left -= 1
+            if self.left == 0:
+                self.write()
+        return False
+
+    def write(self) -> None:
+        before = self.path.stat()
+        with self.path.open("r+b") as file:
+            file.seek(before.st_size // 2)
+            file.write(b"trained on"[: before.st_size - before.st_size // 2])
+        if self.hides:
+            os.utime(self.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("number", range(16))
+def test_what_is_written_to_at_any_moment_of_a_repair_is_never_stored_as_what_was_published(
+    place, tmp_path, number
+):
+    uri, access = place
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    here = tmp_path / "here"
+    path = drawn(draw, here, 1)
+    large = draw.choice([each for each in (path, *path.rglob("*")) if each.is_file()])
+    large.write_bytes(draw.randbytes(draw.choice([3000, 3 << 20, 9 << 20])))
+    ref = publish(path, uri, step=1, access=access)
+    store, files = open_store(ref.uri, access), verify(ref.uri, access).files
+    lost = draw.sample(files, draw.randint(1, len(files)))
+    for item in lost:
+        store.delete(item.path)
+    writes = Overwrites(large, draw.randint(1, 12), hides=draw.random() < 0.5)
+    try:
+        again = draw.random() < 0.5
+        if again:
+            store_again(ref.uri, here, access, cancel=writes)
+        else:
+            store_missing(uri, here, access, cancel=writes)
+    finally:
+        stored = {item.path: store.read(item.path) for item in files if store.exists(item.path)}
+    wrong = [item.path for item in files if item.path in stored and digest(stored[item.path]) != item.sha256]
+    assert wrong == []
+    if not again:
+        # One file that changes holds up no other.
+        changed = large.name if path == large else large.relative_to(path).as_posix()
+        assert {item.path for item in files} - set(stored) <= {changed}
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_a_repair_that_can_send_nothing_is_logged(place, tmp_path, caplog):
+    uri, access = place
+    caplog.set_level(logging.INFO)
+    ref = publish(drawn(random.Random(SEED), tmp_path / "here", 1), uri, step=1, access=access)
+    lose(random.Random(SEED), ref.uri, access)
+    assert store_missing(uri, tmp_path / "nothing", access) == []
+    assert not store_again(ref.uri, tmp_path / "nothing", access)
+    assert caplog.text.count("not whole on this node") == 2
