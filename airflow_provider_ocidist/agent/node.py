@@ -34,7 +34,12 @@ from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stages.meeting import meet_others, take_place
 from airflow_provider_ocidist.agent.stages.preparation import exchange_of, fetch_program
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
-from airflow_provider_ocidist.agent.stages.repair import repair_within
+from airflow_provider_ocidist.agent.stages.repair import (
+    LAST_LIMIT,
+    is_overtaken,
+    repair_within,
+    store_missing,
+)
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stages.run_watches import RunWatches
 from airflow_provider_ocidist.agent.stages.taking_over import take_over
@@ -248,21 +253,30 @@ class NodeAgent:
         self.switch.rearm(launch)
 
         def repair(cancel: threading.Event) -> None:
-            self.checkpoints.store_missing(workspace, cancel)
+            store_missing(self.context, self.checkpoints.path(workspace), cancel)
             if differed:
                 self.checkpoints.store_again(workspace, self._read_others(), cancel)
 
-        repair_within(repair, still=self.config.limits.join_timeout, switch=self.switch)
+        # In all: the others wait for it.
+        repair_within(
+            repair, in_all=self.config.limits.join_timeout, switch=self.switch, overtaken=self._is_overtaken
+        )
 
     def _repair_at_the_end(self, workspace: Workspace) -> None:
         """Repair what is stored, as no launch follows: the whole copies on these machines go with them."""
         if not self.context.is_member or self.switch.is_lost:
             return
         self.heartbeat.update(phase=Phase.SAVING, now=True)
-        limit = self.config.limits.stop_grace if self.switch.signalled.is_set() else SAVE_LIMIT
         repair_within(
-            lambda cancel: self.checkpoints.store_again(workspace, self._read_others(), cancel), in_all=limit
+            lambda cancel: self.checkpoints.store_again(workspace, self._read_others(), cancel),
+            in_all=LAST_LIMIT,
+            switch=self.switch,
+            grace=self.config.limits.stop_grace,
+            overtaken=self._is_overtaken,
         )
+
+    def _is_overtaken(self) -> bool:
+        return is_overtaken(self.context)
 
     def _read_others(self) -> list[NodeReport | None]:
         return read_others(self.heartbeat.store, self.heartbeat.report, self.config.nodes)

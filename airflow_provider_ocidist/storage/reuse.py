@@ -33,12 +33,17 @@ def link_known(
         return {item.path for item, is_linked in zip(manifest.files, linked) if is_linked}
 
 
+def is_known(item: ManifestFile, path: Path, on_read: Callable[[int], object] = lambda _: None) -> bool:
+    """Whether a local file is the published one. Raises OSError where it cannot be read, and what `on_read` raises."""
+    if path.is_symlink() or path.stat().st_size != item.size:
+        return False
+    return _sha256_of(path, on_read) == item.sha256
+
+
 def _link(item: ManifestFile, path: Path, target: Path, on_read: Callable[[int], object]) -> bool:
     place = target / item.path
     try:
-        if path.is_symlink() or path.stat().st_size != item.size:
-            return False
-        if _sha256_of(path, on_read) != item.sha256:
+        if not is_known(item, path, on_read):
             return False
         place.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, place)

@@ -20,7 +20,11 @@ LOOKS = 12
 
 
 class LeaseWatch:
-    """Declares once that the lease has expired."""
+    """Declares at each look that the lease has expired.
+
+    Once is not enough: while this node makes ready for another launch, the end of the one before counts, and what is
+    declared then is dropped.
+    """
 
     def __init__(
         self,
@@ -42,11 +46,10 @@ class LeaseWatch:
         self._silent_for = 0.0
         self._read_at: float | None = None
         """Time at which the store last answered; None if it did not at the last look."""
-        self._declared = False
 
     def look(self) -> None:
         now = self._clock()
-        if self._declared or (self._read_at is not None and now - self._read_at < self.lease / LOOKS):
+        if self._read_at is not None and now - self._read_at < self.lease / LOOKS:
             return
         try:
             renewal = self._read()
@@ -64,7 +67,6 @@ class LeaseWatch:
             self._silent_for += now - self._read_at
         self._read_at = now
         if self._silent_for >= self.lease:
-            self._declared = True
             self.declare(f"nobody has waited for this run for {_duration(self.lease)} (limits.lease)")
 
 

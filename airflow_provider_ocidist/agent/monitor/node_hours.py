@@ -82,7 +82,7 @@ def _readable(store: Store, name: str) -> NodeReport | None:
 
 
 class BudgetWatch:
-    """Declares once that a run has used up its budget."""
+    """Declares that a run has used up its budget, again and again, for the reason of `lease.LeaseWatch`."""
 
     def __init__(
         self,
@@ -110,19 +110,19 @@ class BudgetWatch:
         """Newest readable report of each other node, by rank."""
         self._due = 0.0
         """Earliest time, by this node's clock, at which the budget may be used up."""
-        self._declared = False
 
     def look(self) -> None:
         own = self._clock() - self._began
         # The oldest node bounds the total, so its estimate is never too low; it reads the others' reports near the end.
         left = self.budget.left(self.before, self._price)
-        if self._declared or own < self._due or (self.predecessors + own) * self._nodes < left:
+        if own < self._due or (self.predecessors + own) * self._nodes < left:
             return
         spent = self.before.plus(self.predecessors + own + self._of_others(), self._price)
         finding = self.budget.finding(spent)
         if finding:
-            self._declared = True
             self._declare(finding)
+            self._due = own + LONGEST_PAUSE
+            return
         # A node that could not be read may have used more than is known of it.
         self._due = own + min(LONGEST_PAUSE, self.budget.left(spent, self._price) / self._nodes)
 

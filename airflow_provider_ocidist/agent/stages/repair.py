@@ -1,4 +1,4 @@
-"""Repair: bounds the time in which a node stores again what is damaged or missing, and whole on its disk."""
+"""Repair: a node stores again what is damaged or missing, and whole on its disk, for as long as it may."""
 
 from __future__ import annotations
 
@@ -7,15 +7,70 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.saving import Movement
+from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.interruptible import interruptible
+from airflow_provider_ocidist.errors import DamagedFence, OcidistError
+from airflow_provider_ocidist.model.amounts import names_text
 
 logger = logging.getLogger("ocidist")
 
 LOOK_INTERVAL = 0.5
 """Seconds between two looks at whether the time is over."""
+FENCE_INTERVAL = 2.0
+"""Seconds between two looks at whether a later attempt or launch saves to the same place."""
+LAST_LIMIT = 120.0
+"""Seconds for a repair where no launch follows: then the waiting process cancels nodes that save after a failure."""
+
+
+def store_missing(context: NodeContext, folder: Path, cancel: threading.Event) -> None:
+    """Store the files that are missing of the newest checkpoints, and whole in this node's folder.
+
+    All nodes would go on from the checkpoint before, though nothing of the newest is lost. Once `cancel` is set, what
+    is being sent is aborted.
+    """
+    settings, nodes = context.config.checkpoints, context.config.nodes
+    if settings is None or settings.uri is None:
+        return
+    from airflow_provider_ocidist.storage import repairs
+
+    try:
+        stored = repairs.store_missing(
+            settings.uri,
+            folder,
+            context.access,
+            begin_at=context.rank / nodes,
+            alone=not context.others,
+            cancel=cancel,
+        )
+    except (OcidistError, OSError) as error:
+        logger.warning("what is missing of stored checkpoints cannot be stored again: %s", error)
+        return
+    if stored:
+        logger.info("stored again, as files were missing that are on this node: %s", names_text(stored))
+
+
+def is_overtaken(context: NodeContext) -> bool:
+    """Whether a later attempt or launch saves where this one does: then it repairs nothing there any more.
+
+    A damaged fence counts as a later one. One that cannot be read now does not: the repair fails by itself then.
+    """
+    settings = context.config.checkpoints
+    if settings is None or settings.uri is None:
+        return False
+    from airflow_provider_ocidist.storage.fences import current_fence
+    from airflow_provider_ocidist.storage.stores.opening import open_store
+
+    try:
+        found = current_fence(open_store(settings.uri, context.access))
+    except DamagedFence:
+        return True
+    except (OcidistError, OSError):
+        return False
+    return found is not None and found > context.fence
 
 
 def repair_within(
@@ -24,29 +79,74 @@ def repair_within(
     still: float = math.inf,
     in_all: float = math.inf,
     switch: StopSwitch | None = None,
+    grace: float | None = None,
+    overtaken: Callable[[], bool] = lambda: False,
 ) -> None:
     """Repair until that is done, has made no progress for `still` seconds, or has taken `in_all`.
 
     `repair` gets an event that is set when it is to leave off. A repair that is given up is no failure: the nodes go
     on from the checkpoint before. Raises Stopped after a stop request to `switch`; without it requests do not count.
+    `grace`: of a node that ends anyway, for which requests do not count either; after a signal it has so many seconds
+    left, and none where it counts as lost. `overtaken`: whether another saves to the same place, looked at before,
+    meanwhile and afterwards; then the repair leaves off.
     """
     time_limit, ended = StopSwitch(), threading.Event()
+    ending = switch if grace is not None else None
+    deadline = _Deadline(in_all, ending, grace or 0.0)
 
     def watch() -> None:
-        movement, until = Movement(), time.monotonic() + in_all
+        movement = Movement()
         while not ended.wait(LOOK_INTERVAL):
-            if movement.still_for() > still or time.monotonic() > until:
+            if movement.still_for() > still or deadline.is_over():
                 time_limit.ask(Stop(message="it takes too long"))
                 return
 
-    if switch is not None:
+    def heed_fence() -> bool:
+        if overtaken():
+            time_limit.ask(Stop(message="a later attempt or launch saves there, or its fence is damaged"))
+        return time_limit.event.is_set()
+
+    def watch_fence() -> None:
+        while not ended.wait(FENCE_INTERVAL) and not heed_fence():
+            pass
+
+    def work() -> None:
+        if not heed_fence():
+            # Not in the watch of the time: a store that never answers must not hold that up.
+            _in_background(watch_fence, "repair-fence")
+            repair(time_limit.event)
+            heed_fence()
+
+    if switch is not None and ending is None:
         switch.listen(lambda: time_limit.ask(Stop(message="the node is to end")))
-    threading.Thread(target=watch, name="repair-limit", daemon=True).start()
+    _in_background(watch, "repair-limit")
     try:
-        interruptible(lambda: repair(time_limit.event), time_limit)
+        interruptible(work, time_limit)
     except Stopped as stopped:
-        if switch is not None:
+        if switch is not None and ending is None:
             switch.check()
         logger.warning("the repair of stored checkpoints is given up: %s", stopped)
     finally:
         ended.set()
+
+
+def _in_background(work: Callable[[], None], name: str) -> None:
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+class _Deadline:
+    """The end of the time for a repair; a signal to a node that ends anyway brings it forward."""
+
+    def __init__(self, in_all: float, ending: StopSwitch | None, grace: float) -> None:
+        self._until = time.monotonic() + in_all
+        self._ending = ending
+        self._grace = grace
+        self._is_signalled = False
+
+    def is_over(self) -> bool:
+        now, ending = time.monotonic(), self._ending
+        if ending is not None and ending.signalled.is_set() and not self._is_signalled:
+            # Once: the platform kills the node some time after the first signal.
+            self._is_signalled = True
+            self._until = min(self._until, now + self._grace)
+        return now > self._until or (ending is not None and ending.is_lost)

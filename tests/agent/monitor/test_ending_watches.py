@@ -158,8 +158,20 @@ def test_a_lease_is_read_a_dozen_times_and_ends_when_it_is_over_to_the_second() 
     assert run.reads == [0.0, 10.0, 20.0, 119.5]
     assert run.looks(129.0) == []
     assert run.looks(129.5) == ["nobody has waited for this run for 2m (limits.lease)"]
-    run.looks(200.0, 400.0)
-    assert (len(run.said), run.reads[-1]) == (1, 129.5), "it is said once"
+
+
+def test_the_end_of_a_lease_is_declared_at_each_look_until_somebody_waits_again() -> None:
+    """One that is declared while a node makes ready for another launch is dropped."""
+    run = Run()
+    run.looks(0.0, 60.0, 120.0)
+    assert len(run.said) == 1
+    run.looks(125.0, 130.0, 200.0)
+    assert (len(run.said), run.reads[-2:]) == (3, [130.0, 200.0])
+    run.found = b"second"
+    run.looks(210.0, 329.0)
+    assert len(run.said) == 3
+    run.looks(340.0)
+    assert len(run.said) == 4
 
 
 def test_a_lease_that_is_exactly_over_has_ended() -> None:

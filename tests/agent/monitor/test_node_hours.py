@@ -234,3 +234,25 @@ def test_what_an_earlier_attempt_has_cost_on_dearer_machines_counts_against_the_
         (report,) = (agent.report for agent in gang.agents)
     assert (code, report.cause, report.price, report.cost_before) == (77, Cause.BUDGET, 1.0, 10.0)
     assert "all that limits.max_cost 10.0003 allows" in str(report.message)
+
+
+def test_a_budget_that_is_used_up_is_declared_again_and_again_but_the_others_are_not_read_at_each_beat() -> (
+    None
+):
+    """An end that is declared while a node makes ready for another launch is dropped."""
+    now = [0.0]
+    said: list[str] = []
+    reads: list[float] = []
+
+    def others() -> list[NodeReport | None]:
+        reads.append(now[0])
+        return [a_report(1, 0.0, now[0])]
+
+    watch = BudgetWatch(
+        Budget(node_seconds=200.0), None, 2, others=others, declare=said.append, clock=lambda: now[0]
+    )
+    while now[0] < 400.0:
+        watch.look()
+        now[0] += BEAT
+    assert len(said) >= 300.0 // (LONGEST_PAUSE + BEAT)
+    assert all(later - earlier >= LONGEST_PAUSE for earlier, later in zip(reads[-5:], reads[-4:]))

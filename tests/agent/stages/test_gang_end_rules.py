@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.stages import gang_end
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
@@ -666,3 +668,48 @@ def test_before_the_first_checkpoint_a_failure_names_none(tmp_path: Path) -> Non
     node.end.declare(HANG)
     assert node.asked
     assert node.asked.restarts[0].checkpoint is None
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("cause", [Cause.ABANDONED, Cause.BUDGET])
+@pytest.mark.parametrize("number", range(4))
+def test_an_end_of_the_run_that_is_declared_between_two_launches_is_heeded_in_the_next_at_the_latest(
+    tmp_path: Path, cause: Cause, nodes: int, number: int
+) -> None:
+    """`number`: of the moments of going back before which it is declared for the first time."""
+    node = Node(tmp_path, nodes=nodes)
+    watch = lease_that_is_over(lambda message: node.end.declare(Stop(message=message, cause=cause)))
+    moments: list[Callable[[], object]] = [
+        lambda: node.end.declare(HANG),
+        lambda: node.switch.rearm(1),
+        lambda: node.heartbeat.update(restarts=restarts),
+        lambda: node.switch.rearm(1),
+        lambda: None,
+    ]
+    moments[0]()
+    assert node.switch.stop
+    restarts = node.switch.stop.restarts
+    with contextlib.suppress(Stopped):
+        for after, moment in enumerate(moments[1:]):
+            if after >= number:
+                watch()
+            moment()
+    watch()
+    assert node.switch.stop
+    assert (node.switch.stop.cause, node.switch.stop.restarts) == (cause, ())
+    if nodes > 1:
+        assert node.asked
+        assert (node.asked.cause, node.asked.restarts) == (cause, ())
+
+
+def lease_that_is_over(declare: Callable[[str], object]) -> Callable[[], None]:
+    """Return the look of a lease's watch, whose lease is over from now on."""
+    now = [0.0]
+    watch = LeaseWatch(1.0, lambda: b"first", declare=declare, clock=lambda: now[0])
+
+    def look() -> None:
+        now[0] += 10.0
+        watch.look()
+
+    watch.look()
+    return look

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.agent.stages.repair import LAST_LIMIT
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.job import Checkpoints, Restarts
+from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
+from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.testing import OciEmulator
 from tests.agent.gangs import Gang, until
 from tests.storage.published import publish
 
+LARGE = 24 << 20
+"""Bytes of a checkpoint that is sent in parts."""
 PROGRAM = "print('trained')"
 SHOWS = """
 import os, pathlib
@@ -155,3 +166,47 @@ def test_what_is_damaged_after_one_node_has_read_it_is_stored_again_though_no_la
         assert "different checkpoints" in first.stderr.read_text()
     # The next attempt, on other machines, goes on from it.
     assert stored.read_text() == "weights"
+
+
+@pytest.mark.parametrize("reads_first", [0, 1])
+def test_a_node_that_is_ended_while_it_stores_a_checkpoint_again_reports_and_leaves_no_upload_open(
+    tmp_path: Path, oci_emulator: OciEmulator, reads_first: int
+) -> None:
+    access = oci_emulator.access
+    uri = f"oci://{access.bucket}@{access.namespace}/kept-{uuid.uuid4().hex}"
+    ours = OciAccess(config_file=access.config_file, profile=access.profile, endpoint=access.url)
+    (tmp_path / "step-1.txt").write_bytes(os.urandom(LARGE))
+    ref = publish(tmp_path / "step-1.txt", uri, step=1, access=ours)
+    store = open_store(uri, ours)
+    environ = {
+        "OCI_CONFIG_FILE": str(access.config_file),
+        "OCI_CLI_PROFILE": access.profile,
+    }
+    checkpoints = Checkpoints(uri=uri, required=False)
+    limits = Limits(stop_grace=0.5, join_timeout=60.0)
+    with Gang(
+        tmp_path / "gang",
+        SHOWS,
+        nodes=2,
+        checkpoints=checkpoints,
+        attempt=2,
+        limits=limits,
+        share_inputs=False,
+        oci_endpoint=access.url,
+    ) as gang:
+        (first,) = gang.start(reads_first, **environ)
+        first.shows(lambda: first.waits)
+        open_store(ref.uri, ours).write("step-1.txt", b"x" * LARGE)
+        # The other node finds it to be damaged; each part of it takes longer to be stored again than a node has.
+        oci_emulator.fault(method="PUT", path="/n/.*/u/.*", bytes_per_s=2_000_000)
+        (other,) = gang.start(1 - reads_first, **environ)[1:]
+        other.wait()
+        first.shows(store.open_uploads)
+        assert first.report.phase is Phase.SAVING
+        began = time.monotonic()
+        first.signal(signal.SIGTERM)
+        assert first.wait()
+        assert time.monotonic() - began < LAST_LIMIT / 2
+        assert first.report.phase is Phase.DONE, first.stderr.read_text()
+        assert "the repair of stored checkpoints is given up" in first.stderr.read_text()
+    assert list(store.open_uploads()) == []
