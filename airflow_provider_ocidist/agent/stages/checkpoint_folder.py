@@ -124,25 +124,6 @@ class CheckpointFolder:
                     "%s is stored again, as it is on this node: not all nodes would go on from it", uri
                 )
 
-    def store_missing(self, workspace: Workspace, cancel: threading.Event | None = None) -> None:
-        """Store the files that are missing of the newest checkpoints, and whole on this node; `cancel` as above.
-
-        All nodes would go on from the checkpoint before, though nothing of the newest is lost.
-        """
-        if self.settings is None or self.settings.uri is None:
-            return
-        from airflow_provider_ocidist.storage.repairs import store_missing
-
-        try:
-            stored = store_missing(
-                self.settings.uri, self.path(workspace), self.context.access, cancel=cancel
-            )
-        except (OcidistError, OSError) as error:
-            logger.warning("what is missing of stored checkpoints cannot be stored again: %s", error)
-            return
-        if stored:
-            logger.info("stored again, as files were missing that are on this node: %s", names_text(stored))
-
     def go_back(self, workspace: Workspace, others: Iterable[NodeReport], *, differed: bool = False) -> None:
         """Fetch the newest whole checkpoint again, for another launch; `others`: the other nodes' reports.
 
