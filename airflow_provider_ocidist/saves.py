@@ -270,7 +270,8 @@ def _pin(buffer: torch.Tensor) -> None:
     if code:
         raise RuntimeError(f"no pinned memory for a copy of {tuple(buffer.shape)}: CUDA error {code}")
     # Before its memory is used for anything else. At the end of the process the driver does it.
-    weakref.finalize(buffer, runtime.cudaHostUnregister, place).atexit = False
+    unpinned = weakref.finalize(buffer, runtime.cudaHostUnregister, place)
+    setattr(unpinned, "atexit", False)  # noqa: B010 - a property, which Python 3.9's types lack
 
 
 def _rank() -> int:

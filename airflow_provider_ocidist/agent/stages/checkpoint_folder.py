@@ -238,7 +238,8 @@ class CheckpointFolder:
         context, config, heartbeat = self.context, self.context.config, self.context.heartbeat
         if context.rank < min(context.others, default=config.nodes):
             fence_checkpoints(config, context.fence, context.access)
-        shared, brought = self._shared(), Brought()
+        shared = self._shared()
+        brought: Brought = {}
         found, all_damaged, content = None, None, ""
         try:
             found = self._resumed(folder, checkpoints, shared, brought, reuse=reuse)
