@@ -184,13 +184,19 @@ def test_what_reaches_no_process_has_not_happened() -> None:
 
 
 ENDS_LATER = """
-import os, signal, subprocess
+import os, signal, subprocess, time
 from pathlib import Path
 from airflow_provider_ocidist.agent import drill, guard
 
 frozen = subprocess.Popen(["sleep", "60"])
 drill._freeze([frozen.pid], 60.0)
-(waits,) = [pid for pid in guard.descendants(os.getpid()) if b"-CONT" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+def waiting():
+    return [pid for pid in guard.descendants(os.getpid()) if b"-CONT" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+# Until it has begun its program, a process has the words of this one.
+while len(found := waiting()) != 1:
+    time.sleep(0.01)
+(waits,) = found
 print(*{str(Path(f"/proc/{waits}/fd/{number}").readlink()) for number in range(3)})
 os.killpg(waits, signal.SIGKILL)
 frozen.kill()

@@ -206,6 +206,11 @@ def test_what_is_written_to_at_any_moment_of_a_repair_is_never_stored_as_what_wa
             store_again(ref.uri, here, access, cancel=writes)
         else:
             store_missing(uri, here, access, cancel=writes)
+    except StorageError:
+        # Its time is other only for a moment: if the repair looks just then, nothing shows afterwards which it was.
+        if not writes.hides:
+            raise
+        again = True
     finally:
         stored = {item.path: store.read(item.path) for item in files if store.exists(item.path)}
     wrong = [item.path for item in files if item.path in stored and digest(stored[item.path]) != item.sha256]
