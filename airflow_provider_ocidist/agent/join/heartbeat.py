@@ -62,7 +62,7 @@ class Heartbeat:
         self.written_at = self.began_at
         """Time of the last write of the report; at first, the time at which this node began."""
         self.written_unix = time.time()
-        """Unix time of that write: the other clock may not count the time for which a hypervisor has paused this machine."""
+        """Unix time of that write: the other clock may not count the time for which a hypervisor pauses a machine."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._wake = threading.Event()
