@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.inner_runs import run_in_ci
+
 FILES = {
     "test_some.py": """
 import pytest
@@ -46,24 +43,13 @@ def test_a_run_that_is_killed_has_named_what_failed_before(tmp_path: Path, worke
     # Without workers the file that never ends comes last.
     files = ["test_some.py", "test_slow.py"]
     plugins = ("tests.skips", "tests.failures_at_once", "no:cacheprovider", *(("xdist",) if workers else ()))
-    command = [sys.executable, "-m", "pytest", "-c", os.devnull, *(f"-p{name}" for name in plugins), *files]
-    process = subprocess.Popen(
-        [*command, *(("-n", str(workers), "--dist", "loadfile") if workers else ())],
-        cwd=tmp_path,
-        env={**os.environ, "CI": "1", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        found = []
+    parallel = ("-n", str(workers), "--dist", "loadfile") if workers else ()
+    found: list[str] = []
+    with run_in_ci(tmp_path, "pytest", [*(f"-p{name}" for name in plugins), *files, *parallel]) as process:
+        assert process.stdout is not None
         while len(found) < 2 and (line := process.stdout.readline()):
             if line.startswith("FAILED "):
                 found.append(line)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
     failed, broken = sorted(found)
     assert failed.startswith("FAILED test_some.py::test_that_fails (call, after ")
     assert "not nothing" in failed

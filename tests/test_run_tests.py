@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from scripts.run_tests import MOST_AGAIN
+from tests.inner_runs import run_in_ci
 from tests.skips import REFUSED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,26 +89,22 @@ def test_a_second_look_hides_no_skip_that_was_refused(tmp_path: Path) -> None:
 def test_a_run_that_is_interrupted_prints_what_has_failed(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_first.py").write_text(FAILS)
     (tmp_path / "test_second.py").write_text(NEVER_ENDS)
-    options = ("-c", os.devnull, "-ptests.skips", "-ptests.failures_at_once", "-pxdist", "-n", str(workers))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.run_tests", *options, "--dist", "loadfile", "--rootdir", ".", "."],
-        cwd=tmp_path,
-        env={**os.environ, "CI": "1", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    options = (
+        "-ptests.skips",
+        "-ptests.failures_at_once",
+        "-pxdist",
+        "-n",
+        str(workers),
+        "--dist",
+        "loadfile",
     )
-    assert process.stdout is not None
-    try:
+    with run_in_ci(tmp_path, "scripts.run_tests", [*options, "--rootdir", ".", "."]) as process:
+        assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("FAILED test_first.py"):
                 break
         os.killpg(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=60)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
     assert process.returncode == 2
     assert "1 failed" in output
 

@@ -356,7 +356,7 @@ class Rules:
                 return
 
     def _check_asked_again(self, run: Resource) -> None:
-        """What was created of a gang is told to end once a node of it was refused, before its task asks again."""
+        """A try ends what it has created of a gang once a node of it was refused, before it asks again."""
         asking = self.world.current.process.name if self.world.current else ""
         since = self.creation_refused.get((asking, run.body["displayName"]))
         # A machine in the place of a lost one is asked for until it is there.
