@@ -28,7 +28,7 @@ TYPES39 := .venv-types39
 MYPY39 = $(TYPES39)/bin/mypy --python-version 3.9 --python-executable $(BIN)/python --follow-imports skip --no-warn-return-any \
   --no-warn-unused-ignores --cache-dir .mypy_cache/3.9
 SHORT39 := $(patsubst %,agent/%.py,test_agent test_guard test_imports join/test_ads_contract join/test_topology \
-  monitor/test_process_logs monitor/test_usage prepare/test_code prepare/test_command prepare/test_inputs prepare/test_packages \
+  monitor/test_process_logs monitor/test_usage prepare/test_code prepare/test_command prepare/test_inputs \
   save/test_formats save/test_outputs train/test_launch train/test_output train/test_shared_log) \
   launchers $(patsubst %,storage/test_%.py,local_store oci_upload stores)
 OLDER_AIRFLOWS := $(patsubst requirements/airflow-%.txt,%,$(sort $(wildcard requirements/airflow-*.txt)))
@@ -96,15 +96,15 @@ test-k8s: $(READY) ## Kubernetes alone, on the cluster of KUBECONFIG: K8S_WORK_D
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
-	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations 10 tests/e2e tests/examples
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations 10 $(or $(TESTS),tests/e2e tests/examples)
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS, ocifs and kubectl
 	@$(NEEDS) $(KUBECTL)
-	@$(PYTEST) $(PARALLEL) --durations 10 tests/clients
+	@$(PYTEST) $(PARALLEL) --durations 10 $(or $(TESTS),tests/clients)
 
 test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepSpeed and FSDP2, and let each fail
 	@$(NEEDS) $(COMPILER) $(LOGINS)
-	@$(PYTEST) $(PARALLEL) --durations 10 -m launchers tests/launchers tests/train
+	@$(PYTEST) $(PARALLEL) --durations 10 -m launchers $(or $(TESTS),tests/launchers tests/train)
 
 # Each test takes minutes: they are dealt out one by one.
 test-programs: $(READY) $(PROGRAMS_READY) ## train with Lightning, transformers, Accelerate and torchtitan: killed, resumed, compared
@@ -128,7 +128,7 @@ test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patc
 
 test-containers: $(READY) ## the image, a gang in containers, three hosts that lose one another; as root
 	@$(NEEDS) $(CONTAINER_TOOLS)
-	@$(PYTEST) $(PARALLEL) --durations 10 tests/containers
+	@$(PYTEST) $(PARALLEL) --durations 10 $(or $(TESTS),tests/containers)
 
 # The short form is CI's: a dozen kills on PostgreSQL, submissions that are killed, and four drills. Most of each is a wait.
 test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS=short, or CHAOS_SEED=7 CHAOS_KILLS=70 CHAOS_DRILLS=200
@@ -143,7 +143,7 @@ drills: $(READY) ## 200 random faults at trainings of torchrun on this machine; 
 	  --campaign $(or $(DRILLS),200) --seed $(or $(CHAOS_SEED),1272) --parallel 4 --report build/drills.md 2>"$$folder/log" || \
 	{ code=$$?; tail -n 40 "$$folder/log" >&2; exit $$code; }
 
-# The short form is CI's, under PyPy: whole nodes, and what meets processes, pip, sockets, disks and OCI's clients, where
+# The short form is CI's, under PyPy: whole nodes, and what meets processes, sockets, disks and OCI's clients, where
 # interpreters differ. What only computes is left to the types, and to the whole, which takes CPython 3.9 nine minutes.
 test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nodes, under a Python 3.9: types, tests, gangs; PYTHON39=python3.9, NODES=short
 	@$(MYPY39) $$($(BIN)/python -c 'from airflow_provider_ocidist.backends import bundle as b; print(*[b.PACKAGE / part for part in b.AGENT_PARTS])')

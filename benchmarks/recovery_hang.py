@@ -13,6 +13,7 @@ from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.model.drill import FaultKind
 from benchmarks.comparison import Comparison, Interval, Samples
 from benchmarks.recovery import (
+    PEER_PATIENCE_S,
     PROGRAM,
     SHORT_PAUSE_S,
     await_step,
@@ -24,9 +25,6 @@ from scripts.local_airflow import free_port
 
 HANG_S = 8.0
 """Seconds of `limits.hang_timeout`, and of the peer's process group. What is added is the recovery itself."""
-PEER_PATIENCE_S = 90.0
-"""Seconds that count for the peer where it does not come back: its new processes may read the address of an old one,
-and wait for it for good."""
 TARGET_S = 30.0
 STRUCK_AT = 60
 ARGUMENTS = ("--steps", "120", "--save-every", "40", "--pause", str(SHORT_PAUSE_S))

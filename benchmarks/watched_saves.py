@@ -20,6 +20,7 @@ from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from benchmarks.comparison import Comparison, Samples
 from benchmarks.save_stall import ROOT, stalls_of
+from benchmarks.transfer import FAST
 from scripts.emulator_process import Access, EmulatorProcess
 
 STREAM = 60e6
@@ -44,9 +45,11 @@ class WatchedSaves(Comparison):
 
     @contextmanager
     def setting(self) -> Iterator[None]:
-        with tempfile.TemporaryDirectory() as folder:
+        # In memory, as a store does not share the disk of a node; the node's own folder is on a disk.
+        memory = tempfile.TemporaryDirectory(dir=FAST if FAST.is_dir() else None)
+        with tempfile.TemporaryDirectory() as folder, memory as store:
             self._folder = Path(folder)
-            with EmulatorProcess(self._folder / "emulator", options=("--no-signatures",)) as self._access:
+            with EmulatorProcess(Path(store) / "emulator", options=("--no-signatures",)) as self._access:
                 fault = {"path": "/n/.*", "bytes_per_s": STREAM}
                 httpx.post(f"{self._access.url}/_emulator/faults", json=fault).raise_for_status()
                 yield

@@ -47,7 +47,7 @@ for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_C
 from airflow_provider_ocidist import testing  # noqa: E402 - after the environment
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402 - the same
 from scripts.sweeper import sweep_after_us  # noqa: E402 - the same
-from tests import failures_at_once, longest, skips  # noqa: E402 - the same
+from tests import failures_at_once, longest, nights, skips  # noqa: E402 - the same
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -58,7 +58,7 @@ sweep_after_us()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for plugin in (skips, failures_at_once):
+    for plugin in (skips, failures_at_once, nights):
         plugin.pytest_configure(config)
 
 

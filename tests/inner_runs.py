@@ -14,13 +14,20 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @contextmanager
-def run_in_ci(folder: Path, module: str, arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def run_in_ci(
+    folder: Path, module: str, arguments: Sequence[str], *, ci: bool = True
+) -> Iterator[subprocess.Popen[str]]:
     """Start `python -m MODULE ARGUMENTS` in a folder; kill what is left of it at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, "-c", os.devnull, *arguments],
         cwd=folder,
         # The plugins of all that is installed take seconds to load.
-        env={**os.environ, "CI": "1", "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={
+            **os.environ,
+            "CI": "1" if ci else "",
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

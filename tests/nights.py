@@ -1,0 +1,66 @@
+"""What CI leaves to `.ci/nightly`: long tests that vary what a shorter one shows, as tests/nights.toml names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.skips import IN_CI
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # before Python 3.11, where pytest brings it
+    import tomli as tomllib
+
+LEFT = Path(__file__).with_name("nights.toml")
+ARE_LEFT = "left_to_the_night"
+
+
+@dataclass(frozen=True)
+class Left:
+    """Tests that CI does not run."""
+
+    tests: str
+    """A node id; `*` stands for any text."""
+    why: str
+
+    @classmethod
+    def read(cls, path: Path) -> Sequence[Left]:
+        return [cls(**entry) for entry in tomllib.loads(path.read_text())["left"]]
+
+    def has(self, nodeid: str) -> bool:
+        # Not fnmatch: the brackets of a parameter are no set of characters.
+        return re.fullmatch(".*".join(map(re.escape, self.tests.split("*"))), nodeid) is not None
+
+
+class Nights:
+    """The plugin: takes out what is left to the night, and names how much that is."""
+
+    def __init__(self, left: Sequence[Left]) -> None:
+        self._left = left
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        out = [item for item in items if any(left.has(item.nodeid) for left in self._left)]
+        if out:
+            items[:] = [item for item in items if item not in out]
+            config.hook.pytest_deselected(items=out)
+
+    @pytest.hookimpl(optionalhook=True)  # of xdist
+    def pytest_configure_node(self, node: Any) -> None:
+        # A worker of xdist does not see `CI`: what tests start should do as it does elsewhere.
+        node.workerinput[ARE_LEFT] = True
+
+    def pytest_report_header(self) -> str:
+        return f"{LEFT.name} leaves {len(self._left)} entries to the night (.ci/nightly)"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In CI, also in the workers of xdist."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if IN_CI if worker is None else worker.get(ARE_LEFT):
+        config.pluginmanager.register(Nights(Left.read(LEFT)), "nights")
