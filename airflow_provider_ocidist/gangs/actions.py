@@ -31,6 +31,8 @@ class Replace:
     """Reasons why they are lost, each with the rank."""
     first_ends: bool = False
     """Whether the service reports them as alive: then they are ended first, and a later look replaces them."""
+    first_asks: bool = False
+    """Whether they may still take part: then the others are asked first to wait for others in their places."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import verdict
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
-from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
 CONSEQUENCES = (None, Cause.NODE, Cause.HANG)
@@ -23,7 +23,12 @@ def failed_node(record: RunRecord, status: RunStatus) -> Finding | None:
     # The node that names the cause may be the last one that the service reports as ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
     blamed = min([*failed, *named], key=_blame_order)
-    return _waited_in_vain(blamed, status) or not_replaced(blamed, record) or diagnose(blamed, record)
+    return (
+        _waited_in_vain(blamed, status)
+        or not_replaced(blamed, record)
+        or ended_for_silence(blamed, record, status)
+        or diagnose(blamed, record)
+    )
 
 
 def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | None:
@@ -47,6 +52,26 @@ def not_replaced(node: NodeStatus, record: RunRecord) -> Finding | None:
     if not before or node.report is not None or not MEANINGS[cause].no_machine:
         return None
     return before[-1].cause, f"{before[-1].message}; no machine has taken its place: {message}"
+
+
+def ended_for_silence(node: NodeStatus, record: RunRecord, status: RunStatus) -> Finding | None:
+    """Return the finding for a member that was ended because it was silent, by whichever process.
+
+    The others had agreed on a launch without it before, and it has not reported that it was asked to end.
+    """
+    report = node.report
+    if node.state is not NodeState.CANCELED or report is None or not record.ref.replaces:
+        return None
+    if report.phase in (Phase.SAVING, Phase.DONE) or len(report.restarts) >= len(status.restarts):
+        return None
+    return silence_of(node, record)
+
+
+def silence_of(node: NodeStatus, record: RunRecord) -> Finding:
+    """Return the finding for a node that was silent for as long as none may be."""
+    phase = f" in phase {node.report.phase}" if node.report else ""
+    limit = f" for {record.lost_timeout:.0f} s (limits.lost_timeout)" if record.lost_timeout else ""
+    return Cause.NODE, f"node {node.rank} was lost{phase}: it sent no heartbeat{limit}"
 
 
 def diagnose(node: NodeStatus, record: RunRecord) -> Finding:

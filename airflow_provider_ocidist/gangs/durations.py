@@ -30,6 +30,9 @@ WAITING = "waiting"
 FEWER = "fewer"
 """The gang goes on with fewer nodes, and has asked for no other since."""
 
+MAY_BEAT = (NodeState.RUNNING, NodeState.ENDING, NodeState.UNKNOWN)
+"""States in which a node that has reported may send heartbeats, and so may be silent."""
+
 
 def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
     """Return the record after a look; `elapsed` is in seconds since the look before, 0 for a watcher's first."""
@@ -68,6 +71,12 @@ def has_begun(record: RunRecord) -> bool:
     return bool(record.ref.replaced) or any(each.of == BEGUN for each in record.unchanged)
 
 
+def awaits_machine(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
+    """Whether a node waits for its machine, or may do so in a state that is not known, as it has never reported."""
+    is_unheard = node.report is None and record.expects.reports and status.reports_readable
+    return node.state is NodeState.PENDING or (node.state is NodeState.UNKNOWN and is_unheard)
+
+
 def node(rank: int) -> str:
     """Return the key of one node's heartbeat, one text for all gangs."""
     return sys.intern(f"node {rank}")
@@ -104,7 +113,7 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
         yield _Mark(ENDING, " ".join(str(each.rank) for each in alive))
     if has_begun(record) or all(each.state is NodeState.RUNNING for each in status.nodes):
         yield _Mark(BEGUN, "")
-        if any(each.state is NodeState.PENDING and each.cause is not Cause.CANCELED for each in alive):
+        if any(awaits_machine(each, record, status) and each.cause is not Cause.CANCELED for each in alive):
             yield _Mark(WAITING, "")
     if is_fewer(record):
         yield _Mark(FEWER, f"{record.members} {len(record.ref.replaced)}")
@@ -118,8 +127,8 @@ def _beats(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
     if not status.reports_readable:
         return
     for each in status.nodes:
-        reports = record.expects.reports or each.report is not None
-        if each.state is NodeState.RUNNING and reports:
+        is_new = each.state is NodeState.RUNNING and record.expects.reports
+        if is_new or (each.state in MAY_BEAT and each.report is not None):
             yield _Mark(node(each.rank), each.beat or "")
 
 

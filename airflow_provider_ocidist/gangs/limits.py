@@ -57,7 +57,7 @@ def _over_budget(record: RunRecord, status: RunStatus, now: float) -> Finding | 
 
 
 def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
-    waiting = [node for node in status.nodes if node.state is NodeState.PENDING]
+    waiting = [node for node in status.nodes if durations.awaits_machine(node, record, status)]
     if record.start_deadline is None or not waiting:
         return None
     replaced = [each for each in record.ref.replaced if each.rank in {node.rank for node in waiting}]
@@ -82,6 +82,12 @@ def _why_it_waits(waiting: list[NodeStatus]) -> Finding:
     for node in waiting:
         if node.cause is not None and node.details is not None:
             return node.cause, node.details
+    for node in waiting:
+        if node.state is NodeState.UNKNOWN:
+            return (
+                Cause.SERVICE,
+                node.details or "the service reports a state that this version does not know",
+            )
     return (
         Cause.CAPACITY,
         "no machine was free, or it cannot write to the work directory, as its log would say",
@@ -89,12 +95,20 @@ def _why_it_waits(waiting: list[NodeStatus]) -> Finding:
 
 
 def lost_from_sight(record: RunRecord, status: RunStatus) -> Finding | None:
-    """Return the finding where a node that runs has been silent for too long."""
+    """Return the finding where a node that runs, or may run, has been silent for too long."""
     if record.lost_timeout is None or not status.reports_readable:
         return None
     for node in status.nodes:
         silent = durations.seconds(record, durations.node(node.rank))
-        if node.state is not NodeState.RUNNING or silent <= record.lost_timeout:
+        if node.state not in durations.MAY_BEAT or silent <= record.lost_timeout:
+            continue
+        if node.state is NodeState.ENDING:
+            # Of its own accord, or ended for its silence; another takes its place once it has ended.
+            if silent > record.lost_timeout + record.replace_timeout:
+                return (
+                    Cause.NODE,
+                    f"node {node.rank} has sent no heartbeat for {silent:.0f} s, and does not end",
+                )
             continue
         if not node.is_saving:
             return (

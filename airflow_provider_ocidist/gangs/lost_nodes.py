@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import another_gang, durations
 from airflow_provider_ocidist.gangs.actions import GoOnWithout, Replace
-from airflow_provider_ocidist.gangs.diagnoses import diagnose, not_replaced
+from airflow_provider_ocidist.gangs.diagnoses import (
+    Finding,
+    diagnose,
+    ended_for_silence,
+    not_replaced,
+    silence_of,
+)
 from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import Phase, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
@@ -19,30 +25,58 @@ BEGUN = (Phase.TRAINING, Phase.SAVING, Phase.DONE)
 
 
 def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
-    """Return the replacement of all ended nodes, if each was lost with its machine and the others train on."""
+    """Return the replacement of all ended nodes, if each was lost with its machine and the others train on.
+
+    A silent node may live: the others are asked first to wait for another in its place; once they report that, it is
+    ended; and once the service shows its end, it is replaced.
+    """
     lost = [node for node in status.nodes if node.state.terminal]
-    if not (lost and record.ref.replaces and status.reports_readable) or record.irreplaceable:
+    silent = [node for node in status.nodes if _is_silent(node, record)]
+    if not (record.ref.replaces and status.reports_readable) or record.irreplaceable:
         return None
-    if not all(_is_lost(node, record) for node in lost) or not _go_on(status):
+    if not all(_is_gone(node, record, status) for node in lost) or not _go_on(status, besides=silent):
         return None
     if durations.seconds(record, durations.FAILURE) >= record.replace_timeout:
         return None
+    if not lost:
+        return _end_of(silent, record, status)
     failures = [_loss(node, record, status) for node in lost]
     return Replace(tuple(failures)) if _may_replace(record, status, failures) else None
 
 
+def _end_of(silent: Sequence[NodeStatus], record: RunRecord, status: RunStatus) -> Replace | None:
+    """Return what ends silent nodes; None where all are ending, or where no budget allows others."""
+    alive = [node for node in silent if node.state is not NodeState.ENDING]
+    failures = [_loss(node, record, status) for node in alive]
+    if not alive or not _may_replace(record, status, failures):
+        return None
+    agreed = all(node.report and len(node.report.restarts) < len(status.restarts) for node in alive)
+    return Replace(tuple(failures), first_ends=True, first_asks=not agreed)
+
+
+def _is_silent(node: NodeStatus, record: RunRecord) -> bool:
+    """Whether a member is ended for its silence, or is ending: not for ever, as then the gang is ended."""
+    if record.lost_timeout is None or node.state not in durations.MAY_BEAT:
+        return False
+    # One whose program has ended may hold a finished model.
+    if node.report is None or node.report.phase in (Phase.SAVING, Phase.DONE):
+        return False
+    silent = durations.seconds(record, durations.node(node.rank))
+    return record.lost_timeout < silent <= record.lost_timeout + record.replace_timeout
+
+
 def going_on_without(record: RunRecord, status: RunStatus) -> GoOnWithout | None:
     """Return the change to fewer nodes, if no machine has replaced the lost ones in time and `min_nodes` are left."""
-    absent = [node for node in status.nodes if _is_absent(node, record)]
+    absent = [node for node in status.nodes if _is_absent(node, record, status)]
     present = [node for node in status.nodes if node not in absent]
     if not (absent and record.ref.replaces and status.reports_readable and _go_on(status)):
         return None
     if len(present) < (record.min_nodes or record.ref.nodes) or _is_ignored(record):
         return None
     # What else is lost with its machine is replaced afterwards.
-    if any(each.state.terminal and not _is_lost(each, record) for each in present):
+    if any(each.state.terminal and not _is_gone(each, record, status) for each in present):
         return None
-    failures = [_loss(node, record, status) for node in absent if _is_lost(node, record)]
+    failures = [_loss(node, record, status) for node in absent if _is_gone(node, record, status)]
     if failures and not _may_replace(record, status, failures):
         return None
     members = tuple(node.rank for node in present)
@@ -89,7 +123,7 @@ def _is_ignored(record: RunRecord) -> bool:
     return absent >= record.replace_timeout + record.ending_limit
 
 
-def _is_absent(node: NodeStatus, record: RunRecord) -> bool:
+def _is_absent(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
     """Whether a node is lost, and no machine has replaced it in time, or none will."""
     is_replaced = any(each.rank == node.rank for each in record.ref.replaced)
     if node.state is NodeState.PENDING:
@@ -97,7 +131,7 @@ def _is_absent(node: NodeStatus, record: RunRecord) -> bool:
     if not_replaced(node, record) is not None:
         return node.state.terminal
     too_late = durations.seconds(record, durations.FAILURE) >= record.replace_timeout
-    return (bool(record.irreplaceable) or too_late) and _is_lost(node, record)
+    return (bool(record.irreplaceable) or too_late) and _is_gone(node, record, status)
 
 
 def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
@@ -109,9 +143,14 @@ def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
     return not has_succeeded and diagnose(node, record)[0] in another_gang.MADE_UP_FOR
 
 
-def _go_on(status: RunStatus) -> bool:
-    """Whether the live nodes have trained, and can train on."""
-    living = [node for node in status.nodes if not node.state.terminal]
+def _is_gone(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
+    """Whether a node has ended with its machine, or was ended for its silence."""
+    return _is_lost(node, record) or ended_for_silence(node, record, status) is not None
+
+
+def _go_on(status: RunStatus, besides: Collection[NodeStatus] = ()) -> bool:
+    """Whether the live nodes, besides these, have trained, and can train on."""
+    living = [node for node in status.nodes if not (node.state.terminal or node in besides)]
     leaving = any(
         node.state is NodeState.ENDING or (node.report is not None and node.report.phase is Phase.DONE)
         for node in living
@@ -122,14 +161,24 @@ def _go_on(status: RunStatus) -> bool:
 
 def _loss(node: NodeStatus, record: RunRecord, status: RunStatus) -> Restart:
     """Return why a node is lost, and how far the gang's training had come by then."""
-    cause, message = diagnose(node, record)
+    cause, message = _finding(node, record, status)
     known = another_gang.lost_gang(cause, message, status) or Restart(cause=cause, message=message)
     return replace(known, rank=node.rank)
 
 
+def _finding(node: NodeStatus, record: RunRecord, status: RunStatus) -> Finding:
+    """Return why a node is lost; one that has not ended is silent."""
+    if not node.state.terminal:
+        return silence_of(node, record)
+    return ended_for_silence(node, record, status) or diagnose(node, record)
+
+
 def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restart]) -> bool:
     """Whether `restarts` allows both the machines and the launch, which the nodes may have agreed on already."""
-    ended = [node.report for node in status.nodes if node.report and node.state.terminal]
+    lost = {each.rank for each in failures}
+    ended = [
+        node.report for node in status.nodes if node.report and (node.state.terminal or node.rank in lost)
+    ]
     launch = max((len(report.restarts) for report in ended), default=-1)
     launches = status.restarts if len(status.restarts) <= launch else ()
     if restarts.why_not_allowed(record.restarts, launches, failures[0]) is not None:

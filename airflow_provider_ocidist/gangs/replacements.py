@@ -14,18 +14,24 @@ from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 
+TO_END = "its nodes are to end"
+"""Why no node is replaced once the run directory has a request to end the run."""
+
 
 def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> bool:
     """Carry out a decision about the nodes of a gang; return whether it has new nodes now.
 
     If not, the next look is due after a pause: nodes that train on with fewer report that only after they have saved.
     """
-    if isinstance(change, Replace) and change.first_ends:
-        end_silent(watch, change.failures, log)
-        return False
-    if isinstance(change, Replace):
-        return replace_lost(watch, change.failures, log)
-    go_on_without(watch, change.change, log)
+    match change:
+        case GoOnWithout():
+            go_on_without(watch, change.change, log)
+        case Replace(first_asks=True):
+            give_up_silent(watch, change.failures, log)
+        case Replace(first_ends=True):
+            end_silent(watch, change.failures, log)
+        case Replace():
+            return replace_lost(watch, change.failures, log)
     return False
 
 
@@ -39,14 +45,30 @@ def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> None:
         log.warning("%s; will ask again", error)
 
 
+def give_up_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
+    """Ask the others to wait for new nodes in the places of silent ones. May be repeated.
+
+    Once they report that, a silent node is ended: its end is no failure of the gang then, for any process that looks.
+    """
+    ref = watch.record.ref
+    log.warning("%s: the others wait for another in its place", _in_words(failures))
+    try:
+        if not near(watch.backend, ref).directories.launch_again(ref, failures):
+            _leave_unreplaced(watch, TO_END)
+    except BackendError as error:
+        watch.note_unreplaced(error)
+        log.warning("%s; will ask again", error)
+
+
 def end_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
     """End silent nodes that take no part, and that the service reports as alive. May be repeated."""
     ref = watch.record.ref
-    log.warning("%s: it is ended, and asked for again", "; ".join(each.message for each in failures))
+    log.warning("%s: it is ended, and asked for again", _in_words(failures))
     try:
         backend = ReplacesNodes.of(near(watch.backend, ref))
         backend.end_nodes(ref, [each.rank for each in failures if each.rank is not None])
     except BackendError as error:
+        watch.note_unreplaced(error)
         log.warning("%s; will ask again", error)
 
 
@@ -55,7 +77,8 @@ def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> boo
 
     Each step may be repeated, also by another process after this one was killed: the nodes agree in the run directory
     on another launch, then each node is created under a name that only one can have, then it is recorded. After an
-    error that may pass the next look tries again; after any other the watch's record says so, and the gang is ended.
+    error that may pass, as one refusal may, the next look tries again; after any other the watch's record says so, and
+    the gang is ended.
     """
     ref, backend = watch.record.ref, near(watch.backend, watch.record.ref)
     members = watch.record.members
@@ -65,19 +88,21 @@ def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> boo
         now = replaces.current(ref)
         if now.replaced == ref.replaced:
             if waited_for and not backend.directories.launch_again(now, failures):
-                return _leave_unreplaced(watch, "its nodes are to end")
+                return _leave_unreplaced(watch, TO_END)
             now = replaces.replace_nodes(now, failures)
         backend.gangs.renew(now)
     except BackendError as error:
+        asks_again = watch.note_unreplaced(error)
         if not waited_for:
             log.warning("%s; the training goes on with fewer nodes", error)
             watch.record = durations.begin_again(watch.record, durations.FEWER)
             return False
-        if not error.retryable:
+        if not asks_again:
             log.warning("%s; the lost node is not replaced", error)
             return _leave_unreplaced(watch, str(error))
         log.warning("%s; the lost node is replaced later", error)
         return False
+    watch.note_replaced()
     _follow(watch, now, log)
     return True
 
@@ -92,6 +117,10 @@ def catch_up(watch: Watch, log: TaskLog) -> None:
         return
     if now.replaced != ref.replaced:
         _follow(watch, now, log)
+
+
+def _in_words(failures: Sequence[Restart]) -> str:
+    return "; ".join(each.message for each in failures)
 
 
 def _leave_unreplaced(watch: Watch, why: str) -> bool:

@@ -75,6 +75,9 @@ class Watch:
         self._asked = Stopwatch(clock)
         """Stopwatch of the requests that were not answered, since the last answer."""
         self._credentials = RefusedCredentials(clock, -math.inf)
+        self._unreplaced = ANSWERED
+        """Failed requests for the replacement of lost nodes, since one last succeeded."""
+        self._asked_to_replace = Stopwatch(clock)
         self.spending_log = SpendingLog(logger, clock)
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
@@ -211,11 +214,32 @@ class Watch:
         if self.record.unanswered != ANSWERED:
             self.record = replace(self.record, unanswered=ANSWERED)
 
-    def _renew_credentials(self, now: float) -> None:
+    def _renew_credentials(self, now: float) -> bool:
+        """Read refused credentials again, unless that was just tried; return whether they were read."""
         if self.reconnect is None:
-            return
-        if self._credentials.renew(self.reconnect, lambda text, error: self.warn(text, error, now)):
+            return False
+        renewed = self._credentials.renew(self.reconnect, lambda text, error: self.warn(text, error, now))
+        if renewed:
             self.note_new_credentials()
+        return renewed
+
+    def note_unreplaced(self, error: BackendError) -> bool:
+        """Count a request for a replacement that has failed; return whether to ask again.
+
+        A refusal is believed as one of a gang's state is: after several over minutes, with credentials read again.
+        """
+        refusal = refusal_in(error) if error.is_refused else None
+        self._unreplaced = self._unreplaced.met(refusal, self._asked_to_replace.lap())
+        if not error.is_refused:
+            return error.retryable
+        if self._renew_credentials(time.time()):
+            self._unreplaced = self._unreplaced.with_new_credentials()
+        return not self._unreplaced.is_conclusive
+
+    def note_replaced(self) -> None:
+        """Forget the failed requests for replacements: one has succeeded."""
+        self._unreplaced = ANSWERED
+        self._asked_to_replace.reset()
 
     def after_unforeseen(self, error: Exception, now: float) -> Action | Exception:
         """Return the action, or the error, after a look that failed with an unforeseen error: the next may succeed."""

@@ -65,10 +65,9 @@ class NodeStatus:
 
     @property
     def is_saving(self) -> bool:
-        """Whether it runs, and uploads what its program has left."""
-        return (
-            self.state is NodeState.RUNNING and self.report is not None and self.report.phase is Phase.SAVING
-        )
+        """Whether it runs, as far as is known, and uploads what its program has left."""
+        may_run = self.state in (NodeState.RUNNING, NodeState.UNKNOWN)
+        return may_run and self.report is not None and self.report.phase is Phase.SAVING
 
     @property
     def exit_code(self) -> int | None:

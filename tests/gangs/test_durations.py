@@ -60,10 +60,19 @@ def test_a_heartbeat_counts_by_the_mark_of_its_write_where_there_is_one() -> Non
 
 
 @pytest.mark.parametrize("state", NodeState)
-def test_only_a_node_that_runs_can_be_silent(state: NodeState) -> None:
-    status = RunStatus(nodes=(node(0, state, report=report(0)), node(1, RUNNING, report=report(1))))
+@pytest.mark.parametrize("reported", [True, False])
+def test_only_a_node_that_may_run_can_be_silent(state: NodeState, *, reported: bool) -> None:
+    first = node(0, state, report=report(0) if reported else None)
+    status = RunStatus(nodes=(first, node(1, RUNNING, report=report(1))))
     found = after(record(), (0.0, status), (9.0, status))
-    assert seconds(found, "node 0") == (9.0 if state is RUNNING else 0.0)
+    may_run = state in (RUNNING, ENDING, NodeState.UNKNOWN) if reported else state is RUNNING
+    assert seconds(found, "node 0") == (9.0 if may_run else 0.0)
+
+
+def test_silence_goes_on_whatever_state_the_service_shows_meanwhile() -> None:
+    shown = [RUNNING, NodeState.UNKNOWN, RUNNING, ENDING, ENDING]
+    looks = [(10.0, RunStatus(nodes=(node(0, state, report=report(0)),))) for state in shown]
+    assert seconds(after(record(nodes=1), *looks), "node 0") == 40.0
 
 
 def test_a_node_without_an_agent_is_not_silent_unless_it_has_reported() -> None:

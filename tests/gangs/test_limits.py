@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -249,3 +250,69 @@ def test_nodes_that_end_for_ever_are_asked_to_end_and_then_given_up_with_their_n
     failed = decide(record(ending=action.ending), status, START + 1801 + 1800)
     assert isinstance(failed, Fail)
     assert "node 0 (ENDING, run0)" in failed.message
+
+
+# In a state that ocidist does not know
+
+
+UNKNOWN = NodeState.UNKNOWN
+
+
+@pytest.mark.parametrize("state", [NodeState.RUNNING, UNKNOWN])
+@pytest.mark.parametrize("phase, limit", [(Phase.TRAINING, 120.0), (Phase.SAVING, 720.0)])
+def test_a_node_may_be_silent_no_longer_in_a_state_that_is_not_known(
+    state: NodeState, phase: Phase, limit: float
+) -> None:
+    limits = record(lost_timeout=120.0, save_timeout=600.0)
+
+    def at(seconds: float, *, beats: bool) -> tuple[float, RunStatus]:
+        heartbeat_at = START + seconds if beats else START
+        silent = report(1, phase=phase, heartbeat_at=heartbeat_at)
+        other = report(0, heartbeat_at=START + seconds)
+        return START + seconds, RunStatus(
+            nodes=(node(0, NodeState.RUNNING, report=other), node(1, state, report=silent))
+        )
+
+    looks = [at(seconds, beats=True) for seconds in (0.0, 100.0, 1e6)]
+    assert watched(limits, *looks) == Wait()
+    first = at(0.0, beats=False)
+    assert watched(limits, first, at(limit, beats=False)) == Wait()
+    action = watched(limits, first, at(limit / 2, beats=False), at(limit + 1, beats=False))
+    assert isinstance(action, Cancel)
+    assert action.ending.cause is Cause.NODE
+    assert action.ending.message.startswith("node 1 ")
+
+
+def test_a_node_that_has_never_reported_has_the_time_to_start_in_a_state_that_is_not_known() -> None:
+    limits = record(start_deadline=START + 300, lost_timeout=30.0)
+    running, odd = gang(NodeState.RUNNING, NodeState.RUNNING), gang(UNKNOWN, UNKNOWN)
+    for action, seconds in ((Wait, 299.0), (Cancel, 300.0)):
+        assert isinstance(watched(limits, (START, odd), (START + seconds, odd)), action)
+    ended = watched(limits, (START, odd), (START + 300, odd))
+    assert isinstance(ended, Cancel)
+    assert ended.ending.cause is Cause.SERVICE
+    assert ended.ending.message == (
+        "node 0, 1 did not start within 300 s (limits.start_timeout): "
+        "the service reports a state that this version does not know"
+    )
+    said = replace(odd, nodes=(replace(odd.nodes[0], details="NEEDS_REVIEW"), odd.nodes[1]))
+    shown = watched(limits, (START, said), (START + 300, said))
+    assert isinstance(shown, Cancel)
+    assert shown.ending.message.endswith(": NEEDS_REVIEW")
+    # One that had begun gets that time once more.
+    looks = ((START + 290, running), (START + 310, odd))
+    for action, seconds in ((Wait, 609.0), (Cancel, 610.0)):
+        assert isinstance(watched(limits, *looks, (START + seconds, odd)), action)
+
+
+@pytest.mark.parametrize(
+    "changes, readable",
+    [({}, False), ({"expects": Expectations(reports=False)}, True)],
+    ids=["unread", "no agent"],
+)
+def test_nothing_is_known_of_a_node_in_an_unknown_state_whose_report_nobody_can_read(
+    changes: dict[str, Any], *, readable: bool
+) -> None:
+    limits = record(start_deadline=START + 300, lost_timeout=30.0, **changes)
+    odd = gang(UNKNOWN, UNKNOWN, reports_readable=readable)
+    assert watched(limits, (START, odd), (START + 1e6, odd)) == Wait()

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.monitor.node_hours import seconds_in
 from airflow_provider_ocidist.backends.oci_data_science.refs import with_listed
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.actions import Cancel, Replace, Wait
+from airflow_provider_ocidist.gangs.actions import Cancel, GoOnWithout, Replace, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.spending import spent_of
@@ -152,12 +152,6 @@ def test_nothing_is_replaced_while_it_cannot_be_read_why_a_node_has_ended() -> N
     assert decide(a_record(), a_gang(gone(), reports_readable=False), NOW) == Wait()
 
 
-def test_a_silent_node_that_the_service_calls_alive_is_never_replaced() -> None:
-    record = a_record(lost_timeout=100.0)
-    for seconds, action in ((99.0, Wait), (101.0, Cancel)):
-        assert isinstance(decide(looked(record, a_gang(), seconds), a_gang(), NOW), action)
-
-
 def test_before_any_node_has_trained_nothing_is_replaced() -> None:
     new = [a_node(rank, report=a_report(rank, progress=None)) for rank in (0, 2)]
     status = a_gang(gone(report=a_report(1, progress=None)), *new)
@@ -196,6 +190,210 @@ def test_where_there_is_no_capacity_for_a_new_node_the_loss_is_the_cause() -> No
     assert isinstance(action, Cancel)
     assert action.ending.cause is Cause.PREEMPTED
     assert "no machine has taken its place: node 1: Out of host capacity." in action.ending.message
+
+
+# A node that is silent, and that the service calls alive
+
+LIVE = (NodeState.RUNNING, NodeState.UNKNOWN, NodeState.ENDING)
+
+
+def silent_for(
+    record: RunRecord, seconds: float, silent: NodeStatus, *agreed: Restart, **changes: Any
+) -> tuple[RunRecord, RunStatus]:
+    """Return a gang in which the others have beaten on for so many seconds, and the record after that.
+
+    `agreed`: the launches that the others have reported.
+    """
+
+    def at(moment: float) -> RunStatus:
+        nodes = (
+            a_node(rank, report=a_report(rank, heartbeat_at=NOW + moment, restarts=agreed, **changes))
+            for rank in range(record.ref.nodes)
+        )
+        return a_gang(silent, *(node for node in nodes if node.rank != silent.rank), nodes=record.ref.nodes)
+
+    return observe(observe(record, at(0.0), 0.0), at(seconds), seconds), at(seconds)
+
+
+def decided(record: RunRecord, seconds: float, silent: NodeStatus, *agreed: Restart, **changes: Any) -> Any:
+    return decide(*silent_for(record, seconds, silent, *agreed, **changes), NOW)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_silent_node_is_given_up_by_the_others_then_ended_then_replaced(rank: int) -> None:
+    record = a_record(lost_timeout=100.0)
+    failure = replace(LOST, rank=rank)
+    for agreed in ((), (failure,)):
+        assert decided(record, 100.0, a_node(rank), *agreed) == Wait()
+        action = decided(record, 101.0, a_node(rank), *agreed)
+        assert isinstance(action, Replace)
+        assert (action.first_ends, action.first_asks) == (True, not agreed)
+        (found,) = action.failures
+        assert (found.rank, found.cause, found.step) == (rank, Cause.NODE, 7)
+        assert found.message == (
+            f"node {rank} was lost in phase TRAINING: it sent no heartbeat for 100 s (limits.lost_timeout)"
+        )
+    assert decided(record, 101.0, a_node(rank, NodeState.ENDING), failure) == Wait()
+    # Also for a process that has not seen it silent.
+    action = decided(record, 0.0, a_node(rank, NodeState.CANCELED, details="cancelled"), failure)
+    assert action == Replace((found,))
+    ended_itself = decided(record, 0.0, gone(rank), failure)
+    assert isinstance(ended_itself, Replace)
+    assert not ended_itself.first_ends
+
+
+@pytest.mark.parametrize("state", LIVE)
+@pytest.mark.parametrize("agreed", [(), (LOST,)], ids=["not agreed", "agreed"])
+def test_a_silent_node_that_does_not_end_ends_the_gang_in_time(
+    state: NodeState, agreed: tuple[Restart, ...]
+) -> None:
+    record = a_record(lost_timeout=100.0, replace_timeout=50.0)
+    assert not isinstance(decided(record, 150.0, a_node(1, state), *agreed), Cancel)
+    action = decided(record, 150.5, a_node(1, state), *agreed)
+    assert isinstance(action, Cancel)
+    assert action.ending.cause is Cause.NODE
+    assert action.ending.message.startswith("node 1 has sent no heartbeat for 15")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        a_record(a_ref(replaces=False)),
+        a_record(restarts=Restarts(program=9)),
+        a_record(restarts=Restarts()),
+        a_record(a_ref(replaced=(LOST, replace(LOST, step=4)))),
+        a_record(a_ref(replaced=(replace(LOST, step=7),))),
+        a_record(irreplaceable="its nodes are to end"),
+    ],
+    ids=[
+        "nobody replaces",
+        "no budget",
+        "no restarts",
+        "budget spent",
+        "the same step as before",
+        "given up",
+    ],
+)
+@pytest.mark.parametrize("agreed", [(), (LOST,)], ids=["not agreed", "agreed"])
+def test_where_no_replacement_helps_a_silent_node_ends_the_gang_as_ever(
+    record: RunRecord, agreed: tuple[Restart, ...]
+) -> None:
+    action = decided(replace(record, lost_timeout=100.0), 101.0, a_node(1), *agreed)
+    assert isinstance(action, Cancel)
+    assert action.ending.message == "node 1 has sent no heartbeat for 101 s (limits.lost_timeout)"
+
+
+@pytest.mark.parametrize("reports", [{"progress": None}, {"phase": Phase.DONE, "exit_code": 0}])
+def test_a_silent_node_beside_those_that_have_not_trained_or_have_ended_is_not_replaced(
+    reports: dict[str, Any],
+) -> None:
+    silent = a_node(1, report=a_report(1, progress=None))
+    assert isinstance(decided(a_record(lost_timeout=100.0), 101.0, silent, **reports), Cancel)
+
+
+def test_where_all_nodes_are_silent_the_gang_is_ended() -> None:
+    record = a_record(lost_timeout=100.0)
+    assert decide(looked(record, a_gang(), 99.0), a_gang(), NOW) == Wait()
+    assert isinstance(decide(looked(record, a_gang(), 101.0), a_gang(), NOW), Cancel)
+
+
+def test_a_node_whose_program_has_ended_is_not_replaced_for_its_silence() -> None:
+    record = a_record(lost_timeout=100.0, save_timeout=600.0)
+    saving = a_node(1, report=a_report(1, phase=Phase.SAVING))
+    for agreed in ((), (LOST,)):
+        assert decided(record, 700.0, saving, *agreed) == Wait()
+        assert isinstance(decided(record, 701.0, saving, *agreed), Cancel)
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_a_node_that_is_not_heard_of_because_reports_cannot_be_read_is_not_silent(state: NodeState) -> None:
+    record, status = silent_for(a_record(lost_timeout=100.0), 101.0, a_node(1, state), LOST)
+    assert decide(record, replace(status, reports_readable=False), NOW) == Wait()
+    assert decide(replace(record, lost_timeout=None), status, NOW) == Wait()
+
+
+def test_what_is_lost_beside_a_silent_node_is_replaced_first() -> None:
+    record, status = silent_for(a_record(a_ref(nodes=4), lost_timeout=100.0), 101.0, a_node(1))
+    status = replace(status, nodes=(*status.nodes[:3], gone(3)))
+    action = decide(record, status, NOW)
+    assert isinstance(action, Replace)
+    assert ([each.rank for each in action.failures], action.first_ends) == ([3], False)
+    # The end of the silent one is no reason to wait with the other.
+    nodes = list(status.nodes)
+    nodes[1] = a_node(1, NodeState.ENDING)
+    assert decide(record, replace(status, nodes=tuple(nodes)), NOW) == action
+
+
+@pytest.mark.parametrize(
+    "report, agreed",
+    [
+        (a_report(1), ()),
+        (a_report(1, restarts=(LOST,)), (LOST,)),
+        (a_report(1, phase=Phase.DONE, exit_code=-15), (LOST,)),
+        (a_report(1, phase=Phase.SAVING), (LOST,)),
+        (None, (LOST,)),
+    ],
+    ids=["before any launch", "of this launch", "it has said so", "it saves", "it has never begun"],
+)
+def test_a_node_that_somebody_cancels_is_not_replaced(
+    report: NodeReport | None, agreed: tuple[Restart, ...]
+) -> None:
+    canceled = a_node(1, NodeState.CANCELED, report=report, details="by a user")
+    action = decided(a_record(lost_timeout=100.0), 0.0, canceled, *agreed)
+    assert isinstance(action, Cancel)
+    assert action.ending.cause is Cause.CANCELED
+
+
+def test_a_node_that_was_ended_for_its_silence_and_is_replaced_by_none_is_a_lost_machine() -> None:
+    record = a_record(lost_timeout=100.0, replace_timeout=50.0)
+    canceled = a_node(1, NodeState.CANCELED, details="cancelled")
+    action = decided(record, 50.0, canceled, LOST)
+    assert isinstance(action, Cancel)
+    assert action.ending.cause is Cause.NODE
+    elastic = replace(record, min_nodes=2)
+    assert isinstance(decided(elastic, 50.0, canceled, LOST), GoOnWithout)
+    # Nobody cancels one node of a gang that replaces none.
+    unreplaced = decided(replace(record, ref=a_ref(replaces=False)), 0.0, canceled, LOST)
+    assert isinstance(unreplaced, Cancel)
+    assert unreplaced.ending.cause is Cause.CANCELED
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_a_silent_node_and_its_service_do_no_second_run_is_made_while_the_first_may_live(
+    seed: int,
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    record = a_record(lost_timeout=dice.uniform(30, 200), replace_timeout=dice.uniform(50, 400))
+    limit = (record.lost_timeout or 0.0) + record.replace_timeout
+    agrees_after, begins_after, ends_after = (dice.choice([0.0, 20.0, 90.0, 1e6]) for _ in range(3))
+    silent, asked, ended, now, before = a_node(1), 1e9, 1e9, 0.0, 0.0
+    agreed: tuple[Restart, ...] = ()
+    while True:
+        others = [
+            a_node(rank, report=a_report(rank, heartbeat_at=NOW + now, restarts=agreed)) for rank in (0, 2)
+        ]
+        status = a_gang(silent, *others)
+        record, before = observe(record, status, now - before), now
+        action = decide(record, status, NOW)
+        assert now < limit + 100.0
+        if isinstance(action, Cancel):
+            assert (action.ending.cause, silent.state.terminal) == (Cause.NODE, False)
+            # After each of four steps it is looked at within 40 s.
+            assert agrees_after + begins_after + ends_after + 160.0 > record.replace_timeout
+            return
+        if isinstance(action, Replace) and not action.first_ends:
+            assert silent.state is NodeState.CANCELED
+            return
+        if isinstance(action, Replace):
+            assert action.first_asks is not bool(agreed)
+            asked, ended = min(asked, now), ended if action.first_asks else min(ended, now)
+        now += dice.uniform(1.0, 40.0)
+        agreed = (LOST,) if now - asked > agrees_after else agreed
+        if now - ended > begins_after + ends_after:
+            silent = replace(silent, state=NodeState.CANCELED)
+        elif now - ended > begins_after:
+            silent = replace(silent, state=NodeState.ENDING)
 
 
 # What the nodes agree on

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import last_lines
-from airflow_provider_ocidist.gangs.actions import Fail, Replace, Succeed
+from airflow_provider_ocidist.gangs.actions import Fail, Replace, Succeed, Wait
 from airflow_provider_ocidist.gangs.replacements import change_nodes, replace_lost
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -32,6 +32,7 @@ from airflow_provider_ocidist.model.work_dir import LOCAL, lost_report_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
+from tests.agent.gangs import processes_with
 from tests.killed_submitters import killed_submitter
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 from tests.walks.test_capacity import Ti, context, defers
@@ -300,3 +301,71 @@ def test_a_silent_process_of_this_machine_is_ended(tmp_path: Path) -> None:
         assert status.nodes[1].state is NodeState.CANCELED
     finally:
         backend.cancel(ref)
+
+
+# A member that is silent
+
+
+def test_a_node_that_freezes_is_ended_and_replaced_and_the_other_lives_on(tmp_path: Path) -> None:
+    backend, mark = Local.connect({"work_dir": str(tmp_path / "work")}), tmp_path / "mark"
+    arguments = ["--seconds", "60", "--mark", str(mark)]
+    job = a_job(
+        program={"source": str(PROGRAMS), "script": "steps.py", "args": arguments},
+        backend={"kind": "local"},
+        env={DRILL_VARIABLE: "freeze-node@training:node=1,step=3", "HOSTNAME": "here"},
+        restarts={"node": 1},
+        limits={"stop_grace": 1, "lease": 600, "lost_timeout": 10},
+    )
+    record = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(a_key(), None)
+    folders = Path(record.ref.run_dir, LOCAL)
+    kept = json.loads((folders / "0" / node.STARTED).read_text())["pid"]
+    watch, done = Watch(backend, record, LOG), list[Replace]()
+    try:
+        while not isinstance(action := watch.look(time.time()), Succeed | Fail):
+            assert isinstance(action, Wait | Replace), action
+            if isinstance(action, Replace):
+                change_nodes(watch, action, LOG)
+                done.append(action)
+            if watch.record.ref.replaced:
+                # The program of the launch that follows may end.
+                mark.with_name("mark.end").touch()
+            time.sleep(0.1)
+    finally:
+        for ref in (record.ref, watch.record.ref):
+            backend.end_nodes(ref, [0, 1])
+    assert isinstance(action, Succeed), action
+    steps = [(each.first_asks, each.first_ends) for each in done]
+    assert sorted(set(steps), key=steps.index) == [(True, True), (False, True), (False, False)]
+    (lost,) = watch.record.ref.replaced
+    assert (lost.rank, lost.cause) == (1, Cause.NODE)
+    assert "it sent no heartbeat for 10 s (limits.lost_timeout)" in lost.message
+    assert json.loads((folders / "0" / node.STARTED).read_text())["pid"] == kept
+    assert not processes_with(f"{folders / '1'}/"), "what was frozen is gone"
+    assert watch.status is not None
+    assert [len(each.report.restarts) for each in watch.status.nodes if each.report] == [1, 1]
+
+
+# A refusal
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize(
+    "method, path", [("GET", ".*/jobRuns"), ("GET", ".*/jobRuns/.*"), ("POST", ".*/jobRuns")]
+)
+def test_one_refusal_amid_a_replacement_ends_no_healthy_node(
+    backend: OciDataScience,
+    ends: Callable[[RunRef], RunRef],
+    faults: Callable[..., None],
+    no_node_starts: None,
+    method: str,
+    path: str,
+    status: int,
+) -> None:
+    record = submitted(backend, a_key())
+    ends(record.ref)
+    watch = Watch(backend, record, LOG)
+    faults(method=method, path=path, status=status, code="Refused", times=1)
+    assert not replace_lost(watch, [LOST], LOG)
+    assert watch.record == record
+    assert replace_lost(watch, [LOST], LOG)
+    assert [each[:2] for each in runs_of(backend, watch.record.ref)] == [(0, 0), (1, 0), (1, 1)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +17,16 @@ from airflow_provider_ocidist.gangs import durations
 from airflow_provider_ocidist.gangs.decisions import GoOnWithout, Replace
 from airflow_provider_ocidist.gangs.durations import observe, seconds
 from airflow_provider_ocidist.gangs.replacements import catch_up, change_nodes, replace_lost
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRecord, RunRef
 from tests.gangs.test_elastic_rules import FEWER, elastic, fewer
 from tests.gangs.test_replacement_rules import LOST, a_record, a_ref, gone
 from tests.gangs.test_watch_rules import Log
 
-BUSY, REFUSED = BackendError("busy", retryable=True), BackendError("no right to create")
+BUSY, WRONG = BackendError("busy", retryable=True), BackendError("no such shape", status_code=400)
+REFUSALS = [BackendError("denied", status_code=status) for status in (401, 403, 404)]
+STEPS = ["current", "launch_again", "replace_nodes", "renew"]
 SECOND = replace(LOST, rank=2, message="node 2: gone", cause=Cause.PREEMPTED)
 REF = a_ref()
 
@@ -57,6 +61,9 @@ class Home(Backend, ReplacesNodes, SpansRegions):
             run_ids[each.rank or 0] += "b"
         return replace(ref, run_ids=tuple(run_ids), replaced=(*ref.replaced, *failures))
 
+    def end_nodes(self, ref: RunRef, ranks: Sequence[int]) -> None:
+        self._does("end_nodes", ref, list(ranks))
+
     def launch_again(self, ref: RunRef, failures: Sequence[Restart]) -> bool:
         self._does("launch_again", ref, failures)
         return self.launches
@@ -75,11 +82,19 @@ class Home(Backend, ReplacesNodes, SpansRegions):
 Home.__abstractmethods__ = frozenset()
 
 
-def watching(home: Any, record: RunRecord | None = None) -> tuple[Any, Log]:
-    watch = SimpleNamespace(
-        backend=home, record=record or a_record(REF), write_the_rest=lambda: home.done.append("rest")
-    )
-    return watch, Log()
+class Following(Watch):
+    """A watch whose gang has no log; it notes when it would read the rest of one."""
+
+    def write_the_rest(self) -> None:
+        home: Any = self.backend
+        home.done.append("rest")
+
+
+def watching(
+    home: Any, record: RunRecord | None = None, clock: Callable[[], float] = lambda: 0.0
+) -> tuple[Watch, Log]:
+    log = Log()
+    return Following(home, record or a_record(REF), log, clock=clock), log
 
 
 def steps(home: Home) -> list[str]:
@@ -125,8 +140,8 @@ def test_of_a_gang_that_is_to_end_no_node_is_replaced() -> None:
     assert watch.record == a_record(REF, irreplaceable="its nodes are to end")
 
 
-@pytest.mark.parametrize("step", ["current", "launch_again", "replace_nodes", "renew"])
-@pytest.mark.parametrize("error", [BUSY, REFUSED])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("error", [BUSY, WRONG, *REFUSALS], ids=str)
 def test_what_passes_is_left_to_the_next_look_and_what_does_not_ends_the_wait(
     step: str, error: BackendError
 ) -> None:
@@ -134,12 +149,97 @@ def test_what_passes_is_left_to_the_next_look_and_what_does_not_ends_the_wait(
     watch, log = watching(home)
     assert replace_lost(watch, [LOST], log) is False
     assert steps(home)[-1] == step
-    assert watch.record == a_record(REF, irreplaceable="" if error is BUSY else "no right to create")
+    assert watch.record == a_record(REF, irreplaceable="no such shape" if error is WRONG else "")
     assert log.warnings == [
-        "busy; the lost node is replaced later"
-        if error is BUSY
-        else "no right to create; the lost node is not replaced"
+        f"{error}; the lost node is {'not replaced' if error is WRONG else 'replaced later'}"
     ]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: str(error.status_code))
+def test_after_a_refusal_the_credentials_are_read_again_and_the_next_look_replaces_the_node(
+    step: str, error: BackendError
+) -> None:
+    home = Home(**{step: error})
+    watch, log = watching(home)
+    # What was read again is not refused.
+    watch.reconnect = home.errors.clear
+    assert replace_lost(watch, [LOST], log) is False
+    assert replace_lost(watch, [LOST], log) is True
+    assert watch.record.ref.run_ids == ("run0", "run1b", "run2")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_refusal_that_stays_is_believed_after_five_in_fifteen_minutes_whatever_outages_lie_between(
+    seed: int,
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    home, now, refused_at = Home(), 0.0, list[float]()
+    watch, log = watching(home, clock=lambda: now)
+    watch.reconnect = lambda: None
+    step, refusal, often = dice.choice(STEPS), dice.choice(REFUSALS), dice.uniform(0.3, 1.0)
+    while not watch.record.irreplaceable:
+        now += dice.uniform(1.0, 600.0)
+        is_refused = dice.random() < often
+        home.errors = {step: refusal if is_refused else BUSY}
+        assert replace_lost(watch, [LOST], log) is False
+        refused_at += [now] if is_refused else []
+        is_enough = len(refused_at) >= 5 and now - refused_at[0] >= 900.0
+        assert bool(watch.record.irreplaceable) is (is_refused and is_enough)
+    assert log.warnings[-1] == "denied; the lost node is not replaced"
+
+
+def test_refusals_before_a_replacement_that_came_about_count_no_more() -> None:
+    clock = SimpleNamespace(now=0.0)
+    home = Home(replace_nodes=REFUSALS[0])
+    watch, log = watching(home, clock=lambda: clock.now)
+    watch.reconnect = lambda: None
+    for clock.now in (0.0, 500.0, 1000.0):
+        assert replace_lost(watch, [LOST], log) is False
+    home.errors = {}
+    assert replace_lost(watch, [LOST], log) is True
+    home.now, home.errors = watch.record.ref, {"replace_nodes": REFUSALS[0]}
+    for clock.now in (2000.0, 2100.0):
+        assert replace_lost(watch, [SECOND], log) is False
+    assert watch.record.irreplaceable == ""
+
+
+def test_before_a_silent_node_is_ended_the_others_are_asked_to_wait_for_another() -> None:
+    home = Home()
+    watch, log = watching(home)
+    assert change_nodes(watch, Replace((LOST,), first_ends=True, first_asks=True), log) is False
+    assert change_nodes(watch, Replace((LOST, SECOND), first_ends=True), log) is False
+    assert home.done == [("launch_again", REF, (LOST,)), ("end_nodes", REF, [1, 2])]
+    assert watch.record == a_record(REF)
+    assert log.warnings == [
+        "node 1: gone: the others wait for another in its place",
+        "node 1: gone; node 2: gone: it is ended, and asked for again",
+    ]
+
+
+@pytest.mark.parametrize("first_asks", [True, False])
+@pytest.mark.parametrize("error", [BUSY, WRONG, *REFUSALS], ids=str)
+def test_a_silent_node_that_cannot_be_ended_now_is_ended_at_a_later_look(
+    error: BackendError, *, first_asks: bool
+) -> None:
+    home = Home(launch_again=error, end_nodes=error)
+    watch, log = watching(home)
+    renewed: list[int] = []
+    watch.reconnect = lambda: renewed.append(1)
+    change = Replace((LOST,), first_ends=True, first_asks=first_asks)
+    assert change_nodes(watch, change, log) is False
+    assert watch.record == a_record(REF)
+    assert log.warnings[1:] == [f"{error}; will ask again"]
+    assert bool(renewed) is (error in REFUSALS)
+
+
+def test_of_a_gang_that_is_to_end_no_silent_node_is_replaced() -> None:
+    home = Home()
+    home.launches = False
+    watch, log = watching(home)
+    assert change_nodes(watch, Replace((LOST,), first_ends=True, first_asks=True), log) is False
+    assert watch.record == a_record(REF, irreplaceable="its nodes are to end")
 
 
 def test_where_nodes_cannot_be_replaced_it_is_given_up() -> None:
@@ -168,7 +268,7 @@ def test_one_that_takes_part_and_is_lost_is_waited_for_also_among_fewer() -> Non
     assert steps(home)[1] == "launch_again"
 
 
-@pytest.mark.parametrize("error", [BUSY, REFUSED])
+@pytest.mark.parametrize("error", [BUSY, WRONG, *REFUSALS], ids=str)
 def test_a_refusal_of_a_missing_machine_ends_nothing_and_it_is_asked_for_again_after_a_while(
     error: BackendError,
 ) -> None:

@@ -535,6 +535,42 @@ def test_what_still_runs_is_ended_once_all_nodes_have_ended() -> None:
     assert log.warnings == ["what still runs of the gang could not be ended: no answer"]
 
 
+# In the place of a lost node
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["read again", "not read again"])
+def test_a_refused_request_for_another_node_is_believed_as_a_refused_state_is(*, reads: bool) -> None:
+    service = Service()
+    watch, _ = watched(service)
+    known, renewed = watch.record, list[float]()
+    watch.reconnect = (lambda: renewed.append(service.clock)) if reads else None
+
+    def asks_again(seconds: float, error: BackendError = DENIED) -> bool:
+        service.clock = 1000.0 + seconds
+        return watch.note_unreplaced(error)
+
+    times = (0.0, 10.0, 400.0, 899.0)
+    assert all(asks_again(seconds) for seconds in times)
+    assert asks_again(900.0, OUTAGE)
+    # A second reading would come too soon after the first.
+    assert renewed == ([1000.0, 1400.0, 1899.0] if reads else [])
+    assert asks_again(900.0) is not reads
+    assert asks_again(3599.0) is not reads
+    assert not asks_again(3600.0)
+    assert watch.record == known, "the states of nodes were answered"
+    watch.note_replaced()
+    assert all(asks_again(5000.0 + seconds) for seconds in times)
+
+
+def test_what_is_wrong_with_a_request_for_another_node_is_believed_at_once_and_no_outage_ever_is() -> None:
+    service = Service()
+    watch, _ = watched(service)
+    assert not watch.note_unreplaced(BackendError("no such shape", status_code=400))
+    for service.clock in (1000.0, 50_000.0, 99_000.0):
+        assert watch.note_unreplaced(OUTAGE)
+    assert watch.note_unreplaced(BackendError("no quota", status_code=400, retryable=True))
+
+
 # Many at once
 
 

@@ -131,7 +131,7 @@ class Rules:
         bucket.on_write.append(self._wrote)
         bucket.on_delete.append(self._deleted)
         service.on_create.append(self._created)
-        service.on_cancel.append(lambda run: self._told(machines.gang_of(run), "cancelled"))
+        service.on_cancel.append(self._canceled)
         airflow.on_over.append(self._task_over)
         airflow.on_failed_try.append(self._try_failed)
         airflow.on_kill.append(self._killed)
@@ -374,6 +374,16 @@ class Rules:
                 f"{len(left)} runs of gang {gang.number} went on for {self.world.now - since:.0f} s after another was "
                 "refused",
             )
+
+    def _canceled(self, run: Resource) -> None:
+        """A run is cancelled: its gang with it, or it alone, as its node is silent and another is to take its place."""
+        gang = self.machines.gang_of(run)
+        heard = self.reports.get(
+            f"{gang.run_prefix}/nodes/{run.tags.get('ocidist-rank')}.json", self.world.now
+        )
+        is_silent = self.world.now - heard > self.scenario.lost_timeout - 1.0
+        if not (is_silent and self.scenario.restarts[BUDGETS.index("node")]):
+            self._told(gang, "cancelled")
 
     def _told(self, gang: Gang, how: str) -> None:
         if gang.number in self.told:

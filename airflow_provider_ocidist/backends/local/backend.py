@@ -111,7 +111,8 @@ class Local(ReplacesNodes, NamesSecrets, OpensById, WorkDirBackend[Mapping[str, 
 
     def end_nodes(self, ref: RunRef, ranks: Sequence[int]) -> None:
         for rank in ranks:
-            _process(ref, rank).cancel(KILL_AFTER)
+            # It was silent: nothing that it could still save would count.
+            _process(ref, rank).kill()
 
     # find without a plan
 

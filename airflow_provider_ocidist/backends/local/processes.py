@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.backends.local import node
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import NodeState
@@ -142,10 +143,24 @@ class NodeProcess:
         """Ask it to end; kill all of its processes when it was first asked to more than `grace` seconds ago."""
         if self.started is None:
             return
+        if time.time() - self._first_canceled_at() > grace:
+            self.kill()
+        else:
+            self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill all of its processes at once, also stopped ones, which could not end one another."""
+        if self.started is None:
+            return
+        self._first_canceled_at()
+        self._signal(signal.SIGKILL)
+
+    def _first_canceled_at(self) -> float:
+        """Return the Unix time of the first cancel, which is now where there was none."""
         mark = self.folder / CANCELED_FILE
-        mark.touch(exist_ok=True)
-        late = time.time() - mark.stat().st_mtime > grace
-        self._signal(signal.SIGKILL if late else signal.SIGTERM)
+        with suppress(FileExistsError):
+            mark.touch(exist_ok=False)
+        return mark.stat().st_mtime
 
     def _signal(self, number: int) -> None:
         started = self.started
@@ -153,9 +168,20 @@ class NodeProcess:
             return
         with suppress(ProcessLookupError):
             if number == signal.SIGKILL:
+                below = _below(started["pid"])
                 os.killpg(started["pid"], number)
+                for pid in below:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
             else:
                 os.kill(started["pid"], number)
+
+
+def _below(pid: int) -> list[int]:
+    """Return the living processes below one, where this system shows them."""
+    with suppress(OSError):
+        return guard.descendants(pid)
+    return []
 
 
 def read(file: Path) -> dict[str, Any] | None:

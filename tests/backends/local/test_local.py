@@ -494,6 +494,29 @@ def test_a_renewed_lease_lies_where_the_nodes_look(backend: Local, ends: Callabl
     assert Path(ref.run_dir, "lease.json").exists()
 
 
+def test_a_cancel_that_is_repeated_kills_what_is_stopped_once_its_grace_is_over(
+    backend: Local, ends: Callable[[RunRef], RunRef]
+) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=60), a_key())))
+    wait_until(backend, ref, running)
+    for pid in processes_with(ref.key.name):
+        if pid not in pids(ref):
+            os.kill(pid, signal.SIGSTOP)
+    for _ in range(2):
+        backend.cancel(ref)
+    assert backend.status([ref])[0].nodes[0].state is NodeState.ENDING
+    mark = Path(ref.run_dir, LOCAL, "0", processes.CANCELED_FILE)
+    # As if the first cancel had been a minute ago.
+    first = mark.stat().st_mtime - 62.0
+    os.utime(mark, (first, first))
+    for _ in range(2):
+        backend.cancel(ref)
+    assert mark.stat().st_mtime == pytest.approx(first, abs=0.01)
+    wait_until(backend, ref, lambda status: status.ended)
+    # Also what could not end itself.
+    eventually(lambda: not processes_with(ref.key.name))
+
+
 MACHINES = ("another machine", "another container", "before a restart")
 
 
