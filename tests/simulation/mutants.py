@@ -564,8 +564,8 @@ MUTANTS = (
         "cancels wait behind all other calls",
         "7",
         "triggers/threads.py",
-        "        with (_ending_threads if ends_a_gang else _threads).held() as pool:",
-        "        with _threads.held() as pool:",
+        "    return await _run(work, _ending_threads if ends_a_gang else _threads)",
+        "    return await _run(work, _threads)",
         "slow cancel|left running",
     ),
     _one(
