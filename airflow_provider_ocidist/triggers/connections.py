@@ -132,11 +132,14 @@ class SharedConnection:
         """
         backend = self._backend
         if backend is None:
-            opened: Backend = await ask_airflow(lambda: self._anew().hook.backend())
-            return opened
+            made: Backend = await ask_airflow(self._made_at_once)
+            return made
         if anew:
             await asyncio.wait({self._renewing()}, timeout=READ_AGAIN_WITHIN)
         return backend
+
+    def _made_at_once(self) -> Backend:
+        return self._anew().hook.backend()
 
     def _renewing(self) -> asyncio.Task[None]:
         """Return the one renewal that is under way, for all whose cancels were refused."""

@@ -105,9 +105,7 @@ def report(rank: int, told: str, checkpoint: str, outputs: str) -> NodeReport | 
     return None if change is None else replace(base, **change)
 
 
-def status_of(
-    service: str, told: str, checkpoint: str, outputs: str, stored: str = "not read"
-) -> RunStatus:
+def status_of(service: str, told: str, checkpoint: str, outputs: str, stored: str = "not read") -> RunStatus:
     problem = {"damaged": "x.pt has 3 bytes", "unreadable": "the store does not answer"}.get(checkpoint)
     well = "nobody reports" if told == "nobody reports" else "exit 0"
     nodes = (

@@ -81,9 +81,7 @@ def ended(checkpoint: CheckpointRef, phase: Phase = Phase.DONE) -> RunStatus:
     report = NodeReport(
         rank=0, phase=phase, address="", started_at=0.0, heartbeat_at=0.0, exit_code=0, checkpoint=checkpoint
     )
-    return RunStatus(
-        nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=report),)
-    )
+    return RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=report),))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -110,16 +108,20 @@ def test_a_checkpoint_is_damaged_only_when_that_was_seen_several_times_over_two_
 
 
 def test_each_gang_has_evidence_of_its_own_and_none_once_it_is_forgotten(folder: Folder) -> None:
-    now = 0.0
-    stored, status = StoredCheckpoints(lambda: now), ended(folder.newest)
+    now = [0.0]
+    stored, status = StoredCheckpoints(lambda: now[0]), ended(folder.newest)
     folder.show("no file")
     seen: dict[str, RunStatus] = {}
-    for now in (0.0, 50.0, 100.0, 150.0):
+    for now[0] in (0.0, 50.0, 100.0, 150.0):
         for run_dir in ("one", "forgotten"):
             seen[run_dir] = stored.with_checkpoint(status, ref_of(folder, run_dir), OciAccess())
         stored.forget(ref_of(folder, "forgotten"))
     late = stored.with_checkpoint(status, ref_of(folder, "late"), OciAccess())
-    assert [each.checkpoint_readable for each in (seen["one"], seen["forgotten"], late)] == [True, False, False]
+    assert [each.checkpoint_readable for each in (seen["one"], seen["forgotten"], late)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_damaged_checkpoint_that_a_newer_one_has_replaced_is_no_problem(folder: Folder) -> None:

@@ -46,7 +46,9 @@ PROBLEMS = [
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 @pytest.mark.parametrize("where", ["client", "store"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), TimedOut(), SystemExit(1), BackendError("first")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), TimedOut(), SystemExit(1), BackendError("first")], ids=repr
+)
 def test_what_has_ended_a_submission_is_raised_whatever_fails_in_cleaning_up(
     tmp_path: Path, error: BaseException, where: str, problem: Exception
 ) -> None:
@@ -61,8 +63,10 @@ def test_what_has_ended_a_submission_is_raised_whatever_fails_in_cleaning_up(
     def opened(place: str) -> Store:
         return fails() if where == "store" else open_store(place)
 
-    gangs = Gangs(fails, RunDirs(opened), lambda *_: Interrupted(error), lambda _: gangs, lambda: str(tmp_path))
-    with pytest.raises(BaseException) as caught:  # noqa: PT011 - of any kind
+    gangs = Gangs(
+        fails, RunDirs(opened), lambda *_: Interrupted(error), lambda _: gangs, lambda: str(tmp_path)
+    )
+    with pytest.raises(BaseException) as caught:
         gangs.submit(replace(plan, backend="oci_data_science"), None, [begun])
     if isinstance(error, BackendError):
         assert isinstance(caught.value, LeftRuns), "its nodes may live"
