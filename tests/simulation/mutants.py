@@ -452,7 +452,7 @@ MUTANTS = (
         "a failed submission leaves its nodes running",
         "5",
         f"{_OCI}gangs.py",
-        "            alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)",
+        "            alive = self._cleaned_up(plan, with_runs(ref, existing | submission.abandoned()), stop)",
         "            alive = {}",
         "left running|two gangs|slow cancel",
         needs="a gang created in part",
