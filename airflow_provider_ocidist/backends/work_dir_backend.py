@@ -24,7 +24,7 @@ from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
-from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
 
 WRITE_RIGHT = "create the bucket or the folder, or give Airflow's credentials the right to write there"
 
@@ -43,6 +43,7 @@ class WorkDirBackend(Backend, Generic[Seen]):
         self._take(fields)
         self._run_dirs, self._urgent_dirs = RunDirs(self._open), RunDirs(self._open)
         self._reports = Reports(self._run_dirs)
+        self._stored = StoredCheckpoints()
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
         self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, self._work_dir)
 
@@ -102,7 +103,7 @@ class WorkDirBackend(Backend, Generic[Seen]):
                 at=at,
                 lost_seconds=ref.lost_seconds,
             )
-            return with_checkpoint(status, ref, self._access)
+            return self._stored.with_checkpoint(status, ref, self._access)
 
         return in_parallel(found, refs)
 
@@ -134,6 +135,7 @@ class WorkDirBackend(Backend, Generic[Seen]):
 
     def forget(self, ref: RunRef) -> None:
         self._reports.forget(ref.run_dir)
+        self._stored.forget(ref)
         self._run_dirs.forget(ref.run_dir)
         self._urgent_dirs.forget(ref.run_dir)
 

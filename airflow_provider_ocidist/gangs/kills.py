@@ -187,21 +187,29 @@ def end_before_giving_up(
             return backend.cancel(ref, ending)
         except CancelFailed as error:
             if error.stop_requested:
-                log.warning("%s", error)
+                log.warning(
+                    "%s: %s; a node that does not read it runs until its lease ends (limits.lease); %s",
+                    ref.key.name,
+                    error,
+                    _how_to_end(ref),
+                )
                 return None
             failed: Exception = error
         except Exception as error:  # noqa: BLE001 - the task fails with another
             failed = error
         if time.monotonic() >= give_up_at or stop.is_set():
-            runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id))
             log.warning(
-                "%s: its nodes may still run, until their lease ends (limits.lease): %s; runs: %s; to end them: %s",
+                "%s: its nodes may still run, until their lease ends (limits.lease): %s; %s",
                 ref.key.name,
                 failed,
-                runs,
-                cancel_command(ref.backend, ref.job_id),
+                _how_to_end(ref),
             )
             return None
         log.warning("%s: could not be ended yet (%s); trying again", ref.key.name, failed)
         stop.wait(GIVE_UP_PAUSE)
         read_again(reconnect, log.warning)
+
+
+def _how_to_end(ref: RunRef) -> str:
+    runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id))
+    return f"runs: {runs}; to end them: {cancel_command(ref.backend, ref.job_id)}"

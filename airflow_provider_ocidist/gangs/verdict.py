@@ -12,7 +12,8 @@ own report (rows):
     (no agent)        well           failed
 
 One failed node fails the gang; an unread one is asked again, up to a limit. For the others the checkpoint decides,
-if the job requires one (columns), and then the outputs:
+if the job requires one (rows), then the outputs, and then the signs of a training: a step, a loss, a checkpoint of
+this attempt, an output. A node that is unsaid has copied its outputs, because its agent exits with 0 only then.
 
     checkpoint        all well       some unsaid
     of this attempt   success        success
@@ -21,6 +22,12 @@ if the job requires one (columns), and then the outputs:
     none              USER           NODE
     damaged           USER           USER           also if the job requires none
     unreadable        asked again    asked again    up to a limit, then SERVICE
+
+    signs             all well       some unsaid
+    any               success        success
+    none, required    USER           NODE           `require_training`
+    none, short       warning        warning        a success with a warning
+    none              success        success
 """
 
 from __future__ import annotations
@@ -221,16 +228,34 @@ def _lies_in(uri: str, folder: str) -> bool:
 def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Success | GangFailure:
     """Judge whether there was a training at all; only an agent's report can show it."""
     reports = [node.report for node in status.nodes if node.report is not None]
-    if unsaid or not reports or status.outputs or own_checkpoint(record, status) or _has_progress(reports):
+    if not reports or _shows_training(record, status, reports, unsaid):
         return Success()
     took = max(map(_trained_for, reports))
-    nothing = (
-        f"the program exited with 0 on every node after {took:.0f} s and showed no step, loss, checkpoint or output: "
-        "it probably trained nothing. Read its first lines of output"
-    )
+    nothing = f"{_nothing_shown(took, unsaid)}. Read its first lines of output"
     if record.expects.training:
-        return GangFailure(Cause.USER, f"{nothing}, or set require_training: false")
+        cause = Cause.NODE if unsaid else Cause.USER
+        return GangFailure(cause, f"{nothing}, or set require_training: false")
     return Success(nothing) if took < SHORT_RUN else Success()
+
+
+def _nothing_shown(took: float, unsaid: list[int]) -> str:
+    if unsaid:
+        return (
+            f"the last report of node {', '.join(map(str, unsaid))} is missing, and no report showed a step, loss, "
+            "checkpoint or output: it may have trained nothing"
+        )
+    return (
+        f"the program exited with 0 on every node after {took:.0f} s and showed no step, loss, checkpoint or output: "
+        "it probably trained nothing"
+    )
+
+
+def _shows_training(
+    record: RunRecord, status: RunStatus, reports: list[NodeReport], unsaid: list[int]
+) -> bool:
+    # A node whose last report was lost has copied what it had to.
+    has_outputs = bool(status.outputs or (unsaid and record.expects.outputs))
+    return has_outputs or own_checkpoint(record, status) or _has_progress(reports)
 
 
 def _has_progress(reports: list[NodeReport]) -> bool:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.errors import BackendError, StorageError, service_
 from airflow_provider_ocidist.gangs.reconnection import RENEW_EVERY, read_again
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.homes import place_in
-from airflow_provider_ocidist.triggers.threads import in_thread
+from airflow_provider_ocidist.triggers.threads import ask_airflow, in_thread, keep
 
 # DAG files load this module with the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 READ_LIMIT = 60.0
 """Seconds within which Airflow must return a connection's fields."""
+READ_AGAIN_WITHIN = 10.0
+"""Seconds for which a cancel that was refused waits for the connection's present fields, before it is repeated."""
 KEPT_FOR = 300.0
 """Seconds after which a connection for storage is read again: it may have been edited."""
 
@@ -70,6 +72,7 @@ class SharedConnection:
         self._opened: OpenedConnection | None = None
         self._backend: Backend | None = None
         self._poller: Poller | None = None
+        self._renewal: asyncio.Task[None] | None = None
 
     # for storage
 
@@ -122,17 +125,30 @@ class SharedConnection:
                 self._backend, self._opened = opened.hook.backend(), opened
             return self._backend
 
-    def at_once(self, *, anew: bool) -> Backend:
+    async def at_once(self, *, anew: bool) -> Backend:
         """Return a backend without waiting for other callers that are opening the connection; `anew`: read it again.
 
-        Blocks while Airflow returns the connection, if it is not open yet.
+        A connection that is open is not waited for longer than `READ_AGAIN_WITHIN`: what was read before may do.
         """
         backend = self._backend
         if backend is None:
-            return self._anew().hook.backend()
+            made: Backend = await ask_airflow(self._made_at_once)
+            return made
         if anew:
-            read_again(lambda: self.reconnect(anew=True), log.warning)
+            await asyncio.wait({self._renewing()}, timeout=READ_AGAIN_WITHIN)
         return backend
+
+    def _made_at_once(self) -> Backend:
+        return self._anew().hook.backend()
+
+    def _renewing(self) -> asyncio.Task[None]:
+        """Return the one renewal that is under way, for all whose cancels were refused."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = keep(ask_airflow(self._renew))
+        return self._renewal
+
+    def _renew(self) -> None:
+        read_again(lambda: self.reconnect(anew=True), log.warning)
 
     def reconnect(self, *, anew: bool) -> None:
         """Let the backend use the connection as it is now; `anew`: even if its fields are the same. Blocks."""

@@ -15,6 +15,9 @@ THREADS = 32
 """Number of triggers of one triggerer that call a service at the same time."""
 ENDING_THREADS = 128
 """Number of gangs that are ended at the same time, in threads of their own: no other call delays them."""
+ASKING_THREADS = 32
+"""Number of questions to Airflow before the end of a gang, at the same time; while Airflow hangs, each keeps its
+thread."""
 
 IDLE = 60.0
 """Seconds between the last call and the end of the threads: many triggers start at once, then none for hours."""
@@ -62,10 +65,21 @@ class Threads:
 
 _threads = Threads()
 _ending_threads = Threads(ENDING_THREADS, "ocidist-ending")
+_asking_threads = Threads(ASKING_THREADS, "ocidist-asking")
 
 
 async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> Any:
-    """Run a blocking call beside the event loop; a call that ends a gang does not wait for other calls' threads.
+    """Run a blocking call beside the event loop; a call that ends a gang does not wait for other calls' threads."""
+    return await _run(work, _ending_threads if ends_a_gang else _threads)
+
+
+async def ask_airflow(work: Callable[[], Any]) -> Any:
+    """Run a call that Airflow has to answer before a gang is ended: the ends of others never wait behind it."""
+    return await _run(work, _asking_threads)
+
+
+async def _run(work: Callable[[], Any], threads: Threads) -> Any:
+    """Run a blocking call in one of these threads.
 
     Through asgiref, because up to Airflow 3.2 connections are read through `async_to_sync`, which needs its threads;
     not thread-sensitive, because those calls share one thread for the whole triggerer. Shielded, because asgiref
@@ -74,7 +88,7 @@ async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> An
     from asgiref.sync import sync_to_async
 
     async def call() -> Any:
-        with (_ending_threads if ends_a_gang else _threads).held() as pool:
+        with threads.held() as pool:
             return await sync_to_async(work, thread_sensitive=False, executor=pool)()
 
     return await asyncio.shield(keep(call()))

@@ -25,7 +25,7 @@ from airflow_provider_ocidist.triggers.connections import (
     shared_connection,
 )
 from airflow_provider_ocidist.triggers.task_states import asked_for
-from airflow_provider_ocidist.triggers.threads import in_thread, keep
+from airflow_provider_ocidist.triggers.threads import ask_airflow, in_thread, keep
 
 # DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
@@ -226,7 +226,8 @@ class DistributedTrainingTrigger(BaseTrigger):
             log.info("%s is left running: its task waits for it elsewhere", record.ref.key.name)
             self._ending = None
             return
-        await in_thread(lambda: self._connection.at_once(anew=anew).cancel(record.ref), ends_a_gang=True)
+        backend = await self._connection.at_once(anew=anew)
+        await in_thread(lambda: backend.cancel(record.ref), ends_a_gang=True)
         log.info("%s: cancelled because its task was killed", record.ref.key.name)
 
     async def _is_owned(self, record: RunRecord, ask_until: float) -> bool:
@@ -237,7 +238,7 @@ class DistributedTrainingTrigger(BaseTrigger):
 
         if is_enough():
             return False
-        asking = keep(in_thread(lambda: self._still_owned(record), ends_a_gang=True))
+        asking = keep(ask_airflow(lambda: self._still_owned(record)))
         while not asking.done():
             await asyncio.wait({asking}, timeout=ASK_INTERVAL)
             if not asking.done() and is_enough():

@@ -1,33 +1,61 @@
-"""Stored: the checkpoints of an ended gang, where its reports lack them or the store contradicts the reports."""
+"""Stored: the checkpoints of ended gangs, where their reports lack them or the store contradicts the reports."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, CheckpointError, StorageError
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.evidence import Absent
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
 
 
-def with_checkpoint(status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
-    """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
-    if not status.ended:
-        return status
-    try:
-        problem = _problem(status, access)
-        if ref.checkpoints_uri is None or (problem is None and not _lacks_a_last_report(status)):
-            return replace(status, checkpoint_problem=problem)
-        stored = checkpoints.newest(ref.checkpoints_uri, access)
-    except (StorageError, BackendError) as error:
-        place = status.checkpoint.uri if status.checkpoint else ref.checkpoints_uri
-        why = f"the checkpoint {place} cannot be read: {error}"
-        return replace(status, checkpoint_readable=False, checkpoint_problem=why)
-    reported = status.checkpoint
-    # Replaced by a newer one, which no node could report any more.
-    outdated = reported is not None and stored is not None and stored.order > reported.order
-    return replace(status, stored=stored, checkpoint_problem=None if outdated else problem)
+class StoredCheckpoints:
+    """Looks at the newest checkpoint of each gang that has ended. Safe to share between threads, a gang in each.
+
+    One answer of the store may be wrong: a file counts as missing when it was so as often, and for as long, as a run
+    that counts as deleted (`Absent`). Until then the checkpoint counts as unreadable, and is looked at again.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._damaged: dict[str, Absent] = {}
+        """Looks that found the newest checkpoint damaged, by run directory."""
+
+    def with_checkpoint(self, status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
+        """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
+        if not status.ended:
+            return status
+        try:
+            problem = _problem(status, access)
+            stored = _newest(status, ref, problem, access)
+        except (StorageError, BackendError) as error:
+            place = status.checkpoint.uri if status.checkpoint else ref.checkpoints_uri
+            why = f"the checkpoint {place} cannot be read: {error}"
+            return replace(status, checkpoint_readable=False, checkpoint_problem=why)
+        reported = status.checkpoint
+        # Replaced by a newer one, which no node could report any more.
+        outdated = reported is not None and stored is not None and stored.order > reported.order
+        if problem is None or outdated:
+            self.forget(ref)
+            return replace(status, stored=stored, checkpoint_problem=None)
+        is_certain = self._found_damaged(ref)
+        return replace(status, stored=stored, checkpoint_problem=problem, checkpoint_readable=is_certain)
+
+    def forget(self, ref: RunRef) -> None:
+        """Drop what is kept of a gang between two looks."""
+        self._damaged.pop(ref.run_dir, None)
+
+    def _found_damaged(self, ref: RunRef) -> bool:
+        """Count one more look that found a gang's checkpoint damaged; return whether it is."""
+        now, before = self._clock(), self._damaged.get(ref.run_dir)
+        found = self._damaged[ref.run_dir] = before.again() if before else Absent(since=now)
+        return found.is_gone(now)
 
 
 def _problem(status: RunStatus, access: OciAccess) -> str | None:
@@ -39,6 +67,13 @@ def _problem(status: RunStatus, access: OciAccess) -> str | None:
     except CheckpointError as error:
         return f"the newest checkpoint is not whole: {error}"
     return None
+
+
+def _newest(status: RunStatus, ref: RunRef, problem: str | None, access: OciAccess) -> CheckpointRef | None:
+    """Return the newest whole checkpoint in the store, if it matters. Raises StorageError, BackendError."""
+    if ref.checkpoints_uri is None or (problem is None and not _lacks_a_last_report(status)):
+        return None
+    return checkpoints.newest(ref.checkpoints_uri, access)
 
 
 def _lacks_a_last_report(status: RunStatus) -> bool:

@@ -24,6 +24,7 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.gangs.kills import Backoff, Killer, end_before_giving_up, killer_of, may_pass
 from airflow_provider_ocidist.model.evidence import REFUSALS_NEEDED
+from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
 LOG = logging.getLogger("test_kill_rules")
@@ -554,7 +555,10 @@ def test_a_stop_request_in_the_run_directory_is_enough(
     service = Service(refused)
     give_up(service, clock)
     assert len(service.endings) == 1
-    assert str(refused) in [record.getMessage() for record in caplog.records]
+    (said,) = [text for record in caplog.records if str(refused) in (text := record.getMessage())]
+    assert said.startswith(f"{REF.key.name}: "), "which gang"
+    assert all(run_id in said for run_id in REF.run_ids), "a node that hangs reads no stop request"
+    assert cancel_command(REF.backend, REF.job_id) in said
     assert clock.slept == []
 
 

@@ -1,7 +1,7 @@
 """What counts as a success: every cell of the product, against a table written from the documents.
 
-Rows are what the service says of the node in question and what the node itself reported; columns are what there is
-of checkpoints. Another node, which did all its part, stands beside it.
+Rows are what the service says of the node in question and what the node itself reported; columns are which checkpoint
+was reported, and which one the store has. Another node, which did all its part, stands beside it.
 """
 
 from __future__ import annotations
@@ -36,28 +36,44 @@ OUTPUT = "oci://b@n/out"
 
 SERVICE = ["SUCCEEDED", "FAILED", "CANCELED", "MISSING", "UNKNOWN"]
 TOLD = ["exit 0", "exit 1", "cause", "stopped", "not done", "never", "unreadable", "nobody reports"]
+SILENT = ("never", "unreadable", "nobody reports")
 CHECKPOINT = ["own", "former", "former, complete", "none", "damaged", "unreadable"]
+STORED = ["not read", "own", "former"]
 OUTPUTS = ["none wanted", "there", "missing"]
 
 
-def expected(service: str, told: str, checkpoint: str, wanted: bool, outputs: str) -> str:
-    """Return the verdict as the documents promise it."""
+def there_is(told: str, checkpoint: str, stored: str) -> str:
+    """Return which checkpoint there is, by the reports and the store."""
+    if checkpoint in ("damaged", "unreadable"):
+        return checkpoint
+    reported = "none" if told in SILENT else checkpoint
+    if "own" in (reported, stored):
+        return "own"
+    return stored if reported == "none" and stored != "not read" else reported
+
+
+def expected(service: str, told: str, found: str, wanted: bool, outputs: str) -> str:
+    """Return the verdict as the documents promise it; `found`: which checkpoint there is."""
     if service == "UNKNOWN":
         return "wait"
     if service == "FAILED" and told == "unreadable":
         return "wait, then fail NODE"
-    if service != "SUCCEEDED" or told in ("exit 1", "cause", "stopped"):
-        return "fail"
-    if told == "never":
+    if told == "cause":
+        return "fail OOM"
+    if service in ("CANCELED", "MISSING"):
+        return "fail CANCELED"
+    if service == "FAILED":
+        return "fail USER" if told == "nobody reports" else "fail NODE"
+    if told in ("exit 1", "stopped", "never"):
         return "fail NODE"
-    if told == "unreadable":
+    if told == "unreadable" or found == "unreadable":
         return "wait, then fail SERVICE"
-    if checkpoint == "unreadable":
-        return "wait, then fail SERVICE"
-    if checkpoint == "damaged":
+    if found == "damaged":
         return "fail USER"
-    if wanted and checkpoint in ("none", "former"):
+    if wanted and found in ("none", "former"):
         return "fail NODE" if told == "not done" else "fail USER"
+    if outputs != "none wanted" and told == "nobody reports":
+        return "fail USER"
     if outputs == "missing" and told != "not done":
         return "fail USER"
     return "succeed"
@@ -89,7 +105,7 @@ def report(rank: int, told: str, checkpoint: str, outputs: str) -> NodeReport | 
     return None if change is None else replace(base, **change)
 
 
-def status_of(service: str, told: str, checkpoint: str, outputs: str) -> RunStatus:
+def status_of(service: str, told: str, checkpoint: str, outputs: str, stored: str = "not read") -> RunStatus:
     problem = {"damaged": "x.pt has 3 bytes", "unreadable": "the store does not answer"}.get(checkpoint)
     well = "nobody reports" if told == "nobody reports" else "exit 0"
     nodes = (
@@ -102,11 +118,13 @@ def status_of(service: str, told: str, checkpoint: str, outputs: str) -> RunStat
     )
     if told == "unreadable":
         nodes = tuple(replace(node, report=None) for node in nodes)
+    read: dict[str, CheckpointRef] = {"own": OWN, "former": FORMER}
     return RunStatus(
         nodes=nodes,
         reports_readable=told != "unreadable",
         checkpoint_problem=problem,
         checkpoint_readable=checkpoint != "unreadable",
+        stored=read.get(stored),
     )
 
 
@@ -135,34 +153,19 @@ def short(action: Action) -> str:
     raise AssertionError(action)
 
 
-CELLS = [
-    cell
-    for cell in itertools.product(SERVICE, TOLD, CHECKPOINT, [True, False], OUTPUTS)
-    # Without a report nothing is told of checkpoints and outputs.
-    if cell[1] not in ("never", "unreadable", "nobody reports")
-    or (cell[2] == "none" and cell[4] == "none wanted")
-]
-
-
-@pytest.mark.parametrize("service, told, checkpoint, wanted, outputs", CELLS)
-def test_every_cell_is_as_the_documents_promise(
-    service: str, told: str, checkpoint: str, wanted: bool, outputs: str
-) -> None:
-    known = record(wanted, outputs)
-    promise = expected(service, told, checkpoint, wanted, outputs)
-    if told == "nobody reports":
-        known = replace(known, expects=Expectations(reports=False))
-        promise = {"SUCCEEDED": "succeed", "UNKNOWN": "wait"}.get(service, "fail")
-    status = status_of(service, told, checkpoint, outputs)
-    found = short(decide(known, status, NOW))
-    if promise.startswith("wait, then "):
-        assert found == "wait"
-        late = replace(known, unread_since=NOW - 1801)
-        assert short(decide(late, status, NOW)) == promise.removeprefix("wait, then ")
-    elif promise == "fail":
-        assert found.startswith("fail ")
-    else:
-        assert found == promise
+@pytest.mark.parametrize("service, told, checkpoint", list(itertools.product(SERVICE, TOLD, CHECKPOINT)))
+def test_every_cell_is_as_the_documents_promise(service: str, told: str, checkpoint: str) -> None:
+    for stored, wanted, outputs in itertools.product(STORED, [True, False], OUTPUTS):
+        cell = f"stored: {stored}, checkpoint wanted: {wanted}, outputs: {outputs}"
+        known = record(wanted, outputs)
+        if told == "nobody reports":
+            known = replace(known, expects=replace(known.expects, reports=False))
+        promise = expected(service, told, there_is(told, checkpoint, stored), wanted, outputs)
+        status = status_of(service, told, checkpoint, outputs, stored)
+        if promise.startswith("wait, then "):
+            assert short(decide(known, status, NOW)) == "wait", cell
+            known = replace(known, unread_since=NOW - 1801)
+        assert short(decide(known, status, NOW)) == promise.removeprefix("wait, then "), cell
 
 
 @pytest.mark.parametrize("told", ["exit 1", "cause", "stopped", "never"])
@@ -325,6 +328,54 @@ def test_a_short_run_that_shows_nothing_is_warned_of_and_where_that_is_asked_for
         assert f"after {5 if took is None else took:.0f} s and showed no step, loss" in action.warning
         result = TrainingResult.of(known, status, action.warning).to_json()
         assert result["warning"] == action.warning
+
+
+@pytest.mark.parametrize("sign", ["nothing", "former", "promised output", *SIGNS])
+@pytest.mark.parametrize("lost", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("required", [False, True])
+def test_a_run_whose_last_reports_were_lost_has_to_show_a_training_too(
+    sign: str, lost: list[int], required: bool
+) -> None:
+    for heard_for in (2.0, 59.0, 60.0, 4000.0):
+        done = NodeReport(
+            rank=0,
+            phase=Phase.DONE,
+            address="",
+            started_at=NOW,
+            heartbeat_at=NOW + heard_for,
+            finished_at=NOW + heard_for,
+            exit_code=0,
+            moved=1,
+            checkpoint=FORMER if sign == "former" else None,
+        )
+        done = replace(done, **SIGNS.get(sign, {}))
+        reports = [
+            replace(done, rank=rank, phase=Phase.TRAINING, exit_code=None, finished_at=None)
+            if rank in lost
+            else replace(done, rank=rank)
+            for rank in range(2)
+        ]
+        nodes = tuple(
+            NodeStatus(rank=rank, run_id=f"run{rank}", state=NodeState.SUCCEEDED, report=report)
+            for rank, report in enumerate(reports)
+        )
+        outputs = (OUTPUT,) if sign == "promised output" else ()
+        known = record(expects=Expectations(training=required, outputs=outputs))
+        action = decide(known, RunStatus(nodes=nodes), NOW)
+        named = f"the last report of node {', '.join(map(str, lost))} is missing, and no report showed a step"
+        if sign not in ("nothing", "former"):
+            assert action == Succeed()
+        elif required:
+            assert isinstance(action, Fail)
+            # It may have trained: a retry shows it, where a fault of the program would not be retried.
+            assert action.cause is Cause.NODE
+            assert action.message.startswith(named)
+            assert "require_training" in action.message
+        elif heard_for >= 60:
+            assert action == Succeed()
+        else:
+            assert isinstance(action, Succeed)
+            assert str(action.warning).startswith(named)
 
 
 def test_a_run_without_an_agent_is_not_warned_of() -> None:

@@ -523,6 +523,14 @@ def test_what_the_system_says_is_one_error_with_the_place(number: int, reason: s
         fail(error)
     assert caught.value.uri == "/x/y"
     assert caught.value.__cause__ is error
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENOTCONN])
+def test_what_a_server_of_a_mount_fails_with_for_a_while_may_be_tried_again(number: int) -> None:
+    with pytest.raises(StorageError) as caught:
+        fail(OSError(number, os.strerror(number)))
+    assert caught.value.retryable
 
 
 def test_an_error_without_a_number_is_reported_by_its_words() -> None:

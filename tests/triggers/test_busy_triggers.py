@@ -40,7 +40,7 @@ class Trigger(DistributedTrainingTrigger):
 def test_a_cancel_is_sent_with_the_old_connection_where_the_new_one_cannot_be_read() -> None:
     connection = SharedConnection("no_such_connection", "oci_data_science")
     connection._backend = backend = OciDataScience.connect({})
-    assert connection.at_once(anew=True) is backend
+    assert asyncio.run(connection.at_once(anew=True)) is backend
 
 
 @pytest.fixture

@@ -22,9 +22,10 @@ from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import RunRecord, RunRef
-from airflow_provider_ocidist.triggers import DistributedTrainingTrigger, task_states
+from airflow_provider_ocidist.triggers import DistributedTrainingTrigger, connections, task_states, threads
 from airflow_provider_ocidist.triggers import training as module
-from airflow_provider_ocidist.triggers.threads import in_thread
+from airflow_provider_ocidist.triggers.connections import SharedConnection
+from airflow_provider_ocidist.triggers.threads import Threads, in_thread
 from airflow_provider_ocidist.triggers.training import PauseTrigger
 from tests.service_in_memory import LIVE, Model
 from tests.training_jobs import a_job, a_key
@@ -55,7 +56,7 @@ class Connection:
         watch.record = dataclasses.replace(watch.record, deadline=4.0)
         return self.outcome
 
-    def at_once(self, *, anew: bool) -> Backend:
+    async def at_once(self, *, anew: bool) -> Backend:
         self.asked_anew.append(anew)
         return self.backend
 
@@ -365,6 +366,63 @@ def test_what_a_user_has_ended_is_ended_though_airflow_does_not_answer(
         released.set()
     ended = bool(trigger.shared.model.done("cancel"))
     assert ended is (by_user and airflow != "says so late")
+
+
+@pytest.mark.parametrize("killed", [2, 3, 7, 40])
+def test_no_end_waits_for_a_thread_behind_questions_that_airflow_leaves_open(
+    ref: RunRef, trigger: Trigger, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    """As where many mapped tasks are marked while Airflow hangs: more than there are threads."""
+    monkeypatch.setattr(module, "ASK_WITHIN", 0.2)
+    monkeypatch.setattr(module, "ASK_INTERVAL", 0.02)
+    monkeypatch.setattr(threads, "_ending_threads", Threads(2, "few-ending"))
+    monkeypatch.setattr(threads, "_asking_threads", Threads(2, "few-asking"), raising=False)
+    released = threading.Event()
+    triggers = [a_trigger(ref) for _ in range(killed)]
+
+    def still_owned(_: RunRecord) -> bool:
+        released.wait(60)
+        return True
+
+    async def kill_all() -> set[asyncio.Task[None]]:
+        for each in triggers:
+            monkeypatch.setattr(each, "_still_owned", still_owned)
+            each._user_acted = True
+        _, left = await asyncio.wait({asyncio.create_task(each.on_kill()) for each in triggers}, timeout=5.0)
+        return left
+
+    try:
+        assert run(kill_all()) == set()
+    finally:
+        released.set()
+    assert [each.shared.model.done("cancel") for each in triggers] == [[ref.job_id]] * killed
+
+
+@pytest.mark.parametrize("waiting", [1, 50])
+def test_a_connection_that_airflow_does_not_return_delays_no_further_cancel(
+    monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    monkeypatch.setattr(connections, "READ_AGAIN_WITHIN", 0.1)
+    released, read = threading.Event(), []
+
+    class Hanging(SharedConnection):
+        def _anew(self) -> Any:
+            read.append(1)
+            released.wait(60)
+            raise ConnectionError("no API server")
+
+    async def ask_all() -> list[Backend]:
+        asked = [connection.at_once(anew=True) for _ in range(waiting)]
+        return await asyncio.wait_for(asyncio.gather(*asked), 10)
+
+    connection = Hanging("oci_x", "oci_data_science")
+    connection._backend = backend = Model()
+    try:
+        assert run(ask_all()) == [backend] * waiting
+        assert run(connection.at_once(anew=False)) is backend
+    finally:
+        released.set()
+    assert read == [1], "all share one question"
 
 
 def test_a_watcher_that_owns_nothing_ends_nothing(ref: RunRef, trigger: Trigger) -> None:

@@ -236,7 +236,7 @@ class Gangs(RecordedGangs):
             # Also Airflow's timeout, which is no Exception: a partial gang would run unattended.
             if isinstance(error, BackendError):
                 error.amid_submission = True
-            alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)
+            alive = self._cleaned_up(plan, with_runs(ref, existing | submission.abandoned()), stop)
             if alive and isinstance(error, BackendError):
                 raise still_alive(error, alive) from error
             raise
@@ -251,6 +251,14 @@ class Gangs(RecordedGangs):
         except BackendError as error:
             self._forget_if_refused(plan, error)
             raise
+
+    def _cleaned_up(self, plan: Plan, ref: RunRef, stop: threading.Event | None) -> dict[str, str]:
+        """Do what `_clean_up` does. Raises no Exception: Ctrl-C and Airflow's timeout arrive as what they are."""
+        try:
+            return self._clean_up(plan, ref, stop)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the first error is raised
+            log.warning("%s: what was created is not known to have ended: %s", ref.key.name, problem)
+            return dict.fromkeys(runs_of(ref).values(), f"not known: {problem}")
 
     def _clean_up(self, plan: Plan, ref: RunRef, stop: threading.Event | None) -> dict[str, str]:
         """End what exists of a gang that cannot be completed; return the runs that live on, with their states."""

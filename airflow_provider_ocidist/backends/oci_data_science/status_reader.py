@@ -14,7 +14,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
-from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
 
 
 class StatusReader:
@@ -31,6 +31,7 @@ class StatusReader:
         """`access` returns the present credentials, `region` the region that they reach."""
         self._run_states = run_states
         self._reports = Reports(run_dirs)
+        self._stored = StoredCheckpoints()
         self._clock = clock
         self._access = access
         self._region = region
@@ -54,12 +55,15 @@ class StatusReader:
         if not any(status.ended for status in found):
             return found
         access = self._access()
-        return in_parallel(lambda pair: with_checkpoint(*pair, access), list(zip(found, refs, strict=True)))
+        return in_parallel(
+            lambda pair: self._stored.with_checkpoint(*pair, access), list(zip(found, refs, strict=True))
+        )
 
     def forget(self, ref: RunRef) -> None:
         """Drop what is kept of a gang between two looks."""
         self._run_states.forget(ref.run_ids)
         self._reports.forget(ref.run_dir)
+        self._stored.forget(ref)
         self._states.pop(ref.run_dir, None)
 
     def _runs_of(self, refs: Sequence[RunRef]) -> dict[str, RunSummary]:

@@ -17,6 +17,21 @@ _FULL = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file is larger than this process or file system allows",
 }
+_PASSING = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENOTCONN,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
+"""Errors of a mount whose server does not answer for a while, or has just been started again."""
 
 
 @contextmanager
@@ -28,7 +43,7 @@ def local_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         reason = _FULL.get(error.errno or 0) or (error.strerror or str(error)).lower()
-        raise StorageError(f"{path}: {reason}", uri=str(path)) from error
+        raise StorageError(f"{path}: {reason}", uri=str(path), retryable=error.errno in _PASSING) from error
     except UnicodeEncodeError as error:
         raise StorageError(f"{str(path)!r}: its name cannot be written here", uri=str(path)) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import time
@@ -13,13 +14,14 @@ import pytest
 from airflow_provider_ocidist.agent import store_retries
 from airflow_provider_ocidist.agent.join import container_restart
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.errors import AgentError, StorageError
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Program
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.stores.base import Buffer
 from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.local_files import local_errors
 
 
 def config(folder: Path, *, starts_again: bool = True) -> AgentConfig:
@@ -98,11 +100,13 @@ class Away(LocalStore):
     """A run directory whose store does not answer the first requests."""
 
     faults = 2
+    fault: Exception
 
     def _answer(self) -> None:
         Away.faults -= 1
         if Away.faults >= 0:
-            raise StorageError("the store is down", retryable=True)
+            with local_errors(Path(self.uri)):
+                raise Away.fault
 
     def read(self, name: str) -> bytes:
         self._answer()
@@ -113,19 +117,53 @@ class Away(LocalStore):
         return super().write(name, data)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        StorageError("the store is down", retryable=True),
+        OSError(errno.ESTALE, "stale file handle"),
+        OSError(errno.ETIMEDOUT, "connection timed out"),
+        OSError(errno.ENOSPC, "no space left on device"),
+    ],
+    ids=str,
+)
 def test_a_store_that_does_not_answer_for_a_moment_makes_no_node_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     begun = a_report(0, Phase.TRAINING)
     write(tmp_path, begun)
     monkeypatch.setattr(container_restart, "open_store", lambda uri, _: Away(uri))
     monkeypatch.setattr(store_retries, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(Away, "faults", 2)
+    monkeypatch.setattr(Away, "fault", fault, raising=False)
     place = config(tmp_path), environment(0), StopSwitch()
     assert container_restart.report_before(*place) == begun
     Away.faults = 2
     container_restart.close_report(begun, *place)
     assert NodeReport.from_json((tmp_path / report_of(0)).read_bytes()).lost
+
+
+@pytest.mark.parametrize(
+    "fault, cause",
+    [
+        (StorageError("the store is down", retryable=True), Cause.SERVICE),
+        (OSError(errno.ESTALE, "stale file handle"), Cause.SERVICE),
+        (OSError(errno.EACCES, "permission denied"), Cause.CONFIG),
+    ],
+    ids=str,
+)
+def test_a_fault_that_does_not_pass_in_time_has_the_cause_that_airflow_may_retry_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, cause: Cause
+) -> None:
+    monkeypatch.setattr(container_restart, "open_store", lambda uri, _: Away(uri))
+    monkeypatch.setattr(store_retries, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(Away, "faults", 10**6)
+    monkeypatch.setattr(Away, "fault", fault, raising=False)
+    limited = config(tmp_path)
+    limited = replace(limited, limits=replace(limited.limits, join_timeout=0.05))
+    with pytest.raises(AgentError) as caught:
+        container_restart.report_before(limited, environment(0), StopSwitch())
+    assert caught.value.cause is cause
 
 
 def test_it_stays_until_it_is_ended() -> None:

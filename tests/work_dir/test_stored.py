@@ -1,0 +1,141 @@
+"""The checkpoint of an ended gang, as a store shows it from look to look: one bad answer ends nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.storage.manifests import MANIFEST
+from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
+
+FENCE = Fence(generation=1, attempt=1)
+LOOKS = ("whole", "no manifest", "no file", "cut short", "unreadable")
+
+
+class Folder:
+    """A folder of checkpoints, which shows the newest one as a test wants it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        source = place.parent / "step-10"
+        source.mkdir()
+        for name in ("model.pt", "optimizer.pt"):
+            (source / name).write_bytes(name.encode() * 20)
+        self.newest = self.publish(source, 1)
+        (self.content,) = (path.parent for path in place.rglob(MANIFEST))
+        self.files = {path.name: path.read_bytes() for path in self.content.iterdir()}
+
+    def publish(self, source: Path, sequence: int) -> CheckpointRef:
+        return checkpoints.publish(
+            source, str(self.place), step=10 * sequence, fence=FENCE, sequence=sequence, proof="a test"
+        )
+
+    def show(self, how: str) -> None:
+        if self.content.is_file():
+            self.content.unlink()
+        self.content.mkdir(exist_ok=True)
+        for name, content in self.files.items():
+            (self.content / name).write_bytes(content)
+        match how:
+            case "no manifest":
+                (self.content / MANIFEST).unlink()
+            case "no file":
+                (self.content / "model.pt").unlink()
+            case "cut short":
+                (self.content / "model.pt").write_bytes(b"x")
+            case "unreadable":
+                for path in self.content.iterdir():
+                    path.unlink()
+                self.content.rmdir()
+                self.content.write_bytes(b"no folder")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "checkpoints")
+
+
+def ref_of(folder: Folder, run_dir: str = "dir") -> RunRef:
+    return RunRef(
+        backend="x",
+        key=RunKey(dag_id="d", run_id="r", task_id="t", generation=1, attempt=1),
+        nodes=1,
+        job_id="job",
+        run_ids=("run0",),
+        run_dir=run_dir,
+        submitted_at=0.0,
+        checkpoints_uri=str(folder.place),
+    )
+
+
+def ended(checkpoint: CheckpointRef, phase: Phase = Phase.DONE) -> RunStatus:
+    report = NodeReport(
+        rank=0, phase=phase, address="", started_at=0.0, heartbeat_at=0.0, exit_code=0, checkpoint=checkpoint
+    )
+    return RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=report),))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_checkpoint_is_damaged_only_when_that_was_seen_several_times_over_two_minutes(
+    folder: Folder, seed: int
+) -> None:
+    dice, now = random.Random(seed), 0.0
+    stored, status, ref = StoredCheckpoints(lambda: now), ended(folder.newest), ref_of(folder)
+    damaged: list[float] = []
+    for _ in range(40):
+        now += dice.choice((1.0, 15.0, 30.0, 121.0))
+        how = dice.choices(LOOKS, (1, 2, 2, 2, 2))[0]
+        folder.show(how)
+        seen = stored.with_checkpoint(status, ref, OciAccess())
+        if how == "whole":
+            damaged.clear()
+        elif how != "unreadable":
+            damaged.append(now)
+        is_certain = how not in ("whole", "unreadable") and len(damaged) >= 4 and now - damaged[0] >= 120
+        assert seen.checkpoint_readable is (how == "whole" or is_certain), how
+        assert (seen.checkpoint_problem is None) is (how == "whole")
+        if is_certain:
+            assert "the newest checkpoint is not whole" in str(seen.checkpoint_problem)
+
+
+def test_each_gang_has_evidence_of_its_own_and_none_once_it_is_forgotten(folder: Folder) -> None:
+    now = [0.0]
+    stored, status = StoredCheckpoints(lambda: now[0]), ended(folder.newest)
+    folder.show("no file")
+    seen: dict[str, RunStatus] = {}
+    for now[0] in (0.0, 50.0, 100.0, 150.0):
+        for run_dir in ("one", "forgotten"):
+            seen[run_dir] = stored.with_checkpoint(status, ref_of(folder, run_dir), OciAccess())
+        stored.forget(ref_of(folder, "forgotten"))
+    late = stored.with_checkpoint(status, ref_of(folder, "late"), OciAccess())
+    assert [each.checkpoint_readable for each in (seen["one"], seen["forgotten"], late)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_damaged_checkpoint_that_a_newer_one_has_replaced_is_no_problem(folder: Folder) -> None:
+    newer = folder.place.parent / "step-20"
+    newer.mkdir()
+    (newer / "model.pt").write_bytes(b"model")
+    second = folder.publish(newer, 2)
+    folder.show("no manifest")
+    seen = StoredCheckpoints().with_checkpoint(ended(folder.newest), ref_of(folder), OciAccess())
+    assert (seen.checkpoint_problem, seen.checkpoint_readable, seen.checkpoint) == (None, True, second)
+
+
+def test_a_gang_that_lives_is_not_looked_at(folder: Folder) -> None:
+    folder.show("no manifest")
+    (node,) = ended(folder.newest).nodes
+    alive = RunStatus(nodes=(replace(node, state=NodeState.RUNNING),))
+    assert StoredCheckpoints().with_checkpoint(alive, ref_of(folder), OciAccess()) is alive
