@@ -408,14 +408,43 @@ def test_processes_are_not_searched_for_what_nothing_else_proves(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = []
-    monkeypatch.setattr(judging, "open_for_writing", lambda: searches.append(1) or frozenset())
+    monkeypatch.setattr(judging, "files_by_writer", lambda: searches.append(1) or {})
     watched.start()
     watched.begin(5, "part-0")
+    watched.looks(2)
+    searched = len(searches)
+    assert searched > 0, "as it was written to"
     watched.looks(6)
-    assert searches == []
+    assert len(searches) == searched
     watched.begin(6, "part-0")
     until(lambda: watched.steps == [5])
-    assert searches != []
+    assert len(searches) > searched
+
+
+@pytest.mark.parametrize("kept", [None, 2100, 59999])
+def test_a_program_that_goes_on_after_the_error_of_a_save_loses_no_checkpoint_for_the_half(
+    tmp_path: Path, kept: int | None
+) -> None:
+    watched = Watched(tmp_path, keep=1)
+
+    def save(step: int, optimizer: int | None) -> None:
+        place = watched.folder / f"checkpoint-{step}"
+        place.mkdir()
+        (place / "model.bin").write_bytes(b"x" * 60000)
+        if optimizer is not None:
+            (place / "optimizer.bin").write_bytes(b"x" * optimizer)
+
+    save(50, 60000)
+    watched.announce(checkpoint="checkpoint-50")
+    watched.step(3)
+    save(100, kept)
+    watched.step(3)
+    (watched.folder / "checkpoint-200").mkdir()
+    (watched.folder / "checkpoint-200" / "model.bin").write_bytes(b"x")
+    watched.step(3)
+    assert watched.steps == [50]
+    assert [path.name for path in watched.target.glob("checkpoint-*")] == ["checkpoint-50"]
+    watched.uploader.judge.close()
 
 
 def test_a_look_that_fails_ends_no_uploads(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
