@@ -28,6 +28,7 @@ from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.storage.checkpoint_names import POINTERS
 from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import until
 from tests.agent.save.saved import KINDS, PROVED_BY_FORMAT, move, some_state, torch_bytes
@@ -514,6 +515,26 @@ def test_a_name_that_cannot_be_placed_is_warned_of_once_with_the_remedy(
 )
 def test_what_belongs_beside_checkpoints_and_what_is_one_is_not_warned_of(name: str) -> None:
     assert not is_unplaced(name)
+
+
+@pytest.mark.parametrize("name", sorted(POINTERS))
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_checkpoint_that_has_the_name_of_a_pointer_is_published_all_the_same(
+    watched: Watched, caplog: pytest.LogCaptureFixture, name: str, kind: str
+) -> None:
+    # As of `accelerator.save_state("checkpoints/latest")`, or `torch.save(state, "checkpoints/latest")`.
+    path = watched.folder / name
+    data = torch_bytes({"step": 5, "weights": list(range(100_000))})
+    if kind == "folder":
+        path.mkdir()
+        path = path / "model.pt"
+    path.write_bytes(data)
+    watched.start()
+    assert watched.end() is None
+    (found,) = watched.published
+    assert watched.manifest()["name"] == name
+    assert content_of(found) == {path.name: data}
+    assert "is not published" not in caplog.text
 
 
 def test_names_that_are_hidden_or_unfinished_are_no_candidates(tmp_path: Path) -> None:
