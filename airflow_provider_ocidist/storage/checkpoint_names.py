@@ -16,6 +16,8 @@ UNFINISHED_ENDINGS = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crd
 """Endings of the names of entries that are still being written."""
 POINTERS = {"latest", "latest_universal", "latest_checkpointed_iteration.txt", "checkpoint"}
 """Names of small files that refer to a checkpoint beside them: DeepSpeed's, Megatron's, TensorFlow's."""
+LARGEST_POINTER = 1 << 16
+"""Most bytes of such a file; what is larger, or a folder, is a checkpoint that has its name."""
 OTHER_FOLDERS = {"lightning_logs", "logs", "runs", "wandb", "tensorboard", "mlruns", "__pycache__"}
 NEVER = {"py", "log", "csv", "tsv", "md", "sh", "lock", "out", "err", "png", "html"}
 """Extensions of files that are no checkpoints, whatever number is in their names."""
@@ -51,6 +53,8 @@ WEIGHTS_EXTENSIONS |= {
 STEPS = {"step": 2, "steps": 2, "gstep": 3, "globalstep": 3, "iter": 1, "iters": 1, "iteration": 1, "ba": 1}
 STEPS |= {"iterations": 1, "it": 1, "update": 1, "updates": 1}
 """Words before a step, with a priority: of several in one name, the highest counts."""
+PLAIN = 0
+"""Priority of a number without such a word."""
 EPOCHS = {"epoch", "epochs", "ep"}
 SETTING_WORDS = {
     "warmup",
@@ -124,6 +128,8 @@ class Placed:
     """Name that successive entries share: without its numbers, or the one name of all."""
     step: int | None = None
     """Step; None if the name states none clearly."""
+    is_plain: bool = False
+    """Whether the step is a number without a word for a step: it may count something else, or be a seed."""
     epoch: int | None = None
     version: int | None = None
     """Lightning's number for a name that is already taken: `last-v1.ckpt`."""
@@ -134,6 +140,11 @@ class Placed:
     def number(self) -> int | None:
         """The step, else the epoch."""
         return self.epoch if self.step is None else self.step
+
+
+def named_as_a_pointer(name: str, pattern: str | None = None) -> bool:
+    """Whether an entry is none by its name alone: a folder, or a file above `LARGEST_POINTER`, is one all the same."""
+    return pattern is None and name in POINTERS
 
 
 @lru_cache(maxsize=4096)
@@ -196,6 +207,7 @@ class _Reading:
         found = Placed(
             series=self.rest + self.extension,
             step=_only(self.steps[max(self.steps)]) if self.steps else None,
+            is_plain=self.steps.keys() == {PLAIN},
             epoch=_only(self.epochs),
             version=version,
             metrics=self.metrics,
@@ -243,7 +255,7 @@ class _Reading:
             return
         number = _whole(match["number"])
         if number is not None:
-            self.steps[0] = {number}
+            self.steps[PLAIN] = {number}
             self.rest = f"{self.rest[: match.start('number')]}#{self.rest[match.end('number') :]}"
 
 

@@ -357,7 +357,7 @@ MUTANTS = (
         "the last save is not retried",
         "4",
         "agent/save/saving.py",
-        "        if not self._may_pass(error) or self.left <= 0:",
+        "        if not self.allows_another(error):",
         "        if True:",
         "lost model|healthy gang ended",
     ),

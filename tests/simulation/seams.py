@@ -207,8 +207,8 @@ def _patch_agent() -> None:
     # It would wait for the kernel, for real; the beats read the same lines.
     progress.ProgressMeter.follow = lambda _meter: None
     activity.Activity.look = lambda own: own._stages
-    for module in (judging, shard_uploader):
-        module.open_for_writing = _open_for_writing
+    judging.files_by_writer = _files_by_writer
+    shard_uploader.open_for_writing = _open_for_writing
     renames.Inotify = _kept(renames.Inotify)
     guard.descendants = lambda *_: []
     topology.own_interface = lambda _address: "eth0"
@@ -272,10 +272,16 @@ def _stamped(fetch: Callable[..., Path]) -> Callable[..., Path]:
 
 
 def _open_for_writing(*_: Any) -> frozenset[str]:
+    return frozenset().union(*_files_by_writer().values())
+
+
+def _files_by_writer() -> dict[int, frozenset[str]]:
     from tests.simulation.machines import here
 
     program = here().program
-    return frozenset(map(os.path.realpath, program.open_for_writing)) if program else frozenset()
+    if program is None or program.exit_code is not None:
+        return {}
+    return {id(program): frozenset(map(os.path.realpath, program.open_for_writing))}
 
 
 def _patch_airflow() -> None:

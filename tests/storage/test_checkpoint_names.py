@@ -191,6 +191,27 @@ def test_a_number_without_a_word_counts_only_where_no_other_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    "name, is_plain",
+    [
+        *(
+            (name, True)
+            for name in ("ckpt_1337.pt", "checkpoint-500", "model_0004999.pth", "1000", "state-7")
+        ),
+        *((name, False) for name in ("step-5.pt", "global_step100", "iter_100.pth", "step-5-model_7.pt")),
+        *((name, False) for name in ("epoch_12.pth", "last.ckpt", "100steps.pt", "checkpoint_3_5000.pt")),
+    ],
+)
+def test_a_number_without_a_word_for_a_step_is_known_as_such(name: str, is_plain: bool) -> None:
+    assert _placed(name).is_plain is is_plain
+
+
+def test_a_pattern_leaves_no_doubt_of_a_step() -> None:
+    found = place("ckpt_1337.pt", r"ckpt_(?P<step>\d+)\.pt")
+    assert found is not None
+    assert (found.step, found.is_plain) == (1337, False)
+
+
+@pytest.mark.parametrize(
     "names",
     [
         ["last.ckpt", "last-v1.ckpt", "last-v2.ckpt"],

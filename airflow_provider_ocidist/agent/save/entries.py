@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,11 +15,14 @@ from typing import NamedTuple
 
 from airflow_provider_ocidist.agent.save.formats import is_unfinished
 from airflow_provider_ocidist.storage.checkpoint_names import (
+    LARGEST_POINTER,
     NEVER,
     OTHER_FOLDERS,
     POINTERS,
     UNPROVED,
+    WEIGHTS_EXTENSIONS,
     Placed,
+    named_as_a_pointer,
     place,
 )
 
@@ -33,6 +37,9 @@ class Stamp(NamedTuple):
     modified_ns: int
     inode: int
 
+
+MOST_LOOKED_AT = 500
+"""Most files below a folder of another purpose that a look searches for weights."""
 
 Files = Mapping[str, Stamp]
 """Stamps of an entry's files by their path relative to it, with `/`; of a file alone by its own name."""
@@ -123,11 +130,29 @@ def candidates(folder: Path, pattern: str | None = None, before: Iterable[Candid
     found = []
     with contextlib.suppress(OSError):
         for name in sorted(names_in(folder)):
-            placed = None if is_unfinished(name) else place(name, pattern)
+            placed = place_in(folder, name, pattern)
             if placed:
                 with contextlib.suppress(OSError):
                     found.append(_candidate(folder, name, placed, known.get(name)))
     return sorted(found, key=lambda candidate: candidate.signature.modified_ns, reverse=True)
+
+
+def place_in(folder: Path, name: str, pattern: str | None = None) -> Placed | None:
+    """Return what the name of an entry of a folder states; None where it is no checkpoint, or not finished."""
+    if is_unfinished(name):
+        return None
+    placed = place(name, pattern)
+    if placed is None and named_as_a_pointer(name, pattern) and not _is_pointer(folder / name):
+        return Placed(series=name)
+    return placed
+
+
+def _is_pointer(path: Path) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return True
+    return not stat.S_ISDIR(status.st_mode) and status.st_size <= LARGEST_POINTER
 
 
 def _candidate(folder: Path, name: str, placed: Placed, before: Candidate | None) -> Candidate:
@@ -142,10 +167,28 @@ def _candidate(folder: Path, name: str, placed: Placed, before: Candidate | None
 
 def is_unplaced(name: str, pattern: str | None = None) -> bool:
     """Whether an entry might be a checkpoint, but its name is not that of one."""
+    return _is_of_another_name(name, pattern) and not _is_usual(name)
+
+
+def may_be_meant(name: str, pattern: str | None = None) -> bool:
+    """Whether an entry may be a checkpoint where no other is, though such are usual beside checkpoints."""
+    return _is_of_another_name(name, pattern) and _is_usual(name) and name != UNPROVED
+
+
+def _is_of_another_name(name: str, pattern: str | None) -> bool:
     if name.startswith(".") or is_unfinished(name) or place(name, pattern) is not None:
         return False
-    known = {UNPROVED, *POINTERS, *OTHER_FOLDERS}
-    return name not in known and "tfevents" not in name and _ending(name) not in NEVER | SETTINGS_EXTENSIONS
+    return "tfevents" not in name and _ending(name) not in NEVER
+
+
+def _is_usual(name: str) -> bool:
+    return name in {UNPROVED, *POINTERS, *OTHER_FOLDERS} or _ending(name) in SETTINGS_EXTENSIONS
+
+
+def weights_in(folder: Path, name: str) -> str | None:
+    """Return a file of weights below a folder whose name is not that of a checkpoint; None where none is found soon."""
+    files = itertools.islice(_files_below(os.fspath(folder / name)), MOST_LOOKED_AT)
+    return next((file for file in files if _ending(os.path.basename(file)) in WEIGHTS_EXTENSIONS), None)
 
 
 def _ending(name: str) -> str:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Collection
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.entries import is_unplaced, names_in
+from airflow_provider_ocidist.agent.save.entries import (
+    is_unplaced,
+    may_be_meant,
+    names_in,
+    place_in,
+    weights_in,
+)
+from airflow_provider_ocidist.agent.save.formats import is_unfinished
 from airflow_provider_ocidist.agent.save.proofs import remedy
+from airflow_provider_ocidist.model.amounts import names_text
+from airflow_provider_ocidist.storage.checkpoint_names import OTHER_FOLDERS
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +30,8 @@ class EntryWarnings:
         self._pattern = pattern
         self._names: set[str] = set()
         """Names of all entries of the folder at the last look, which looked at each of them."""
+        self._has_checkpoints = False
+        """Whether an entry with the name of a checkpoint has been seen."""
         self._warned: set[object] = set()
 
     def warn_of_names(self) -> None:
@@ -36,6 +49,39 @@ class EntryWarnings:
                     "set checkpoints.pattern to match it",
                     name,
                 )
+        self._warn_of_what_lies_in_other_folders(names)
+        self._warn_where_none_is_a_checkpoint(names)
+
+    def _warn_of_what_lies_in_other_folders(self, names: Collection[str]) -> None:
+        for name in sorted(OTHER_FOLDERS.intersection(names)):
+            if name in self._warned or place_in(self._folder, name, self._pattern):
+                continue
+            if weights := weights_in(self._folder, name):
+                self._warned.add(name)
+                logger.warning(
+                    "%s in the checkpoint folder is not published, though it contains %s: its name is not that of a "
+                    "checkpoint; save beside it, or set checkpoints.pattern to match it",
+                    name,
+                    os.path.relpath(weights, self._folder / name),
+                )
+
+    def _warn_where_none_is_a_checkpoint(self, names: Collection[str]) -> None:
+        """Warn of what is usual beside checkpoints, unless there are some, or one is still being written."""
+        self._has_checkpoints = self._has_checkpoints or any(
+            place_in(self._folder, name, self._pattern) for name in names
+        )
+        if self._has_checkpoints or any(map(is_unfinished, names)):
+            return
+        meant = sorted(
+            name for name in names if name not in self._warned and may_be_meant(name, self._pattern)
+        )
+        if meant:
+            self._warned.update(meant)
+            logger.warning(
+                "%s in the checkpoint folder: not published, and no entry there has the name of a checkpoint yet; "
+                "if it is a checkpoint, set checkpoints.pattern to match it",
+                names_text(meant),
+            )
 
     def warn_of_mixture(self, name: str, why: str) -> None:
         """Warn of an entry with files of two saves."""

@@ -9,8 +9,8 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +40,8 @@ SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
 """Constant of Linux; PyPy lacks the name."""
 LONGEST_HEADER = 100_000_000
 """Most bytes of JSON that are read into memory to check a file."""
+NUMPY = b"\x93NUMPY"
+"""First bytes of an array of numpy."""
 LOCAL_HEADER = 30
 """Bytes of the header before each member of an archive, without its name and extra field."""
 
@@ -55,6 +57,12 @@ class FormatResult(StrEnum):
     """The format does not show whether anything is missing."""
 
 
+Members = frozenset[tuple[str, int]]
+"""Names of what a file without a certain end consists of, each with its bytes, or `PROVED`."""
+PROVED = -1
+"""Mark in place of the bytes of a member that is whole by its own format: its size may vary from save to save."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """The result of a format's check, and its reason."""
@@ -67,6 +75,10 @@ class Reading:
     """Whether, if broken, a complete file may look the same, so that the program's announcement overrides it."""
     is_cut_short: bool = False
     """Whether, if whole, a file may look the same that an exception amid its save has closed."""
+    is_by_length: bool = False
+    """Whether, if whole, its length alone shows it: it may have had that before its content was written."""
+    members: Mapping[str, Members] = field(default_factory=dict)
+    """Members of each file that may be cut short, by the file's name."""
 
 
 WHOLE, NOTHING = Reading(FormatResult.WHOLE), Reading(FormatResult.NOTHING)
@@ -97,8 +109,8 @@ def read_file(path: Path) -> Reading:
             return broken(why, is_doubtful=True) if _is_zipped(path) else NOTHING
         try:
             check(file, size)
-        except _MayBeCutShort:
-            return Reading(FormatResult.WHOLE, is_cut_short=True)
+        except _MayBeCutShort as found:
+            return Reading(FormatResult.WHOLE, is_cut_short=True, members={path.name: found.members})
         except _CUT_OFF as error:
             return broken(str(error) or type(error).__name__)
         except OSError:
@@ -106,7 +118,7 @@ def read_file(path: Path) -> Reading:
         except Exception as error:  # any content: one odd file must not stop the other uploads
             logger.debug("%s cannot be looked through: %s: %s", path, type(error).__name__, error)
             return NOTHING
-    return WHOLE
+    return replace(WHOLE, is_by_length=check in _BY_LENGTH)
 
 
 def _is_zipped(path: Path) -> bool:
@@ -129,6 +141,10 @@ class _CannotTell(Exception):
 
 class _MayBeCutShort(Exception):
     """The file has an end, which is written also where an exception ends the save."""
+
+    def __init__(self, members: Members) -> None:
+        super().__init__()
+        self.members = members
 
 
 _CUT_OFF = (ValueError, KeyError, TypeError, EOFError, IndexError, SyntaxError, zipfile.BadZipFile)
@@ -177,8 +193,8 @@ def _require_size(size: int, wanted: int) -> None:
 def _check_pickle(file: IO[bytes], size: int) -> None:
     if size > pickles.LARGEST:
         raise _CannotTell
-    if not pickles.require_whole(file, size):
-        raise _MayBeCutShort
+    if count := pickles.require_whole(file, size):
+        raise _MayBeCutShort(frozenset((str(number), PROVED) for number in range(count)))
 
 
 def _check_npy(file: IO[bytes], size: int) -> None:
@@ -202,7 +218,7 @@ def _check_zip(file: IO[bytes], _size: int) -> None:
             _require_member(file, member, archive.start_dir)
         roots = [member.filename for member in members if member.filename.endswith("/data.pkl")]
         if len(roots) != 1:
-            raise _MayBeCutShort
+            raise _MayBeCutShort(frozenset(_measured(archive, member) for member in members))
         _require_storages(archive, roots[0], {member.filename for member in members})
 
 
@@ -216,6 +232,22 @@ def _require_member(file: IO[bytes], member: zipfile.ZipInfo, end: int) -> None:
         raise ValueError(f"{member.filename} is cut off")
 
 
+def _measured(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[str, int]:
+    """Return a member's name and bytes. Raises as `Check` where it is an array that was cut off."""
+    try:
+        with archive.open(member) as file:
+            if file.read(len(NUMPY)) == NUMPY:
+                _check_npy(file, member.file_size)
+                return member.filename, PROVED
+    except (OSError, *_CUT_OFF):
+        raise
+    except (
+        Exception
+    ) as error:  # encrypted, of an unknown compression, or an array whose size its header lacks
+        logger.debug("%s cannot be looked through: %s: %s", member.filename, type(error).__name__, error)
+    return member.filename, member.file_size
+
+
 def _require_storages(archive: zipfile.ZipFile, name: str, names: set[str]) -> None:
     """Raise ValueError if tensors are missing: an archive that an exception cut short still has an end."""
     if archive.getinfo(name).file_size > pickles.LARGEST:
@@ -226,9 +258,10 @@ def _require_storages(archive: zipfile.ZipFile, name: str, names: set[str]) -> N
             raise ValueError(f"its tensor data/{key} is missing")
 
 
+_BY_LENGTH = (_check_safetensors, _check_npy)
 _MAGICS: dict[bytes, Check] = {
     b"PK\x03\x04": _check_zip,
     b"PK\x05\x06": _check_zip,
     **{bytes([0x80, protocol]): _check_pickle for protocol in range(2, 6)},
-    b"\x93NUMPY": _check_npy,
+    NUMPY: _check_npy,
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
 from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns
 from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
-from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading, read_file
+from airflow_provider_ocidist.agent.save.formats import FormatResult, Members, Reading, read_file
 from airflow_provider_ocidist.agent.save.layouts import (
     LATEST,
     LATEST_UNIVERSAL,
@@ -20,7 +21,8 @@ from airflow_provider_ocidist.agent.save.layouts import (
     none_elsewhere,
     read_folder,
 )
-from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
+from airflow_provider_ocidist.agent.save.left_open import LeftOpen
+from airflow_provider_ocidist.agent.save.open_files import files_by_writer
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.save.renames import Renames
 from airflow_provider_ocidist.agent.save.save_order import SaveOrder
@@ -39,6 +41,17 @@ class Verdict:
     """Number of the save in the order in which the program has begun its saves."""
     step: int | None
     """The program's step when this version was first seen; None: it had reported none."""
+
+
+@dataclass(frozen=True)
+class _Complete:
+    """A complete entry, with which the next of its series is compared."""
+
+    item: Candidate
+    members: Mapping[str, Members]
+    """Members of its files that may be cut short."""
+    least: Mapping[str, int]
+    """The fewest bytes that each of its files has had in a complete entry of the series."""
 
 
 class Judge:
@@ -79,9 +92,13 @@ class Judge:
         """The program's step when the version of an entry that was last seen was new."""
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
-        self._last: dict[str, Candidate] = {}
-        """Last complete entry of each series, with which the next is compared."""
-        self._open: dict[Path, tuple[str, ...]] = {}
+        self._last: dict[str, _Complete] = {}
+        """Last complete entry of each series."""
+        self._there_before = {item.placed.series: item for item in reversed(there)}
+        """Last entry of each series that was there before the program started, as one that was fetched."""
+        self._fetched: dict[str, _Complete] = {}
+        """Entries of these with which others were compared."""
+        self._left_open = LeftOpen()
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
         """Entries as they were last judged."""
 
@@ -102,11 +119,11 @@ class Judge:
         }
         self._seen = {item.path: item.signature for item in found}
         looked_at = at_rest if moment is Moment.RUNNING else found
-        new = [item for item in reversed(looked_at) if self._proved.get(item.path) != item.signature]
-        if not new:
-            return []
-        # Slow on a machine with hundreds of processes: called only for an entry with another proof.
-        written = cache(open_for_writing)
+        new = [item for item in reversed(looked_at) if self._is_unproved(item)]
+        # Slow on a machine with hundreds of processes: called once, and only where something may be open.
+        written = cache(files_by_writer)
+        if moment is Moment.RUNNING:
+            self._note_what_is_open(found, written)
         return [
             Verdict(
                 item,
@@ -116,6 +133,9 @@ class Judge:
             )
             for item in new
         ]
+
+    def _is_unproved(self, item: Candidate) -> bool:
+        return self._proved.get(item.path) != item.signature
 
     def renamed(self) -> frozenset[str]:
         """Return the entries renamed into place since the folder was first seen."""
@@ -129,7 +149,7 @@ class Judge:
         moment: Moment,
         item: Candidate,
         found: Sequence[Candidate],
-        written: Callable[[], frozenset[str]],
+        written: Callable[[], Mapping[int, Collection[str]]],
         renamed: frozenset[str],
     ) -> Proof | Unproved:
         self._begins(str(item.path))
@@ -142,40 +162,86 @@ class Judge:
             return Unproved(f"it cannot be read: {error}")
         verdict = judge(moment, evidence)
         if isinstance(verdict, Proof):
-            opened = self._opened(moment, item, written)
-            verdict = judge(moment, replace(evidence, open_for_writing=opened))
+            verdict = judge(moment, self._with_what_is_open(moment, item, found, written, evidence))
         if isinstance(verdict, Proof) and (doubt := self._far(item)):
             verdict = Unproved(doubt)
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
-            self._last[item.placed.series] = item
+            self._last[item.placed.series] = self._complete(item, reading)
         return verdict
 
-    def _opened(
-        self, moment: Moment, item: Candidate, written: Callable[[], frozenset[str]]
-    ) -> tuple[str, ...]:
-        """Return the files that are open for writing, or were at the look before: the death of their writer closes them
-        too. Of a program that was cut off, those that were when last seen.
+    def _with_what_is_open(
+        self,
+        moment: Moment,
+        item: Candidate,
+        found: Sequence[Candidate],
+        written: Callable[[], Mapping[int, Collection[str]]],
+        evidence: Evidence,
+    ) -> Evidence:
+        if moment is Moment.EXITED:
+            return evidence
+        followers = [other.path for other in found if _follows(other, item)]
+        if moment is Moment.CUT_OFF:
+            left = self._left_open.left_in(item, followers, has_ended=True)
+            return replace(evidence, left_open=left)
+        if self._left_open.is_known_closed(item):
+            # By an earlier look; one that was to be looked for has been, by this one.
+            self._left_open.look(item, written(), [other.path for other in found])
+        return replace(
+            evidence,
+            open_for_writing=self._left_open.open_in(item),
+            left_open=self._left_open.left_in(item, followers, has_ended=False),
+        )
+
+    def _note_what_is_open(
+        self, found: Sequence[Candidate], written: Callable[[], Mapping[int, Collection[str]]]
+    ) -> None:
+        """Note which files of unproved entries are open, also of those that change from look to look.
+
+        The program may be killed before the next one.
         """
-        before = self._open.get(item.path, ())
-        if moment is not Moment.RUNNING:
-            return () if moment is Moment.EXITED else before
-        self._open[item.path] = open_files_in(item.path, written())
-        return self._open[item.path] or before
+        paths = [item.path for item in found]
+        self._left_open.keep(paths)
+        for item in found:
+            if self._is_unproved(item) and not self._left_open.is_known_closed(item):
+                self._left_open.look(item, written(), paths)
 
     def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
-        """Where a program saves over the last checkpoint, the next save shows that the last had all files."""
+        """Where a program saves over the last checkpoint, the next save shows that the last was all that it writes."""
         before, was = self._read.get(item.path, (item, reading))
         self._read[item.path] = (item, reading)
-        is_one_name = item.placed.number is None and item.path.is_dir()
-        again = [name for name in was.files if item.files.get(name) != before.files[name]]
+        is_one_name = item.placed.number is None
+        again = [
+            name
+            for name in was.files | was.members.keys()
+            if item.files.get(name) != before.files[name] and not _has_grown(was, reading, name)
+        ]
         # Settings may be written twice in one save.
         if (
             is_one_name
             and was.says is not FormatResult.BROKEN
             and any(not name.endswith(".json") for name in again)
         ):
-            self._last.setdefault(item.placed.series, before)
+            self._last.setdefault(item.placed.series, self._complete(before, was))
+
+    def _complete(self, item: Candidate, reading: Reading) -> _Complete:
+        sizes, before = _sizes(item), self._last_or_fetched(item)
+        if before is None:
+            return _Complete(item, reading.members, sizes)
+        names = _aligned(item, before.item)
+        least = {names.before[name]: size for name, size in before.least.items()}
+        fewest = {name: min(size, least.get(names.now[name], size)) for name, size in sizes.items()}
+        return _Complete(item, reading.members, fewest)
+
+    def _last_or_fetched(self, item: Candidate) -> _Complete | None:
+        """Return the last complete entry of a series; before the first, what the program goes on from."""
+        series = item.placed.series
+        known, fetched = self._last.get(series), self._there_before.get(series)
+        if known is None and fetched is not None and series not in self._fetched:
+            is_unchanged = self._seen.get(fetched.path) == fetched.signature
+            members = self._reading(fetched).members if is_unchanged else {}
+            self._fetched[series] = _Complete(fetched, members, _sizes(fetched))
+        return known or self._fetched.get(series)
 
     def _reading(self, item: Candidate) -> Reading:
         # DeepSpeed names a complete entry in a file beside it.
@@ -197,12 +263,13 @@ class Judge:
         found: Sequence[Candidate],
         renamed: frozenset[str],
     ) -> Evidence:
-        last = self._last.get(item.placed.series)
+        last, before = self._last.get(item.placed.series), self._last_or_fetched(item)
         return Evidence(
             format=reading,
             is_file=item.path.is_file(),
             left_over=_left_over(item, self._proved.get(item.path)),
-            lacks=() if last is None else _lacks(item, last),
+            lacks=() if last is None else _aligned(item, last.item).lacking,
+            smaller=() if before is None else _smaller(item, reading, before, self.elsewhere),
             is_like_the_last=last is not None and _is_like(item, reading, last),
             followed=any(_follows(other, item) for other in found),
             announced=self._is_announced(item),
@@ -223,6 +290,11 @@ def _modified(path: Path) -> int | None:
         return None
 
 
+def _has_grown(was: Reading, now: Reading, name: str) -> bool:
+    """Whether a file holds more than before, of which nothing has gone: the same save may go on."""
+    return name in was.members and was.members[name] < now.members.get(name, frozenset())
+
+
 def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
     """Return the files unchanged since an earlier version of an entry, where others have changed."""
     known = {} if before is None else dict(before.files)
@@ -230,22 +302,49 @@ def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
     return same if len(same) < len(known) else ()
 
 
-def _lacks(item: Candidate, last: Candidate) -> tuple[str, ...]:
-    return _aligned(item, last).lacking
+def _smaller(item: Candidate, reading: Reading, before: _Complete, elsewhere: Elsewhere) -> tuple[str, ...]:
+    """Return the files that had more bytes or members in each complete entry, unless their format proves them."""
+    names, proved = _aligned(item, before.item), _proved_files(item, reading, before)
+    sizes: dict[str, float] = {names.now[name]: size for name, size in _sizes(item).items()}
+    sizes |= {names.now[name]: math.inf for name in proved}
+    sizes |= dict.fromkeys(_with_fewer_members(item, reading, before), -1)
+    least = {
+        names.before[name]: size
+        for name, size in before.least.items()
+        # What was fetched has the parts of all nodes.
+        if names.before[name] in sizes or not elsewhere(name)
+    }
+    return tuple(sorted(name for name, size in least.items() if sizes.get(name, -1) < size))
 
 
-def _is_like(item: Candidate, reading: Reading, last: Candidate) -> bool:
-    sizes, its = _sizes(item), _sizes(last)
-    names = _aligned(item, last)
+def _with_fewer_members(item: Candidate, reading: Reading, before: _Complete) -> set[str]:
+    """Return the files without a member that those of a complete entry have, by their common names."""
+    names = _aligned(item, before.item)
+    its = {names.before[_name_in(before.item, name)]: dict(each) for name, each in before.members.items()}
+    mine = {names.now[_name_in(item, name)]: dict(each) for name, each in reading.members.items()}
+    return {name for name, each in mine.items() if its.get(name, {}).keys() - each.keys()}
+
+
+def _is_like(item: Candidate, reading: Reading, last: _Complete) -> bool:
+    sizes, its = _sizes(item), _sizes(last.item)
+    names, proved = _aligned(item, last.item), _proved_files(item, reading, last)
     its_by_name = {names.before[name]: size for name, size in its.items()}
     if set(names.now.values()) != set(its_by_name):
         return False
-    if last.path == item.path:
+    if last.item.path == item.path:
         # Overwritten in place: file sizes prove nothing, and an unchanged file is the last save's.
-        stays = any(last.files.get(name) == stamp for name, stamp in item.files.items())
-        return not stays and set(reading.files) == set(item.files)
-    proved = {ALONE} if ALONE in sizes and reading.files else reading.files
+        stays = any(last.item.files.get(name) == stamp for name, stamp in item.files.items())
+        return not stays and proved == set(sizes)
     return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())
+
+
+def _proved_files(item: Candidate, reading: Reading, before: _Complete) -> set[str]:
+    """Return the files that are whole by their own formats, or consist of what those of a complete entry consist of."""
+    names = _aligned(item, before.item)
+    its = {names.before[_name_in(before.item, name)]: each for name, each in before.members.items()}
+    mine = {_name_in(item, name): each for name, each in reading.members.items()}
+    alike = {name for name, each in mine.items() if its.get(names.now[name]) == each}
+    return alike.union(_name_in(item, name) for name in reading.files)
 
 
 def _aligned(item: Candidate, last: Candidate) -> Aligned:
@@ -253,10 +352,13 @@ def _aligned(item: Candidate, last: Candidate) -> Aligned:
 
 
 def _sizes(item: Candidate) -> dict[str, int]:
-    if set(item.files) == {item.path.name}:
-        # One file, which may be deleted by now.
-        return {ALONE: sum(stamp.size for stamp in item.files.values())}
-    return {name: stamp.size for name, stamp in item.files.items()}
+    return {_name_in(item, name): stamp.size for name, stamp in item.files.items()}
+
+
+def _name_in(item: Candidate, name: str) -> str:
+    """Return the name of a file among an entry's files, of one that is the entry itself another."""
+    # The entry may be deleted by now.
+    return ALONE if set(item.files) == {item.path.name} else name
 
 
 def _follows(other: Candidate, item: Candidate) -> bool:

@@ -41,6 +41,7 @@ ZERO_STATES = re.compile(
     r"(.*/)?(?P<kind>(?:bf16_|fp16_)?zero_pp_rank_)\d+(?P<part>_mp_rank_\d+\w*_optim_states\.pt)"
 )
 RANDOM_STATES = re.compile(r"(?P<stem>rng_state|random_states)_(?P<rank>\d+)(?P<end>\.pth|\.pkl)")
+FIRST_RANDOM_STATE, SECOND_RANDOM_STATE = "rng_state_0.pth", "rng_state_1.pth"
 TRAINER_WEIGHTS = re.compile(
     r"((model|adapter_model|pytorch_model|tf_model|flax_model).*\.(safetensors|bin|h5|msgpack)(\.index\.json)?"
     r"|(pytorch_model_fsdp|global_step).*)"
@@ -70,8 +71,12 @@ def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewher
     faults = {name: found for name, found in readings.items() if found.says is FormatResult.BROKEN}
     for name, found in sorted(faults.items(), key=lambda item: item[1].is_doubtful):
         return broken(f"{name}: {found.why}", is_doubtful=found.is_doubtful)
-    proved = frozenset(name for name, found in readings.items() if found.says is FormatResult.WHOLE)
-    return replace(read_layout(folder, files, elsewhere), files=proved)
+    whole = {name: found for name, found in readings.items() if found.says is FormatResult.WHOLE}
+    return replace(
+        read_layout(folder, files, elsewhere),
+        files=frozenset(name for name, found in whole.items() if not found.is_cut_short),
+        members={name: found.members[Path(name).name] for name, found in whole.items() if found.is_cut_short},
+    )
 
 
 def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewhere) -> Reading:
@@ -288,10 +293,14 @@ def _trainer(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
     wanted |= {
         f"{found['stem'][:-1]}{found['end']}.index.json" for found in map(NUMBERED.fullmatch, files) if found
     }
-    if lost := _missing(wanted, files, elsewhere) or _misled(folder, files):
+    # All of these are the main node's, also the states of its own ranks, which are the first.
+    if lost := _missing(wanted, files, none_elsewhere) or _misled(folder, files):
         return lost
     others = set(files) - random_states - {TRAINER_STATE}
     is_last = all(files[name].modified_ns <= files[TRAINER_STATE].modified_ns for name in others)
+    if random_states == {FIRST_RANDOM_STATE} and not elsewhere(SECOND_RANDOM_STATE):
+        # A rank alone has no number: another is still to write its own, after this one's state.
+        return NOTHING
     return WHOLE if is_last and any(map(TRAINER_WEIGHTS.fullmatch, others)) else NOTHING
 
 
@@ -307,10 +316,10 @@ def _misled(folder: Path, files: Files) -> Reading | None:
     )
 
 
-def _accelerate(_folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
+def _accelerate(_folder: Path, files: Files, _elsewhere: Elsewhere) -> Reading:
     """`save_state` writes the states of the random generators last but for the program's own objects: no proof."""
     names = {name for name in files if name.startswith("random_states_")}
-    return _missing(_earlier_ranks(names), files, elsewhere) or NOTHING
+    return _missing(_earlier_ranks(names), files, none_elsewhere) or NOTHING
 
 
 def _earlier_ranks(names: Collection[str]) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
@@ -20,9 +19,13 @@ def open_for_writing(root: int | None = None, *, mapped: bool = True) -> frozens
     `mapped`: also those that are written through memory; their lists are long. A process that cannot be inspected, or
     that ends meanwhile, counts as having none.
     """
-    return frozenset(
-        name for pid in guard.descendants(root or os.getpid()) for name in _written_by(pid, mapped)
-    )
+    return frozenset().union(*files_by_writer(root, mapped=mapped).values())
+
+
+def files_by_writer(root: int | None = None, *, mapped: bool = True) -> dict[int, frozenset[str]]:
+    """Return the same files by the process that has them open: all that live, also those that have none open."""
+    found = {pid: _written_by(pid, mapped) for pid in guard.descendants(root or os.getpid())}
+    return {pid: files for pid, files in found.items() if files is not None}
 
 
 def open_files_in(path: Path, written: frozenset[str]) -> tuple[str, ...]:
@@ -34,16 +37,18 @@ def open_files_in(path: Path, written: frozenset[str]) -> tuple[str, ...]:
     return tuple(os.path.relpath(name, os.path.realpath(path.parent)) for name in found)
 
 
-def _written_by(pid: int, mapped: bool) -> Iterator[str]:
+def _written_by(pid: int, mapped: bool) -> frozenset[str] | None:
+    """Return the files that a process could write to, None where it ends: it loses its memory first, then its files."""
     try:
-        for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - thousands of them, several times
-            if name := _written_as(pid, number):
-                yield name
-        if mapped:
-            yield from SHARED_MAPPING.findall(Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape"))
+        numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - thousands of them, several times
+        opened = [name for number in numbers if (name := _written_as(pid, number))]
+        memory = Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape") if mapped else "not read"
+    except PermissionError:
+        # It is another user's.
+        return frozenset()
     except OSError:
-        # It has ended, or is another user's.
-        return
+        return None
+    return frozenset([*opened, *SHARED_MAPPING.findall(memory)]) if numbers and memory else None
 
 
 def _written_as(pid: int, number: str) -> str | None:

@@ -98,21 +98,22 @@ def _next(unpickler: InertUnpickler) -> Any:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 
-def require_whole(file: IO[bytes], size: int) -> bool:
-    """Return whether nothing can follow: in torch's older format, but not after a pickle.
+def require_whole(file: IO[bytes], size: int) -> int:
+    """Return the number of pickles, each of which another may follow; 0 for torch's older format, which has an end.
 
     Raises ValueError unless the file goes to its end; raises as `load`.
     """
     unpickler = InertUnpickler(file)
-    is_legacy: bool = _next(unpickler) == LEGACY_MAGIC
-    if is_legacy:
+    count = 1
+    if _next(unpickler) == LEGACY_MAGIC:
+        count = 0
         _require_whole_legacy(unpickler, file)
-    else:
-        while file.tell() < size:
-            _next(InertUnpickler(file))
+    while count and file.tell() < size:
+        _next(InertUnpickler(file))
+        count += 1
     if file.tell() != size:
         raise ValueError(f"{size - file.tell()} bytes follow its end")
-    return is_legacy
+    return count
 
 
 def _require_whole_legacy(unpickler: InertUnpickler, file: IO[bytes]) -> None:

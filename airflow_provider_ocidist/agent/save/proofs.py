@@ -33,13 +33,17 @@ class Evidence:
     """Whether the entry is one file, which its format proves alone; of a folder another file may still be missing."""
     open_for_writing: tuple[str, ...] = ()
     """Files of the entry that a process of the training could still write to."""
+    left_open: tuple[str, ...] = ()
+    """Files that a process had open for writing when it ended, or was cut off: it may have written half of them."""
     left_over: tuple[str, ...] = ()
     """Files unchanged since an earlier version, while others are newer: a save may be under way."""
     lacks: tuple[str, ...] = ()
     """Files of the whole checkpoint before it that the entry lacks."""
+    smaller: tuple[str, ...] = ()
+    """Files that are smaller than in each whole checkpoint before it, or missing, and not proved by their format."""
     is_like_the_last: bool = False
     """Whether the entry has the files of the whole checkpoint before it: of the same size, or proved by their
-    format."""
+    format, or of the same members."""
     followed: bool = False
     """Whether the program has begun the next save since it last wrote to this entry."""
     announced: bool = False
@@ -77,17 +81,30 @@ class Rule:
 
 
 def _is_whole_by_its_format(found: Evidence) -> bool:
-    return found.format.says is FormatResult.WHOLE and (found.is_file or not (found.lacks or found.left_over))
+    form = found.format
+    if form.says is not FormatResult.WHOLE or form.is_cut_short:
+        # An exception may have written its end too, and the program may have caught it.
+        return False
+    if found.is_file:
+        return not (form.is_by_length and found.left_open)
+    return not (found.lacks or found.left_over)
+
+
+def _is_followed(found: Evidence) -> bool:
+    """Whether it was left for the next. A program that has caught the error of a save goes on too."""
+    return found.followed and not (found.left_over or found.lacks or found.smaller or found.left_open)
+
+
+def _is_like_the_last(found: Evidence) -> bool:
+    return found.is_like_the_last and not (found.left_over or found.left_open)
 
 
 RULES = (
-    Rule("format", lambda found: _is_whole_by_its_format(found) and not found.format.is_cut_short),
-    # After an exception its end proves nothing.
-    Rule("format", _is_whole_by_its_format, frozenset({Moment.RUNNING, Moment.EXITED})),
+    Rule("format", _is_whole_by_its_format),
     Rule("announced by the program", lambda found: found.announced),
     Rule("renamed into place", lambda found: found.renamed),
-    Rule("its successor was begun", lambda found: found.followed and not found.left_over),
-    Rule("has all files of the one before", lambda found: found.is_like_the_last and not found.left_over),
+    Rule("its successor was begun", _is_followed),
+    Rule("has all files of the one before", _is_like_the_last),
     Rule("the program exited with 0", lambda _: True, frozenset({Moment.EXITED})),
 )
 """Any of these is enough, unless the format shows that something is missing, or a file of it is open for writing.
@@ -120,6 +137,10 @@ def _why_not(found: Evidence) -> str:
         return f"it lacks {found.lacks[0]}, which the whole one before has"
     if found.left_over:
         return f"its file {found.left_over[0]} belongs to an earlier save than the others"
+    if found.left_open:
+        return f"a process ended while it had {found.left_open[0]} open for writing"
+    if found.followed and found.smaller:
+        return f"{found.smaller[0] or 'it'} is smaller than in the whole one before, or missing"
     return "nothing shows that the program had written all of it"
 
 

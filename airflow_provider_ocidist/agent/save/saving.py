@@ -85,7 +85,7 @@ class SaveDeadline:
 
     def again(self, what: str, error: Exception) -> bool:
         """Log a failed try and wait before the next; return False, at once, if none is left."""
-        if not self._may_pass(error) or self.left <= 0:
+        if not self.allows_another(error):
             return False
         pause = min(self._pause, max(0.0, self.left))
         logger.warning(
@@ -94,6 +94,10 @@ class SaveDeadline:
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
         self._wait(pause)
         return self.left > 0
+
+    def allows_another(self, error: Exception) -> bool:
+        """Whether another try may follow one that has failed like this."""
+        return self._may_pass(error) and self.left > 0
 
     def succeeded(self) -> None:
         """Record a success: the next failure starts over."""

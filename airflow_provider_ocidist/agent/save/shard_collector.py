@@ -18,6 +18,7 @@ from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_exchange import ShardExchange, ShardRequest
 from airflow_provider_ocidist.agent.save.shards import (
     REMEDY,
+    is_companion,
     is_shard,
     may_have_others,
     missing,
@@ -89,7 +90,7 @@ class ShardCollector:
 
     def may_be_elsewhere(self, name: str) -> bool:
         """Whether a file that is not here may be another node's part."""
-        return bool(self.apart) and is_shard(name)
+        return bool(self.apart) and (is_shard(name) or is_companion(name))
 
     def publish(
         self,

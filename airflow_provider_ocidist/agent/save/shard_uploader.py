@@ -22,7 +22,6 @@ from airflow_provider_ocidist.agent.save.saving import (
     Movement,
     SaveDeadline,
     Undelivered,
-    passes,
 )
 from airflow_provider_ocidist.agent.save.shard_exchange import (
     RequestBoard,
@@ -38,12 +37,12 @@ from airflow_provider_ocidist.storage.stores.base import Store
 
 logger = logging.getLogger(__name__)
 
-LAST_TRIES = 4
-"""Number of tries, once the training has ended, after which an upload that the store refuses is given up."""
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at the folders; what has not changed for so long is at rest if its writing has ended."""
 IDLE_INTERVAL = 10.0
 """Seconds between looks at the board on a node that has no shards, or has sent all of them."""
+LONGEST_LAST_PAUSE = 5.0
+"""Longest seconds before the next try once the training has ended: the main node waits for the part."""
 QUIET = 10.0
 """Seconds without a change after which a node uploads parts whose number no list gives: ZeRO pauses between files. Each
 file is also checked."""
@@ -90,7 +89,6 @@ class ShardUploader:
         """Series of entries of which a warning has named files that are not sent."""
         self._acknowledged: set[int] = set()
         self._answered: set[int] = set()
-        self._tries = 0
         self._pause = FIRST_PAUSE
         self._look_again_at = time.monotonic() + IDLE_INTERVAL
         self._training_ended = threading.Event()
@@ -148,7 +146,7 @@ class ShardUploader:
 
     def _serve_to_the_end(self) -> None:
         peers = PeerLiveness(self.store, patient=self._is_patient, launch=self._launch)
-        self._look_again_at, self._tries, self._pause = 0.0, 0, FIRST_PAUSE
+        self._look_again_at, self._pause = 0.0, FIRST_PAUSE
         while self._has_shards and not peers.ended(self.main_rank):
             self._movement.further("")
             if time.monotonic() >= self._look_again_at:
@@ -212,7 +210,8 @@ class ShardUploader:
             self._exchange.reply(request, self.rank, part)
             self._answered.add(request.number)
             self._unasked.discard(self.folder / request.name)
-            self._tries, self._pause = 0, FIRST_PAUSE
+            self._pause = FIRST_PAUSE
+            self._deadline.succeeded()
         except (OcidistError, OSError) as error:
             self._failed(request, error)
 
@@ -289,19 +288,20 @@ class ShardUploader:
         return files
 
     def _failed(self, request: ShardRequest, error: Exception) -> None:
-        logger.warning(
-            "the shards of %s cannot be sent: %s; trying again in %.0f s", request.name, error, self._pause
-        )
-        self._look_again_at = time.monotonic() + min(
-            self._pause, 5.0 if self._training_ended.is_set() else 60.0
-        )
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
-        self._tries += 1
-        is_hopeless = self._deadline.left <= 0 or (self._tries >= LAST_TRIES and not passes(error))
-        if self._training_ended.is_set() and is_hopeless:
+        """Try again later; once the training has ended, as long as the main node does with its own part."""
+        is_last = self._training_ended.is_set()
+        if is_last and not self._deadline.allows_another(error):
+            logger.warning("the shards of %s cannot be sent: %s", request.name, error)
             self._answered.add(request.number)
             with contextlib.suppress(OcidistError, OSError):
                 self._exchange.reply(request, self.rank, ShardReply(fault=str(error)))
+            return
+        pause = min(self._pause, LONGEST_LAST_PAUSE) if is_last else self._pause
+        logger.warning(
+            "the shards of %s cannot be sent: %s; trying again in %.0f s", request.name, error, pause
+        )
+        self._look_again_at = time.monotonic() + pause
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
 
 def _is_part(name: str) -> bool:

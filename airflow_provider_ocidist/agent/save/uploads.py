@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks for checkpoints."""
+SOME_STEPS = 10
+"""Steps, or a tenth of all, that a program may be further than it has reported: it reports every few steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,11 +271,19 @@ class CheckpointUploader:
         return self.program.step()
 
     def _step_of(self, verdict: Verdict) -> int | None:
-        """Return an entry's step: from the program's announcement, its name, or the progress when it was written."""
+        """Return an entry's step: from the program's announcement, its name, or the progress when it was written.
+
+        Of a number without a word for a step, the progress shows whether it can be one.
+        """
         announced = self.program.announced().get(verdict.item.path.name)
         if announced and announced.step is not None:
             return announced.step
-        return verdict.step if verdict.item.step is None else verdict.item.step
+        named, reached = verdict.item.step, verdict.step
+        if named is None or (
+            verdict.item.placed.is_plain and reached is not None and not _is_near(named, reached)
+        ):
+            return reached
+        return named
 
     def _announced(self) -> dict[str, int]:
         return {name: announced.at_ns for name, announced in self.program.announced().items()}
@@ -374,6 +384,11 @@ class CheckpointUploader:
         self._publisher.forget_unproved()
         if self.ledger:
             forget_aside(self.folder)
+
+
+def _is_near(number: int, reached: int) -> bool:
+    """Whether a number in a name may be the step of a program that has reported this one: either may be late."""
+    return reached / 2 <= number <= reached + max(SOME_STEPS, reached // 10)
 
 
 def _begun_ledger(

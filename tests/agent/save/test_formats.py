@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save import formats, pickles
-from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading, is_unfinished, read_file
+from airflow_provider_ocidist.agent.save.formats import (
+    PROVED,
+    FormatResult,
+    Reading,
+    is_unfinished,
+    read_file,
+)
 
 WHOLE, BROKEN, NOTHING = FormatResult.WHOLE, FormatResult.BROKEN, FormatResult.NOTHING
 
@@ -229,7 +235,45 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_it_is_whole_at_its_full_length(tmp_path: Path, kind: str) -> None:
     may_be_cut_short = kind.split(maxsplit=1)[0] in ("zip", "empty", "pickle", "pickles")
-    assert reading(tmp_path, *FILES[kind]) == Reading(WHOLE, is_cut_short=may_be_cut_short)
+    found = reading(tmp_path, *FILES[kind])
+    assert (found.says, found.is_cut_short, bool(found.members)) == (
+        WHOLE,
+        may_be_cut_short,
+        may_be_cut_short,
+    )
+    assert found.is_by_length == kind.startswith(("safetensors", "npy"))
+
+
+@pytest.mark.parametrize(
+    "kind, members",
+    [
+        ("zip", {("w", 300), ("deep/b", 10)}),
+        ("empty zip", set()),
+        ("pickle 4", {("0", PROVED)}),
+        ("pickles", {("0", PROVED), ("1", PROVED)}),
+    ],
+)
+def test_what_has_no_certain_end_is_known_by_what_it_consists_of(
+    tmp_path: Path, kind: str, members: set[tuple[str, int]]
+) -> None:
+    name, data = FILES[kind]
+    assert reading(tmp_path, name, data).members == {name: frozenset(members)}
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_array_in_an_archive_is_whole_by_its_own_header(tmp_path: Path, compression: int) -> None:
+    whole = npy("<f4", (3, 5), 4)
+    records = b"\x93NUMPY\x01\x00\x2e\x00{'descr': [('a', '<i4')], 'shape': (1000,)}   \n"
+    for data in (whole, whole[:-1], whole[:9]):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", compression) as opened:
+            opened.writestr("a.npy", data)
+            opened.writestr("b.npy", records)
+        found = reading(tmp_path, "a.npz", buffer.getvalue())
+        if data is whole:
+            assert found.members == {"a.npz": frozenset({("a.npy", PROVED), ("b.npy", len(records))})}
+        else:
+            assert found.says is BROKEN
 
 
 @pytest.mark.parametrize("kind", sorted(set(FILES) - {"pickles"}))
@@ -298,7 +342,11 @@ def test_a_member_that_is_longer_than_there_is_room_is_cut_off(tmp_path: Path, t
     start = data.index(b"PK\x01\x02")
     size = struct.pack("<I", 300 + too_much)
     found = reading(tmp_path, "a.zip", data[: start + 20] + size + data[start + 24 :])
-    assert found == (Reading(BROKEN, "w is cut off") if too_much else Reading(WHOLE, is_cut_short=True))
+    assert found == (
+        Reading(BROKEN, "w is cut off")
+        if too_much
+        else Reading(WHOLE, is_cut_short=True, members={"a.zip": frozenset({("w", 300)})})
+    )
 
 
 @pytest.mark.parametrize("extra", [b"", b"\x99\x99\x04\x00abcd"])

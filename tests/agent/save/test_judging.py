@@ -11,10 +11,13 @@ import random
 import re
 import resource
 import shutil
-import zipfile
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from airflow_provider_ocidist.agent.save import judging
@@ -26,6 +29,7 @@ from tests.agent.save.saved import KINDS, move, torch_bytes
 
 RUNNING, EXITED, CUT_OFF = Moment.RUNNING, Moment.EXITED, Moment.CUT_OFF
 SECOND = 10**9
+LIKE = "has all files of the one before"
 BEGIN = 1_500_000_000 * SECOND
 
 
@@ -611,39 +615,48 @@ def test_parts_of_other_nodes_are_missed_where_there_are_none(
     saving.judge.close()
 
 
-def test_what_is_open_for_writing_is_not_whole_and_is_looked_for_only_when_it_decides(
+ANYONE = 7
+"""The number of a process."""
+
+
+def test_what_is_open_for_writing_is_not_whole_and_is_looked_for_until_it_is_seen_closed(
     saving: Saving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches: list[int] = []
     held: set[str] = set()
 
-    def search() -> frozenset[str]:
+    def search() -> dict[int, frozenset[str]]:
         searches.append(1)
-        return frozenset(held)
+        return {ANYONE: frozenset(held)}
 
-    monkeypatch.setattr(judging, "open_for_writing", search)
+    monkeypatch.setattr(judging, "files_by_writer", search)
     saving.save("step-1", "a", "b")
-    saving.doubts()
-    assert searches == []
+    for _ in range(5):
+        saving.doubts()
+    assert len(searches) == 1, "nobody has it open, and nothing proves it"
     held.add(str(saving.folder.resolve() / "step-1" / "b"))
     saving.said = {"step-1": saving.now}
     assert saving.doubts() == {"step-1": "step-1/b is still open for writing"}
-    assert len(searches) == 2, "one for each look"
+    assert len(searches) == 3, "one for each look"
     held.clear()
-    # The death of its writer closes a file too: what that has left is judged as of a program that was cut off.
-    assert isinstance(saving.look()["step-1"], Unproved)
     assert saving.look() == {"step-1": Proof("announced by the program")}
 
 
 @pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+@pytest.mark.parametrize("changes", [False, True])
 def test_what_was_open_when_the_program_was_cut_off_is_half_written_though_its_successor_was_begun(
-    saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment
+    saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment, changes: bool
 ) -> None:
     held = {str(saving.folder.resolve() / "step-1" / "b")}
-    monkeypatch.setattr(judging, "open_for_writing", lambda: frozenset(held))
+    monkeypatch.setattr(judging, "files_by_writer", lambda: {ANYONE: frozenset(held)})
     saving.save("step-1", "a", "b")
     saving.save("step-2", "a")
-    assert saving.doubts()["step-1"] == "step-1/b is still open for writing"
+    if changes:
+        saving.look()
+        saving.write("step-1/b", b"more", at=2)
+        assert "step-1" not in saving.look()
+    else:
+        assert saving.doubts()["step-1"] == "step-1/b is still open for writing"
     held.clear()
     found = saving.look(moment)["step-1"]
     assert isinstance(found, Proof) == (moment is EXITED)
@@ -653,9 +666,133 @@ def test_what_was_open_when_the_program_was_cut_off_is_half_written_though_its_s
 def test_after_the_end_of_the_training_nobody_writes(
     saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment
 ) -> None:
-    monkeypatch.setattr(judging, "open_for_writing", lambda: 1 / 0)
+    monkeypatch.setattr(judging, "files_by_writer", lambda: 1 / 0)
     saving.write("step-1.pt", torch_bytes({"step": 1}))
     assert saving.look(moment) == {"step-1.pt": Proof("format")}
+
+
+WRITER = """
+import os, sys
+
+size = int(sys.argv[2])
+file = open(sys.argv[1], "wb", buffering=0)
+file.write(b"0" * size)
+for number, line in enumerate(sys.stdin):
+    if line == "close\\n":
+        file.close()
+    else:
+        file.seek(number)
+        file.write(b"1")
+    print("done", flush=True)
+"""
+
+
+class Writer:
+    """A process of the training that gives a file its full size, and then writes its content bit by bit."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        command = [sys.executable, "-c", WRITER, str(path), str(size)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.do("write")
+
+    def do(self, what: str) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{what}\n".encode())
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == b"done\n"
+
+    def die(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def writer(saving: Saving) -> Iterator[Writer]:
+    """Return the writer of a checkpoint that has the size of the whole one before from the start."""
+    saving.write("step-1.dat", b"x" * 5000)
+    saving.said = {"step-1.dat": saving.now}
+    assert list(saving.proofs()) == ["step-1.dat"]
+    found = Writer(saving.folder / "step-2.dat", 5000)
+    yield found
+    found.die()
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_what_has_its_full_size_early_and_was_written_to_until_a_kill_is_not_whole(
+    saving: Saving, writer: Writer, looks: int
+) -> None:
+    for _ in range(looks):
+        assert saving.look() == {}
+        writer.do("write")
+    writer.die()
+    assert saving.look(CUT_OFF) == {
+        "step-2.dat": Unproved("a process ended while it had step-2.dat open for writing")
+    }
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_writer_that_dies_leaves_half_however_long_the_training_goes_on(
+    saving: Saving, writer: Writer, rests: bool
+) -> None:
+    saving.look()
+    if rests:
+        assert saving.doubts() == {"step-2.dat": "step-2.dat is still open for writing"}
+    writer.do("write")
+    writer.die()
+    for _ in range(4):
+        assert saving.proofs() == {}
+    assert isinstance(saving.look(CUT_OFF)["step-2.dat"], Unproved)
+    saving.write("step-2.dat", b"y" * 5000)
+    assert saving.proofs() == {"step-2.dat": "has all files of the one before"}
+
+
+def test_a_writer_that_died_was_no_fault_if_the_program_goes_on_to_the_next_save(
+    saving: Saving, writer: Writer
+) -> None:
+    # As one that starts a process for each save, which ends with it.
+    saving.look()
+    writer.die()
+    assert saving.proofs() == {}
+    saving.now = time.time_ns()
+    saving.write("step-3.dat", b"z")
+    assert saving.proofs() == {"step-2.dat": "its successor was begun"}
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_its_writer_has_closed_is_whole_also_when_that_ends_later(
+    saving: Saving, writer: Writer, ends: bool
+) -> None:
+    for _ in range(2):
+        saving.look()
+        writer.do("write")
+    writer.do("close")
+    saving.look()
+    if ends:
+        writer.die()
+    assert saving.proofs() == {"step-2.dat": "has all files of the one before"}
+
+
+@pytest.mark.parametrize("name", ["step-2.npy", "step-2.safetensors", "step-2.pt"])
+def test_a_length_alone_proves_nothing_of_a_file_whose_writer_died(saving: Saving, name: str) -> None:
+    data = {
+        "step-2.npy": b"\x93NUMPY\x01\x00\x46\x00"
+        + b"{'descr': '<f4', 'fortran_order': False, 'shape': (9,), }".ljust(69)
+        + b"\n"
+        + b"0" * 36,
+        "step-2.safetensors": (2).to_bytes(8, "little") + b"{}",
+        "step-2.pt": torch_bytes({"step": 2}),
+    }[name]
+    path = saving.write(name, data)
+    holds = f"file = open({str(path)!r}, 'r+b'); print('open', flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.readline()
+    assert saving.doubts() == {name: f"{name} is still open for writing"}
+    process.kill()
+    process.communicate()
+    # The end of an archive is written last.
+    assert isinstance(saving.look()[name], Proof) == name.endswith(".pt")
 
 
 def test_of_a_file_alone_its_format_is_enough(saving: Saving) -> None:
@@ -669,22 +806,181 @@ def test_of_a_file_alone_its_format_is_enough(saving: Saving) -> None:
     assert saving.proofs() == {"snapshot.pt": "format"}
 
 
-def closed_by_an_exception(name: str) -> bytes:
+# Ends that an exception may have written
+
+
+class Unreadable:
+    """What a program cannot save."""
+
+    def __array__(self, *_: object, **__: object) -> object:
+        raise RuntimeError("this array cannot be read")
+
+    def __reduce__(self) -> str:
+        raise RuntimeError("this object cannot be read")
+
+
+def archive_of(*values: object) -> bytes:
+    """Return what a program leaves that goes on after an exception in the midst of `numpy.savez`."""
     buffer = io.BytesIO()
-    if name.endswith(".pkl"):
-        # The program would have written another one after it.
-        pickle.dump({"model": [1, 2, 3]}, buffer)
-        return buffer.getvalue()
-    with contextlib.suppress(RuntimeError), zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("w0.npy", b"x" * 300)
-        raise RuntimeError("another array cannot be read")
+    with contextlib.suppress(RuntimeError):
+        np.savez(buffer, *values)
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("name", ["step-1.npz", "step-1.pkl"])
-def test_a_file_with_an_end_that_an_exception_may_have_written_is_not_proved_by_it_once_the_program_was_cut_off(
-    saving: Saving, name: str
+def pickles_of(*values: object) -> bytes:
+    """Return several pickles in one file, which a program may read one by one."""
+    buffer = io.BytesIO()
+    for value in values:
+        if isinstance(value, Unreadable):
+            break
+        pickle.dump(value, buffer)
+    return buffer.getvalue()
+
+
+ENDLESS = {"npz": archive_of, "pkl": pickles_of}
+
+
+def array(size: int) -> object:
+    return np.arange(size)
+
+
+@pytest.mark.parametrize("ending", ENDLESS)
+def test_an_end_that_an_exception_may_have_written_proves_nothing_until_the_program_has_exited_with_0(
+    saving: Saving, ending: str
 ) -> None:
-    saving.write(name, closed_by_an_exception(name))
+    name = f"step-1.{ending}"
+    saving.write(name, ENDLESS[ending](array(3), Unreadable(), array(3)))
+    for _ in range(3):
+        assert saving.proofs() == {}
     assert isinstance(saving.look(CUT_OFF)[name], Unproved)
-    assert saving.proofs() == {name: "format"}, "while the program runs, it has gone on after it"
+    assert saving.look(EXITED) == {name: Proof("the program exited with 0")}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("ending", ENDLESS)
+@pytest.mark.parametrize("named", ["step-{}.{}", "state.{1}"])
+def test_such_a_file_is_whole_with_all_that_the_one_before_consists_of(
+    saving: Saving, named: str, ending: str, seed: int
+) -> None:
+    dice = random.Random(seed)
+    count, at_once = dice.randint(2, 4), named.startswith("state")
+    for number in range(1, 7):
+        name = named.format(number, ending)
+        arrays = [array(dice.randint(1, 300)) for _ in range(count)]
+        is_half = number > 2 and dice.random() < 0.5
+        if is_half:
+            arrays[dice.randrange(1, count)] = Unreadable()
+        saving.write(name, ENDLESS[ending](*arrays))
+        proofs = saving.proofs()
+        if number == 1:
+            assert proofs == {}, "nothing shows what belongs to it"
+        elif number == 2 and not at_once:
+            assert proofs == {
+                "step-1." + ending: "its successor was begun",
+                name: "has all files of the one before",
+            }
+        else:
+            assert proofs == ({} if is_half else {name: "has all files of the one before"})
+    assert isinstance(saving.look(CUT_OFF).get(name, Proof("")), Unproved) == is_half
+
+
+@pytest.mark.parametrize("ending", ENDLESS)
+def test_such_a_file_in_a_folder_is_no_whole_file_of_it_either(saving: Saving, ending: str) -> None:
+    parts = ENDLESS[ending]
+    saving.write("step-1/a.dat", b"x" * 9)
+    saving.write(f"step-1/b.{ending}", parts(array(3), array(300)))
+    saving.said = {"step-1": saving.now}
+    assert list(saving.proofs()) == ["step-1"]
+    saving.write("step-2/a.dat", b"x" * 9)
+    saving.write(f"step-2/b.{ending}", parts(array(4), Unreadable()))
+    assert saving.proofs() == {}
+    saving.write(f"step-2/b.{ending}", parts(array(4), array(250)))
+    assert saving.proofs() == {"step-2": "has all files of the one before"}
+
+
+def test_what_pauses_between_two_pickles_is_one_save(saving: Saving) -> None:
+    for number in (1, 2, 3):
+        for count in (1, 2, 3):
+            saving.write("state.pkl", pickles_of(*[number] * count))
+            is_whole = number > 1 and count == 3
+            assert saving.proofs() == ({"state.pkl": "has all files of the one before"} if is_whole else {})
+
+
+# Programs that go on after the error of a save
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("first", ["announced", "fetched"])
+def test_the_next_save_proves_nothing_of_one_with_less_than_the_whole_one_before(
+    tmp_path: Path, seed: int, first: str
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    sizes = {f"{name}.bin": dice.randint(2, 9000) for name in ("model", "optimizer", "scheduler")}
+    place = dice.choice(["checkpoint-{}/", "checkpoint-{}/deep/"])
+    cut = dice.choice(list(sizes))
+    kept = dice.choice([None, 0, 1, sizes[cut] - 1, dice.randrange(sizes[cut])])
+
+    def save(saving: Saving, step: int, there: Mapping[str, int | None]) -> None:
+        for name, size in there.items():
+            if size is not None:
+                saving.write(place.format(step) + name, b"x" * size)
+
+    saving = Saving(tmp_path)
+    save(saving, 50, sizes)
+    if first == "fetched":
+        saving.judge.close()
+        now, saving = saving.now, Saving(tmp_path)
+        saving.now = now
+    else:
+        saving.said = {"checkpoint-50": saving.now}
+        assert list(saving.proofs()) == ["checkpoint-50"]
+    save(saving, 100, {**sizes, cut: kept})
+    save(saving, 200, sizes)
+    assert "checkpoint-100" not in saving.proofs()
+    save(saving, 300, sizes)
+    assert "checkpoint-100" not in saving.proofs()
+    found = saving.look(CUT_OFF)
+    assert isinstance(found["checkpoint-100"], Unproved)
+    assert "checkpoint-200" not in found, "it is whole"
+    saving.judge.close()
+
+
+def test_a_file_that_was_once_as_small_in_a_whole_one_is_not_smaller(saving: Saving) -> None:
+    for step, size in enumerate([100, 90, 120, 95], 1):
+        saving.save(f"step-{step}", "a.bin", size=size)
+        if step < 3:
+            saving.said = {f"step-{step}": saving.now}
+            assert list(saving.proofs()) == [f"step-{step}"]
+    saving.save("step-5", "a.bin", size=80)
+    saving.save("step-6", "a.bin", size=200)
+    assert saving.proofs() == dict.fromkeys(["step-3", "step-4"], "its successor was begun")
+    assert saving.doubts() == {
+        "step-5": "a.bin is smaller than in the whole one before, or missing",
+        "step-6": "nothing shows that the program had written all of it",
+    }
+
+
+def test_a_smaller_file_is_whole_where_its_format_shows_it(saving: Saving) -> None:
+    saving.write("step-1/a.bin", torch_bytes({"step": list(range(1000))}))
+    saving.save("step-1", "b.dat")
+    saving.said = {"step-1": saving.now}
+    assert list(saving.proofs()) == ["step-1"]
+    saving.write("step-2/a.bin", torch_bytes({}))
+    saving.save("step-2", "b.dat", size=11)
+    assert saving.proofs() == {}
+    saving.save("step-3", "a.bin")
+    assert saving.proofs() == {"step-2": "its successor was begun"}
+
+
+def test_parts_of_other_nodes_that_were_fetched_too_are_not_missed(tmp_path: Path) -> None:
+    names = ["mp_rank_00/model_optim_rng.dat", "mp_rank_01/model_optim_rng.dat"]
+    before = Saving(tmp_path)
+    before.save("iter_0000001", *names)
+    before.judge.close()
+    saving = Saving(tmp_path, elsewhere=is_shard)
+    saving.now = BEGIN + 100 * SECOND
+    for step in (2, 3):
+        saving.save(f"iter_000000{step}", names[0])
+    assert saving.proofs() == {"iter_0000002": "its successor was begun", "iter_0000003": LIKE}
+    saving.judge.close()

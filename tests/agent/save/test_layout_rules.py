@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save.entries import scan
-from airflow_provider_ocidist.agent.save.formats import FormatResult, Reading
+from airflow_provider_ocidist.agent.save.formats import PROVED, FormatResult, Reading
 from airflow_provider_ocidist.agent.save.layouts import (
     has_all_parts,
     none_elsewhere,
     read_folder,
     read_layout,
 )
+from airflow_provider_ocidist.agent.save.shards import is_companion
 
 WHOLE, BROKEN, NOTHING = FormatResult.WHOLE, FormatResult.BROKEN, FormatResult.NOTHING
 BEGIN = 1_500_000_000 * 10**9
@@ -48,7 +49,7 @@ class Folder:
 
     def read(self, elsewhere: Callable[[str], bool] = none_elsewhere) -> Reading:
         """Return what is said of the folder; which of its files are whole by themselves is another matter."""
-        return replace(read_folder(self.path, scan(self.path), elsewhere), files=frozenset())
+        return replace(read_folder(self.path, scan(self.path), elsewhere), files=frozenset(), members={})
 
     def says(self, elsewhere: Callable[[str], bool] = none_elsewhere) -> FormatResult:
         return self.read(elsewhere).says
@@ -101,6 +102,16 @@ def test_which_files_are_whole_by_themselves_is_known(folder: Folder) -> None:
     folder.write({"a.json": b"{}", "b.bin": DATA, "c/d.json": b"[]"})
     found = read_folder(folder.path, scan(folder.path))
     assert found == Reading(NOTHING, files=frozenset({"a.json", "c/d.json"}))
+
+
+def test_what_a_file_consists_of_that_an_exception_may_have_cut_short_is_known(folder: Folder) -> None:
+    folder.write({"a.json": b"{}", "deep/b.pkl": pickle.dumps([1], 4) + pickle.dumps([2], 4)})
+    found = read_folder(folder.path, scan(folder.path))
+    assert found == Reading(
+        NOTHING,
+        files=frozenset({"a.json"}),
+        members={"deep/b.pkl": frozenset({("0", PROVED), ("1", PROVED)})},
+    )
 
 
 def test_up_to_three_missing_files_are_named_and_the_others_counted(folder: Folder) -> None:
@@ -504,7 +515,31 @@ def test_parts_that_deepspeed_has_saved_are_found_by_its_pointer_alone(folder: F
     assert folder.says() is WHOLE
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 12])
+@pytest.mark.parametrize("elsewhere", [is_companion, lambda _: False], ids=["several nodes", "one"])
+def test_of_several_ranks_the_first_is_not_all_unless_the_others_are_elsewhere(
+    folder: Folder, elsewhere: Callable[[str], bool]
+) -> None:
+    # A rank that is alone writes `rng_state.pth`.
+    files = trainer()
+    del files["rng_state.pth"]
+    folder.write({**files, "rng_state_0.pth": torch_file({})})
+    whole = WHOLE if elsewhere is is_companion else NOTHING
+    assert folder.says(elsewhere) is whole
+    folder.write({"rng_state_1.pth": torch_file({})})
+    assert folder.says() is WHOLE
+
+
+@pytest.mark.parametrize("elsewhere", [is_companion, lambda _: False], ids=["several nodes", "one"])
+def test_a_state_that_is_missing_before_that_of_a_later_rank_is_missed_here(
+    folder: Folder, elsewhere: Callable[[str], bool]
+) -> None:
+    files = trainer()
+    del files["rng_state.pth"]
+    folder.write({**files, "rng_state_1.pth": torch_file({})})
+    assert folder.read(elsewhere) == Reading(BROKEN, "rng_state_0.pth missing")
+
+
+@pytest.mark.parametrize("ranks", [2, 12])
 def test_each_rank_below_the_highest_has_a_state_of_its_own(folder: Folder, ranks: int) -> None:
     files = trainer()
     del files["rng_state.pth"]

@@ -12,6 +12,7 @@ from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, 
 
 FORMATS = {
     "whole": WHOLE,
+    "by length": replace(WHOLE, is_by_length=True),
     "cut short": replace(WHOLE, is_cut_short=True),
     "nothing": NOTHING,
     "broken": broken("something is missing"),
@@ -26,16 +27,16 @@ def expected(moment: Moment, form: str, found: Evidence) -> set[str]:
         return set()
     proofs = set()
     # A folder may still lack a file that no format of another speaks of.
-    is_whole = form == "whole" or (form == "cut short" and moment is not Moment.CUT_OFF)
+    is_whole = form == "whole" or (form == "by length" and not (found.is_file and found.left_open))
     if is_whole and (found.is_file or not (found.lacks or found.left_over)):
         proofs.add("format")
     if found.announced:
         proofs.add("announced by the program")
     if found.renamed:
         proofs.add("renamed into place")
-    if found.followed and not found.left_over:
+    if found.followed and not (found.left_over or found.lacks or found.smaller or found.left_open):
         proofs.add("its successor was begun")
-    if found.is_like_the_last and not found.left_over:
+    if found.is_like_the_last and not (found.left_over or found.left_open):
         proofs.add("has all files of the one before")
     if moment is Moment.EXITED:
         proofs.add("the program exited with 0")
@@ -46,16 +47,17 @@ def expected(moment: Moment, form: str, found: Evidence) -> set[str]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_cell_is_as_the_documents_promise(form: str, moment: Moment) -> None:
     flags = itertools.product([False, True], repeat=5)
-    files = itertools.product([(), ("a.bin", "b.bin")], repeat=3)
-    for (is_file, like, followed, announced, renamed), (opened, left_over, lacks) in itertools.product(
-        flags, list(files)
-    ):
+    files = itertools.product([(), ("a.bin", "b.bin")], repeat=5)
+    for (is_file, like, followed, announced, renamed), found_files in itertools.product(flags, list(files)):
+        opened, left_open, left_over, lacks, smaller = found_files
         found = Evidence(
             format=FORMATS[form],
             is_file=is_file,
             open_for_writing=opened,
+            left_open=left_open,
             left_over=left_over,
             lacks=lacks,
+            smaller=smaller,
             is_like_the_last=like,
             followed=followed,
             announced=announced,
@@ -69,7 +71,8 @@ def test_every_cell_is_as_the_documents_promise(form: str, moment: Moment) -> No
 
 def test_of_an_entry_nothing_is_known_and_nothing_proved_to_begin_with() -> None:
     bare = Evidence()
-    assert (bare.open_for_writing, bare.left_over, bare.lacks) == ((), (), ())
+    assert (bare.open_for_writing, bare.left_open, bare.left_over) == ((), (), ())
+    assert (bare.lacks, bare.smaller) == ((), ())
     for flag in (bare.is_file, bare.is_like_the_last, bare.followed, bare.announced, bare.renamed):
         assert flag is False
     verdict = judge(Moment.RUNNING, bare)
@@ -86,6 +89,14 @@ def test_the_reason_names_the_file(moment: Moment) -> None:
     mixed = judge(moment, Evidence(left_over=("a.bin", "b.bin")))
     assert isinstance(mixed, Unproved)
     assert mixed == Unproved("its file a.bin belongs to an earlier save than the others", mixed=True)
+    left = judge(moment, Evidence(followed=True, left_open=("a.bin", "b.bin")))
+    assert left == Unproved("a process ended while it had a.bin open for writing")
+    smaller = judge(moment, Evidence(followed=True, smaller=("a.bin", "b.bin")))
+    assert smaller == Unproved("a.bin is smaller than in the whole one before, or missing")
+    alone = judge(moment, Evidence(followed=True, smaller=("",)))
+    assert alone == Unproved("it is smaller than in the whole one before, or missing")
+    not_followed = judge(moment, Evidence(smaller=("a.bin",)))
+    assert not_followed == Unproved("nothing shows that the program had written all of it")
     opened = judge(moment, Evidence(announced=True, open_for_writing=("a.bin", "b.bin")))
     assert opened == Unproved("a.bin is still open for writing")
 

@@ -10,6 +10,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.join import peer_reports
-from airflow_provider_ocidist.agent.save import folder_marks, shard_collector, shard_uploader
+from airflow_provider_ocidist.agent.save import folder_marks, saving, shard_collector, shard_uploader
 from airflow_provider_ocidist.agent.save.checkpoints import resume
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
@@ -506,6 +507,45 @@ def test_after_a_success_a_node_that_is_done_or_was_silent_until_the_deadline_is
     nodes.collector.finish(SaveDeadline(30))
     with pytest.raises(IncompleteCheckpoint, match="node 1 "):
         nodes.publish()
+
+
+@pytest.mark.parametrize("moment", [Moment.EXITED, Moment.CUT_OFF])
+@pytest.mark.parametrize("passes", [True, False])
+def test_after_the_training_a_part_that_the_store_refuses_is_sent_again_as_long_as_the_main_nodes_own(
+    impatient: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    moment: Moment,
+    passes: bool,
+) -> None:
+    nodes = impatient
+    monkeypatch.setattr(shard_uploader, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(shard_uploader, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(shard_collector, "ACKNOWLEDGE_LIMIT", 20.0)
+    monkeypatch.setattr(saving, "REFUSED_LIMIT", 60.0 if passes else 0.2)
+    nodes.write(0)
+    nodes.write(1)
+    with ThreadPoolExecutor(2) as pool:
+        published = pool.submit(nodes.publish)
+        until(lambda: nodes.uploader._exchange.board().request)
+        request = nodes.uploader._exchange.board().request
+        assert request
+        in_the_way = Path(request.uri) / "zero_pp_rank_1_mp_rank_00_optim_states.pt" / "x"
+        in_the_way.parent.mkdir(parents=True)
+        in_the_way.touch()
+        nodes.start()
+        ended = pool.submit(nodes.uploader.finish, moment, SaveDeadline(60))
+        if passes:
+            until(lambda: caplog.text.count("trying again") > 8)
+            in_the_way.unlink()
+            in_the_way.parent.rmdir()
+            assert len(list(Path(published.result().uri).glob("zero*"))) == 2
+        else:
+            with pytest.raises(IncompleteCheckpoint, match=r"node 1 cannot send its part: .*irectory"):
+                published.result()
+            assert "trying again" in caplog.text
+        nodes.collector.close()
+        assert ended.result() is None
 
 
 @pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.SAVING])

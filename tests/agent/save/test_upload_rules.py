@@ -164,6 +164,32 @@ def test_the_step_is_that_which_the_program_names_then_that_of_the_name_then_how
     }
 
 
+@pytest.mark.parametrize(
+    "name, reached, step",
+    [
+        ("ckpt_1337.ckpt", 40, 40),
+        ("ckpt_1337.ckpt", 900, 900),
+        ("ckpt_1337.ckpt", 5000, 5000),
+        ("ckpt_1337.ckpt", None, 1337),
+        ("checkpoint_3", 300, 300),
+        ("checkpoint-500", 500, 500),
+        ("checkpoint-500", 490, 500),
+        ("checkpoint-500", 503, 500),
+        ("checkpoint-5", 0, 5),
+        ("step_1337.ckpt", 40, 1337),
+        ("epoch_3.ckpt", 40, 40),
+    ],
+)
+def test_a_number_without_a_word_for_a_step_is_one_only_where_the_program_may_have_got_there(
+    watched: Watched, name: str, reached: int | None, step: int
+) -> None:
+    if reached is not None:
+        watched.meter.saw(b"step %d loss 1\n" % reached)
+    save(watched, name, 1)
+    watched.step(2)
+    assert watched.steps == [step]
+
+
 def test_a_manifest_says_loss_metrics_proof_and_attempt(watched: Watched) -> None:
     save(watched, "epoch=3-step=20-val_acc=0.5.ckpt", 1)
     watched.step(2)

@@ -28,6 +28,7 @@ from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.storage.checkpoint_names import POINTERS
 from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import until
 from tests.agent.save.saved import KINDS, PROVED_BY_FORMAT, move, some_state, torch_bytes
@@ -408,14 +409,43 @@ def test_processes_are_not_searched_for_what_nothing_else_proves(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches = []
-    monkeypatch.setattr(judging, "open_for_writing", lambda: searches.append(1) or frozenset())
+    monkeypatch.setattr(judging, "files_by_writer", lambda: searches.append(1) or {})
     watched.start()
     watched.begin(5, "part-0")
+    watched.looks(2)
+    searched = len(searches)
+    assert searched > 0, "as it was written to"
     watched.looks(6)
-    assert searches == []
+    assert len(searches) == searched
     watched.begin(6, "part-0")
     until(lambda: watched.steps == [5])
-    assert searches != []
+    assert len(searches) > searched
+
+
+@pytest.mark.parametrize("kept", [None, 2100, 59999])
+def test_a_program_that_goes_on_after_the_error_of_a_save_loses_no_checkpoint_for_the_half(
+    tmp_path: Path, kept: int | None
+) -> None:
+    watched = Watched(tmp_path, keep=1)
+
+    def save(step: int, optimizer: int | None) -> None:
+        place = watched.folder / f"checkpoint-{step}"
+        place.mkdir()
+        (place / "model.bin").write_bytes(b"x" * 60000)
+        if optimizer is not None:
+            (place / "optimizer.bin").write_bytes(b"x" * optimizer)
+
+    save(50, 60000)
+    watched.announce(checkpoint="checkpoint-50")
+    watched.step(3)
+    save(100, kept)
+    watched.step(3)
+    (watched.folder / "checkpoint-200").mkdir()
+    (watched.folder / "checkpoint-200" / "model.bin").write_bytes(b"x")
+    watched.step(3)
+    assert watched.steps == [50]
+    assert [path.name for path in watched.target.glob("checkpoint-*")] == ["checkpoint-50"]
+    watched.uploader.judge.close()
 
 
 def test_a_look_that_fails_ends_no_uploads(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,6 +515,26 @@ def test_a_name_that_cannot_be_placed_is_warned_of_once_with_the_remedy(
 )
 def test_what_belongs_beside_checkpoints_and_what_is_one_is_not_warned_of(name: str) -> None:
     assert not is_unplaced(name)
+
+
+@pytest.mark.parametrize("name", sorted(POINTERS))
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_checkpoint_that_has_the_name_of_a_pointer_is_published_all_the_same(
+    watched: Watched, caplog: pytest.LogCaptureFixture, name: str, kind: str
+) -> None:
+    # As of `accelerator.save_state("checkpoints/latest")`, or `torch.save(state, "checkpoints/latest")`.
+    path = watched.folder / name
+    data = torch_bytes({"step": 5, "weights": list(range(100_000))})
+    if kind == "folder":
+        path.mkdir()
+        path = path / "model.pt"
+    path.write_bytes(data)
+    watched.start()
+    assert watched.end() is None
+    (found,) = watched.published
+    assert watched.manifest()["name"] == name
+    assert content_of(found) == {path.name: data}
+    assert "is not published" not in caplog.text
 
 
 def test_names_that_are_hidden_or_unfinished_are_no_candidates(tmp_path: Path) -> None:
