@@ -25,13 +25,16 @@ from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
 from airflow_provider_ocidist.gangs.ownership import claim, give_way
 from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.verdict import ReportOutcome, report_outcome
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.run import (
+    Expectations,
     NodeState,
+    NodeStatus,
     Plan,
     RunKey,
     RunRecord,
@@ -255,8 +258,9 @@ class GangSubmitter:
             return not self._is_called_off(ref, known)
         (status,) = self._backend.status([ref])
         self._note_refusal(ref, known, status)
-        states = [node.state for node in status.of_members.nodes if node.run_id]
-        if NodeState.ENDING in states:
+        nodes = [node for node in status.of_members.nodes if node.run_id]
+        states = [node.state for node in nodes]
+        if NodeState.ENDING in states and not self._ends_well(ref, nodes, plan.expects):
             # The earlier try was killed, and cancelled the gang.
             return False
         if not ref.complete:
@@ -273,6 +277,18 @@ class GangSubmitter:
             return isinstance(action, Succeed)
         self._log.info("found %s of an earlier attempt", ref.key.name)
         return True
+
+    def _ends_well(self, ref: RunRef, nodes: Sequence[NodeStatus], expects: Expectations) -> bool:
+        """Return whether the nodes that end have done their part, and no cancel ends them.
+
+        Of a gang that is one run for the service, those that have succeeded end while others still save.
+        """
+        ending = [node for node in nodes if node.state is NodeState.ENDING]
+        outcomes = {report_outcome(node, expects, readable=True) for node in ending}
+        if outcomes != {ReportOutcome.EXIT_0}:
+            return False
+        # The service cancels all of them, also those that have just succeeded.
+        return len(ending) < len(nodes) or not self._backend.directories.stop_requested(ref)
 
     def _is_called_off(self, gang: Plan | RunRef, known: Sequence[Attempt]) -> bool:
         """Return whether nodes of an attempt that has none would end at once: a try that gave up has called it off."""

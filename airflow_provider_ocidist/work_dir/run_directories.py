@@ -105,10 +105,13 @@ class RunDirectories:
         return self.request_stop(ref.key, ref.run_dir, request)
 
     def stop_requested(self, gang: Plan | RunRef) -> bool:
-        """Return whether the nodes of a gang find a stop request. Raises BackendError."""
+        """Return whether the nodes of a gang find a request to end the run. Raises BackendError."""
         try:
-            store, prefix = self._run_dirs.at(gang.run_dir)
-            return store.exists(prefix + STOP_FILE)
+            request = _stop_request(*self._run_dirs.at(gang.run_dir))
+            # Other requests end a launch, for another to follow.
+            return request is not None and not request.restarts
+        except (ValueError, TypeError):
+            return True
         except (StorageError, OSError) as error:
             raise BackendError(f"{gang.key.name}: {error}", retryable=True) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import random
@@ -195,6 +196,27 @@ def test_a_gang_that_is_ending_is_waited_for_to_its_end_and_made_again(model: Mo
     ref = model.has(key, [NodeState.ENDING, LIVE])
     assert submit(model, key).ref.key.attempt == 2
     assert model.done("cancel") == [ref.job_id]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("stop_requested", [False, True])
+@pytest.mark.parametrize("others", list(itertools.product([LIVE, NodeState.ENDING], repeat=2)))
+def test_a_gang_of_one_run_whose_first_nodes_have_succeeded_is_adopted_while_others_save(
+    model: Model, others: tuple[NodeState, NodeState], stop_requested: bool, code: int
+) -> None:
+    key = a_key()
+    states = [NodeState.ENDING, *others]
+    ref = model.has(key, states)
+    for rank in (rank for rank, state in enumerate(states) if state is NodeState.ENDING):
+        model.reports[rank] = NodeReport(
+            rank=rank, phase=Phase.DONE, address="a", started_at=0.0, heartbeat_at=1.0, exit_code=code
+        )
+    if stop_requested:
+        model.called_off.add(ref.run_dir)
+    # Where the service shows all as ending, either the run is just over, or it was cancelled as the last one succeeded.
+    is_going = code == 0 and (LIVE in states or not stop_requested)
+    assert submit(model, key, job=a_job(nodes=3)).ref.key.attempt == (1 if is_going else 2)
+    assert model.done("cancel") == ([] if is_going else [ref.job_id])
 
 
 def test_the_newest_gang_counts_and_the_others_are_ended(

@@ -76,6 +76,16 @@ def _loses_machines(scenario: Scenario) -> bool:
     return scenario.restarts[2] > 0 and _happens(scenario, "lose", "cut_off")
 
 
+def _ends_bit_by_bit_alone(scenario: Scenario) -> bool:
+    """Whether the nodes of one run end one after another, and the worker that waits for them dies."""
+    habits = scenario.habits
+    first_saves_for_long = habits.pause > 0 and habits.layout not in ("dcp", "hf")
+    is_one_run = scenario.topology == "multi_node" and scenario.checkpoints
+    return (
+        is_one_run and first_saves_for_long and not scenario.deferrable and _happens(scenario, "kill_worker")
+    )
+
+
 def _launches_just_after_a_save(scenario: Scenario) -> bool:
     habits = scenario.habits
     disturbed = scenario.windows or scenario.rates or scenario.events
@@ -112,6 +122,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a kill of a worker that waits": lambda scenario: (
         not scenario.deferrable and _happens(scenario, "mark_failed", "clear", "second_try")
     ),
+    "a worker dies as its nodes end one after another": _ends_bit_by_bit_alone,
     "a launch just after a save": _launches_just_after_a_save,
     "only a machine is lost": lambda scenario: scenario.only_loss,
     "machines are lost": _loses_machines,

@@ -37,6 +37,8 @@ class Machine:
         self.unreachable = False
         self.comes_back = False
         """Whether the service calls it lost, though it lives."""
+        self.came_back_at: float | None = None
+        """When it could be reached again after it was cut off."""
         self.stuck_since = 0.0
         """Since when it fetches without any end; 0: it does not."""
         self.signalled = False
@@ -334,6 +336,7 @@ class Machines:
     def _reconnect(self, machine: Machine) -> None:
         machine.process.cut_off = set()
         machine.unreachable = False
+        machine.came_back_at = self.world.now
         self.world.note(machine.process.name, "is reachable again")
 
     def answers(self, address: str) -> bool:

@@ -724,6 +724,15 @@ MUTANTS = (
         needs="a gang created in part",
     ),
     _one(
+        "a node of one run that has succeeded counts as cancelled",
+        "5",
+        "gangs/submission.py",
+        "        if NodeState.ENDING in states and not self._ends_well(ref, nodes, plan.expects):\n",
+        "        if NodeState.ENDING in states:\n",
+        "healthy gang ended",
+        needs="a worker dies as its nodes end one after another",
+    ),
+    _one(
         "an unusual state counts as the end",
         "4",
         f"{_OCI}answers.py",

@@ -94,6 +94,8 @@ class Fault:
     said: int | None
     """The step that its rank had reported by then."""
     kind: str
+    machine: Any = field(default=None, compare=False)
+    """On which it happened."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class Save:
     owners: dict[str, int]
     """Which node writes each file."""
     begun: float
+    machines: dict[int, Any] = field(default_factory=dict)
+    """By rank: on which machine its program has begun to write its files."""
     done: set[str] = field(default_factory=set)
     complete_at: float | None = None
 
@@ -294,7 +298,8 @@ class Gang:
         self.hurt(f"{kind} on rank {program.rank}", passes=True)
         # All ranks hang together.
         if budget != "hang" or self.hung_at is None:
-            self.faults.append(Fault(self.launch, budget, program.rank, program.said, kind))
+            fault = Fault(self.launch, budget, program.rank, program.said, kind, program.machine)
+            self.faults.append(fault)
 
     def breaks(self, why: str) -> None:
         """Note that the programs cannot go on together."""
@@ -538,6 +543,7 @@ class Program:
 
     def _save(self, step: int, layout: str) -> None:
         save = self.gang.save_at(step, layout)
+        save.machines[self.rank] = self.machine
         self.world.note(self.process.name, "saves %s", save.name)
         mine = [name for name in save.files if save.owners[name] == self.rank]
         full = self.habits.full_at and self.gang.saves == self.habits.full_at and self.gang.number == 0

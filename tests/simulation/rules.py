@@ -258,16 +258,24 @@ class Rules:
     def _lost(self, save: Save) -> set[str]:
         """Return what a checkpoint does without: the random state of a node that is gone."""
         gang = next(gang for gang in self.machines.gangs.values() if gang.number == save.gang)
-        gone = {rank for rank in range(gang.nodes) if self._is_gone(gang, rank)}
+        gone = {rank for rank in range(gang.nodes) if self._is_gone(gang, rank, save.machines.get(rank))}
         return {name for name, rank in save.owners.items() if rank in gone and "rng_state_" in name}
 
-    def _is_gone(self, gang: Gang, rank: int) -> bool:
-        """Whether a node may not deliver its part any more."""
+    def _is_gone(self, gang: Gang, rank: int, wrote: Machine | None) -> bool:
+        """Whether a node may not deliver its part any more. `wrote`: the machine that has it; None: none has begun to.
+
+        A machine in the place of a lost one has nothing of what that one wrote (1127.3351).
+        """
         if gang.number in self.told or gang.exits.get(rank, 0) != 0:
             return True
+        machine = self._machine_of(gang, rank)
+        is_lost = machine is None or machine.process.dead or machine.is_over or machine.unreachable
+        return is_lost or (wrote is not None and wrote is not machine)
+
+    def _machine_of(self, gang: Gang, rank: int) -> Machine | None:
+        """Return the newest machine of a rank: those before it were lost, and replaced."""
         of_rank = [each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)]
-        machine = of_rank[-1] if of_rank else None
-        return machine is None or machine.process.dead or machine.is_over or machine.unreachable
+        return of_rank[-1] if of_rank else None
 
     def _is_whole(self, save: Save) -> bool:
         return save.complete_at is not None or save in self.published
@@ -525,16 +533,22 @@ class Rules:
                 heard = since if now - over < LOOK else heard
                 # A finished model is worth an hour of silence (`limits.save_timeout`).
                 finished = self.phases.get(name) == "SAVING" and gang.exits.get(machine.rank) == 0
-                if now - heard > PEERS_SILENT and not finished and self._reports_blocked(heard):
+                # Whose machine does not answer either is given up by the others at once (docs/failures.md; 1127.3292).
+                answers = not (machine.is_over or machine.process.dead or machine.unreachable)
+                limit = PEER_STUCK if answers else PEERS_SILENT
+                if now - heard > PEERS_SILENT and not finished and self._reports_blocked(heard, limit):
                     return "a node was not heard of"
         return None
 
-    def _reports_blocked(self, since: float) -> bool:
-        """Whether reports could not be written for as long as makes a node pass for lost."""
+    def _reports_blocked(self, since: float, by_others: float) -> bool:
+        """Whether reports could not be written for as long as makes a node pass for lost.
+
+        `by_others`: after how long the other nodes give up one that alone cannot write.
+        """
         limit = self.scenario.lost_timeout - 20
         return any(
             min(self.world.now, window.end) - max(since, window.begin)
-            > (PEER_STUCK if window.actors.startswith("node ") and window.actors != "node " else limit)
+            > (by_others if window.actors.startswith("node ") and window.actors != "node " else limit)
             for window in self.scenario.windows
             if "store.".startswith(window.calls) or window.calls.startswith("store.")
         )
@@ -725,7 +739,8 @@ class Rules:
             return  # Nobody comes any more; its lease ends the gang.
         watcher = Process(self.world, "rule")
         goes_on_until = self.world.now + SHORT_ENDING if before == "deferred" else 0.0
-        teller = self.airflow.triggerer.process if before == "deferred" else self.airflow.worker
+        tellers = {"deferred": self.airflow.triggerer.process, "running": self.airflow.worker}
+        teller = tellers.get(before)
         watcher.spawn(self._check_told, gangs, self.world.now, goes_on_until, teller, delay=CANCEL_LIMIT)
 
     def _check_told(
@@ -750,6 +765,13 @@ class Rules:
                 Process(self.world, "rule").spawn(
                     self._check_told, gangs, again, goes_on_until, teller, delay=CANCEL_LIMIT
                 )
+            return
+        if teller is None and "store" in self._down(self.world.now - CANCEL_LIMIT):
+            # Nobody waited. The next try looks first which gangs there may be, and can as soon as the store is there
+            # (1127.4305, 1127.7790).
+            Process(self.world, "rule").spawn(
+                self._check_told, gangs, since, goes_on_until, teller, delay=CANCEL_LIMIT
+            )
             return
         left_of = {gang: self.live_and_untold(gang) for gang in gangs}
         untold = [run for left in left_of.values() for run in left]
@@ -807,6 +829,11 @@ class Rules:
         if ended_by_user or gang.harm or not self.truth.complete_of(gang.number) or self._refused(gang):
             return
         done = gang.exits.get(0) == 0 and len(gang.exits) == gang.nodes and not any(gang.exits.values())
+        # An exit with 0 after SIGTERM says nothing: at the limit of its budget a program is to save, and its run fails
+        # with BUDGET, whatever it had still to do (docs/job-file.md; 1127.9218).
+        was_asked = any(program.told_to_end is not None for program in gang.programs.values())
+        if was_asked and self._budget_is_used():
+            return
         if done and gang.trained and self.told.get(gang.number) is None and not self._odd(gang):
             self.violate(
                 "lost model",
@@ -933,12 +960,25 @@ class Rules:
         if not counting or 0 in gang.exits.values():
             return
         airflow, gangs = self.airflow, len(self.machines.gangs)
-        if (airflow.state, airflow.try_number, gangs) != ("success", 1, 1):
+        # A machine that comes back before another has its place costs twice: a launch, for a network that was cut, and
+        # then the machine. Where the budget allows one, the same try makes another gang (1127.7163).
+        is_spent = self._came_back_early(gang) and self.scenario.restarts[BUDGETS.index("node")] < 2
+        if (airflow.state, airflow.try_number) != ("success", 1) or gangs > 1 + is_spent:
             self.violate(
                 "not replaced",
                 f"a machine of gang {gang.number} was lost, and the task ended as {airflow.state} in try "
                 f"{airflow.try_number}, with {gangs} gangs",
             )
+
+    def _came_back_early(self, gang: Gang) -> bool:
+        """Whether a node that the service calls lost could be reached again before another was made in its place."""
+        back = [each for each in self.machines.all if each.gang is gang and each.comes_back]
+        made = {run.tags.get("ocidist-rank"): run.created for run in self.holders(gang)}
+        return any(
+            each.came_back_at is not None
+            and (made[str(each.rank)] <= each.run.created or each.came_back_at < made[str(each.rank)])
+            for each in back
+        )
 
     # launches of one gang
 
@@ -949,8 +989,10 @@ class Rules:
         expected = before.launch + 1 if before is not None else 0
         skipped = {(gang.number, each) for each in range(expected, number)}
         # One that was never launched: another node was lost while the last was replaced. One that no node has begun:
-        # they would have gone on from different checkpoints (q1.306).
-        if number < expected or (skipped & self.begun and not self._is_replaced(gang)):
+        # they would have gone on from different checkpoints (q1.306). One that this node could not begin with the
+        # others, who have given it up: it did not reach the store (1127.5589).
+        excused = self._is_replaced(gang) or self._could_not_come(gang, rank)
+        if number < expected or (skipped & self.begun and not excused):
             self.violate("launches", f"{where} is not number {expected}")
         # Nodes that have saved before any of them looks for the newest checkpoint go on from the same one.
         if skipped - self.begun and self._is_undisturbed(gang):
@@ -971,6 +1013,19 @@ class Rules:
             )
         if number > gang.launch:
             self._check_budgets(gang, number, where)
+
+    def _could_not_come(self, gang: Gang, rank: int) -> bool:
+        """Whether a node was kept from the store after it had begun, for as long as lets the others give it up."""
+        machine = self._machine_of(gang, rank)
+        if machine is None:
+            return False
+        name, since = machine.process.name, machine.run.started or machine.run.created
+        kept = (
+            min(self.world.now, window.end) - max(since, window.begin)
+            for window in self.scenario.windows
+            if window.calls.startswith("store.") and name.startswith(window.actors)
+        )
+        return machine.came_back_at is not None or any(seconds > PEERS_SILENT for seconds in kept)
 
     def _is_replaced(self, gang: Gang) -> bool:
         return any("ocidist-incarnation" in run.tags for run in self.runs_of(gang))
@@ -993,7 +1048,12 @@ class Rules:
     def _faults_before(self, gang: Gang, number: int) -> list[Fault]:
         """Return what has ended each launch before this one; none for those in which several things went wrong."""
         found = ([fault for fault in gang.faults if fault.launch == launch] for launch in range(number))
-        return [faults[0] for faults in found if len(faults) == 1]
+        return [self._as_known(gang, faults[0]) for faults in found if len(faults) == 1]
+
+    def _as_known(self, gang: Gang, fault: Fault) -> Fault:
+        """Return a fault as the others know it: that of a node that was replaced has never reached them (1127.3610)."""
+        is_there = fault.machine is self._machine_of(gang, fault.rank)
+        return fault if is_there else replace(fault, budget="node", kind="a lost node")
 
     def agent_ended(self, machine: Machine, code: int) -> None:
         """A node has ended itself: not where nothing was wrong, nor for a fault that another launch makes up for."""

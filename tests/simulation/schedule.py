@@ -138,8 +138,16 @@ def _result(airflow, rules, machines) -> tuple[object, ...]:
     gangs = {number: at for at, number in enumerate(_with_machines(machines))}
     # Not its number among all saves: where a rank raises in the last step, others may have ended by then or not, and
     # so trained the step once more in another launch (q1.5200).
-    handed_on = (gangs.get(save.gang), save.step, save.name) if save else None
+    handed_on: object = (gangs.get(save.gang), save.step, save.name) if save else None
+    newest = max((each for each, _ in rules.manifests.values() if each), key=_order, default=None)
+    if airflow.state == "failed" and save is newest:
+        # How much others have saved when a rank fails depends on the second (1127.8100, 1127.9500).
+        handed_on = "the newest"
     return airflow.state, why, handed_on
+
+
+def _order(save) -> tuple[int, int]:
+    return save.order
 
 
 def _run(world: runtime.World, airflow, service, rules, scenario: Scenario) -> bool:

@@ -1,0 +1,32 @@
+"""Whether the nodes of a gang are to end, as the waiting side reads it in their run directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import Restart, StopRequest
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from tests.service_in_memory import LIVE, Model
+from tests.training_jobs import a_key
+
+END = StopRequest(cause=Cause.NODE, message="a machine is gone")
+AGAIN = replace(END, restarts=(Restart(cause=Cause.NODE, message=END.message),))
+
+
+@pytest.mark.parametrize(
+    "there, is_to_end", [(None, False), (END.to_json(), True), (AGAIN.to_json(), False), (b"{", True)]
+)
+def test_only_a_request_to_end_the_run_ends_a_gang_and_one_for_another_launch_does_not(
+    tmp_path: Path, there: bytes | None, is_to_end: bool
+) -> None:
+    run_dirs, ref = RunDirs(open_store), Model().has(a_key(), [LIVE], run_dir=str(tmp_path))
+    if there is not None:
+        open_store(str(tmp_path)).write(STOP_FILE, there)
+    assert RunDirectories(run_dirs, run_dirs).stop_requested(ref) is is_to_end
