@@ -27,6 +27,9 @@ def encode(value: Any) -> Any:
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return value
+    if kind is tuple:
+        # The losses of a report are a hundred pairs, written at every beat.
+        return [item if type(item) in _AS_THEY_ARE else encode(item) for item in value]
     if dataclasses.is_dataclass(kind):
         return _encoded(value, _written(kind))
     if isinstance(value, Enum):
@@ -112,8 +115,7 @@ def _reader(hint: Any, name: str) -> Callable[[Any], Any]:
         present = _reader(inner, name)
         return lambda value: None if value is None else present(value)
     if origin is tuple:
-        item = _reader(arguments[0], name)
-        return lambda value: tuple(map(item, _checked(value, (list, tuple), name)))
+        return _tuple_reader(arguments[0], name)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         item = _reader(arguments[1], name)
         return lambda value: {key: item(one) for key, one in _checked(value, (Mapping,), name).items()}
@@ -122,8 +124,20 @@ def _reader(hint: Any, name: str) -> Callable[[Any], Any]:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return lambda value: _member(hint, value, name)
     if hint in _SCALARS:
-        return lambda value: _checked(value, _SCALARS[hint], name)
+        types_ = _SCALARS[hint]
+        return lambda value: value if type(value) in types_ else _checked(value, types_, name)
     return lambda value: value
+
+
+def _tuple_reader(hint: Any, name: str) -> Callable[[Any], tuple[Any, ...]]:
+    item, plain = _reader(hint, name), frozenset(_SCALARS.get(hint, ()))
+
+    def read_tuple(value: Any) -> tuple[Any, ...]:
+        values = _checked(value, (list, tuple), name)
+        # The losses of a report are a hundred pairs, read at every poll.
+        return tuple(values) if plain.issuperset(map(type, values)) else tuple(map(item, values))
+
+    return read_tuple
 
 
 _SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int,), float: (float, int)}

@@ -110,13 +110,14 @@ class Measured:
 
 
 VALUES: list[object] = ["x", "", 3, 2.5, True, None, [], [1.5], ["x"], {}, {"a": {}}, {"a": 1}, "OOM"]
+VALUES += [[1, 2.5], [2.5, True], [2.5, None], [2.5, "x"], [[2.5]]]
 FITS: dict[str, Callable[[object], bool]] = {
     "count": lambda value: type(value) is int,
     "share": lambda value: value is None or type(value) in (int, float),
     "name": lambda value: type(value) is str,
     "sure": lambda value: type(value) is bool,
     "cause": lambda value: value in (None, "OOM"),
-    "times": lambda value: value in ([], [1.5]),
+    "times": lambda value: value in ([], [1.5], [1, 2.5]),
     "by_rank": lambda value: value in ({}, {"a": {}}),
     "inner": lambda value: value is None or isinstance(value, dict),
 }

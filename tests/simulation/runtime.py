@@ -15,10 +15,10 @@ import sys
 import threading as real_threading
 import time as real_time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -49,8 +49,9 @@ class Process:
         self.frozen_until = 0.0
         self.held: Task | None = None
         """The thread that a signal handler has interrupted."""
-        self.globals: list[Any] | None = None
-        """What it has of `World.globals`, while another process runs; None: it has not run yet."""
+        self.globals: dict[int, Any] = {}
+        """What it has of `World.globals`, by their numbers, while another process runs that has its own."""
+        self.is_node = name.startswith("node ")
         self.tasks: list[Task] = []
         self.on_death: list[Callable[[], None]] = []
         self.cut_off: set[str] = set()
@@ -124,6 +125,18 @@ class Task:
             WORLD.wait(self.joiners, timeout)
 
 
+class Global(NamedTuple):
+    """What each process has of its own in a module."""
+
+    names: dict[str, Any]
+    """Those of the module."""
+    name: str
+    make: Callable[[], Any]
+    """Returns what it is at first."""
+    on_nodes: bool
+    """Whether nodes have it too, and not only Airflow's processes."""
+
+
 class World:
     """Everything of one schedule: who runs, what is due, what happened."""
 
@@ -138,18 +151,22 @@ class World:
         self.crashes: list[str] = []
         self.hub = getcurrent()
         self._count = 0
+        self._dice = blake2b(f"{seed}/".encode(), digest_size=8)
         self._ties = self.number("ties") or 1
         self._last: Process | None = None
         self._until = 0.0
-        self.globals: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
-        """What a real process has of its own: names of the module, which of them, how it begins."""
+        self.globals: Sequence[Global] = ()
+        """What a real process has of its own."""
+        self._holders: dict[int, Process] = {}
+        """Whose each of these is now, by their numbers."""
         self._ids = 0
 
     # chance: by name, so that dropping one event leaves the others as they are
 
     def number(self, *key: object) -> int:
-        text = f"{self.seed}/{'/'.join(map(str, key))}"
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+        dice = self._dice.copy()
+        dice.update("/".join(map(str, key)).encode())
+        return int.from_bytes(dice.digest(), "big")
 
     def chance(self, *key: object) -> float:
         return self.number(*key) / 2**64
@@ -200,13 +217,15 @@ class World:
             raise RuntimeError("only simulated threads can wait")
         if self.closed or task.process.dead:
             raise GreenletExit
-        if timeout is not None and timeout < SHORT and self._passes(task, timeout):
-            return False
+        if timeout is not None:
+            timeout = timeout if timeout > 0.0 else 0.0
+            if timeout < SHORT and self._passes(task, timeout):
+                return False
         waiter = Waiter(task)
         if waiters is not None:
             waiters.append(waiter)
         if timeout is not None:
-            self.wake_at(self.now + max(0.0, timeout), waiter, False)
+            self.wake_at(self.now + timeout, waiter, False)
         self.hub.switch()
         if waiters is not None and not waiter.reason:
             try:
@@ -219,7 +238,7 @@ class World:
 
     def _passes(self, task: Task, seconds: float) -> bool:
         """Let a moment pass at once where nobody else is due in it: the hub would wake this very thread next."""
-        at = self.now + max(0.0, seconds)
+        at = self.now + seconds
         heap, process = self.heap, task.process
         if (heap and heap[0][0] <= at) or at > self._until:
             return False
@@ -229,7 +248,7 @@ class World:
         return True
 
     def sleep(self, seconds: float) -> None:
-        self.wait(None, max(0.0, seconds))
+        self.wait(None, seconds)
 
     def check(self) -> None:
         """End the thread of a process that is dead."""
@@ -276,12 +295,13 @@ class World:
         return over()
 
     def _change_globals(self, process: Process) -> None:
-        slots, last = self.globals, self._last
-        if last is not None:
-            last.globals = [names[name] for names, name, _ in slots]
-        own = process.globals or [make() for _, _, make in slots]
-        for (names, name, _), value in zip(slots, own, strict=True):
-            names[name] = value
+        for number, (names, name, make, on_nodes) in enumerate(self.globals):
+            if on_nodes or not process.is_node:
+                holder = self._holders.get(number)
+                if holder is not None:
+                    holder.globals[number] = names[name]
+                names[name] = process.globals[number] if number in process.globals else make()
+                self._holders[number] = process
         self._last = process
 
     def close(self) -> None:
@@ -392,10 +412,18 @@ class Lock:
         return self._owner is not None
 
     def __enter__(self) -> bool:
+        # Nearly always it is free; nothing else happens as often.
+        world = WORLD
+        if self._owner is None and world is not None and not world.closed and world.current is not None:
+            self._owner = world.current
+            return True
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        if self._waiters:
+            self.release()
+        else:
+            self._owner = None
 
 
 class RLock(Lock):
@@ -416,6 +444,12 @@ class RLock(Lock):
         self._depth -= 1
         if self._depth <= 0:
             super().release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Condition:

@@ -117,10 +117,11 @@ def _import_all(package: ModuleType) -> list[ModuleType]:
     return found
 
 
-def _process_globals(module: ModuleType) -> list[tuple[dict[str, Any], str, Any]]:
+def _process_globals(module: ModuleType) -> list[runtime.Global]:
     """Return what each real process has of its own: caches that are empty at first, and pools of threads."""
-    found: list[tuple[dict[str, Any], str, Any]] = []
-    if module.__name__.removeprefix(f"{PACKAGE}.") in PURE:
+    found: list[runtime.Global] = []
+    place = module.__name__.removeprefix(f"{PACKAGE}.")
+    if place in PURE:
         return found
     for name, value in vars(module).items():
         if not name.startswith("_") or name.startswith("__"):
@@ -128,10 +129,13 @@ def _process_globals(module: ModuleType) -> list[tuple[dict[str, Any], str, Any]
         if (type(value) in (dict, set, list) and not value) or (
             type(value).__module__ == module.__name__ and type(value).__name__ in _OWN_KINDS
         ):
-            found.append((vars(module), name, functools.partial(copy.copy, copy.copy(value))))
+            make = functools.partial(copy.copy, copy.copy(value))
+            found.append(runtime.Global(vars(module), name, make, place.partition(".")[0] not in _OFF_NODES))
     return found
 
 
+_OFF_NODES = ("gangs", "hooks", "job_file", "operators", "sensors", "triggers")
+"""Rooms that do not travel to nodes; what else has something of its own counts as there."""
 PURE = ("job_file.schema",)
 """Modules whose caches hold what is the same in every process."""
 _OWN_KINDS = {"Threads"}
@@ -170,12 +174,12 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist.agent.monitor import health, peers, progress, watches
     from airflow_provider_ocidist.agent.prepare import code, workspace
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-    from airflow_provider_ocidist.agent.save import judging, renames, shard_uploader
+    from airflow_provider_ocidist.agent.save import judging, renames, saving, shard_uploader
     from airflow_provider_ocidist.agent.stages import context, meeting, program_launch
     from airflow_provider_ocidist.agent.train import activity, supervise
     from airflow_provider_ocidist.backends.oci_data_science import plans, submission
     from airflow_provider_ocidist.gangs import canceller
-    from airflow_provider_ocidist.model import run
+    from airflow_provider_ocidist.model import masking, run
     from airflow_provider_ocidist.storage import locations
     from airflow_provider_ocidist.triggers import training as triggers
     from tests.simulation.machines import SimulatedOs, here, training_model
@@ -206,11 +210,17 @@ def _patch_agent() -> None:
     watches.UsageMeter = NoUsage
     # It would wait for the kernel, for real; the beats read the same lines.
     progress.ProgressMeter.follow = lambda _meter: None
+    # Programs print their steps: there is no such file, and it would be looked for several times a beat.
+    progress.ProgressMeter._read_file = lambda _meter: None
     activity.Activity.look = lambda own: own._stages
     judging.files_by_writer = _files_by_writer
     shard_uploader.open_for_writing = _open_for_writing
     renames.Inotify = _kept(renames.Inotify)
     guard.descendants = lambda *_: []
+    # What the kernel says of this process and of others is not of this world, and not the same each time.
+    guard.awaits_writers = lambda _pid: False
+    saving._bytes_read = lambda: 0
+    supervise._count_oom_kills = lambda: None
     topology.own_interface = lambda _address: "eth0"
     topology.count_devices = lambda _environ: 0
     peers.host_answers = health.host_answers = lambda address: _machines().answers(address)
@@ -220,11 +230,23 @@ def _patch_agent() -> None:
     # What the package consists of, and where it lies, does not change meanwhile.
     kinds.names = functools.cache(kinds.names)
     workspace._package_path = functools.cache(workspace._package_path)
+    # Each node searches the same settings for secrets, and finds the same.
+    masking.spans_in = _remembered(masking.spans_in)
     # As leases are short here: nodes that never end are waited for often, and for nothing new.
     run.ENDING_LIMIT = canceller.END_WITHIN = triggers.END_WITHIN = SHORT_ENDING
     canceller.Canceller.end.__kwdefaults__["within"] = SHORT_ENDING
     locations._numbers = itertools.count(1)
     locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
+
+
+def _remembered(spans_in: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return a search for secrets that keeps what it has found in a text."""
+
+    @functools.lru_cache(maxsize=4096)
+    def found(text: str, of_a_log: bool) -> tuple[Any, ...]:
+        return tuple(spans_in(text, of_a_log=of_a_log))
+
+    return lambda text, *, of_a_log: [*found(text, of_a_log)]
 
 
 def _kept(real: type) -> type:

@@ -168,7 +168,8 @@ class Heartbeat:
         Where this node turns out to be lost, it is asked to end.
         """
         request = self._look()
-        if not self.switch.is_lost and (_is_named_by(request, self.report) or self._is_replaced(request)):
+        is_named = request is not None and _is_named_by(request, self.report)
+        if not self.switch.is_lost and (is_named or self._is_replaced(request)):
             self.switch.ask(_lost_by(request))
         return self._own(request)
 
@@ -231,7 +232,8 @@ class Heartbeat:
         if not self._has_looked:
             return False
         launch = len(request.restarts) if request else 0
-        is_later = launch > max(self.launch, self._sure_for)
+        # In this order: most beats find no request, and each look at a report that has changed makes a new one.
+        is_later = launch > self._sure_for and launch > self.launch
         self._in_doubt = is_later or self._silent_for() > SILENT_AFTER
         if not self._in_doubt:
             return False
@@ -276,9 +278,9 @@ class Heartbeat:
         return True
 
 
-def _is_named_by(request: StopRequest | None, own: NodeReport) -> bool:
+def _is_named_by(request: StopRequest, own: NodeReport) -> bool:
     """Whether a request for another launch names a node as lost."""
-    if request is None or not request.restarts:
+    if not request.restarts:
         return False
     return not request.restarts_of(own.rank, len(own.restarts)) or _names_now(request, own)
 

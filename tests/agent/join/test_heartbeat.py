@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from airflow_provider_ocidist.agent.join import heartbeat as heartbeats
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from scripts.emulator_process import Access
 from tests.agent.gangs import until
+
+
+@pytest.mark.parametrize("beats", [1, 3])
+def test_a_beat_without_a_request_makes_one_new_report_however_much_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: int
+) -> None:
+    made: list[NodeReport] = []
+
+    def replaced(before: NodeReport, **changes: object) -> NodeReport:
+        made.append(dataclasses.replace(before, **changes))
+        return made[-1]
+
+    monkeypatch.setattr(heartbeats, "replace", replaced)
+    report = NodeReport(rank=0, phase=Phase.TRAINING, address="", started_at=0.0, heartbeat_at=0.0)
+    heartbeat = Heartbeat(LocalStore(tmp_path), report, StopSwitch())
+    heartbeat.watches += [
+        lambda: heartbeat.update(moved=len(made)),
+        lambda: heartbeat.update(health=(f"beat {len(made)}",)),
+    ]
+    for _ in range(beats):
+        heartbeat._beat()
+    assert len(made) == beats
+    assert load_report(heartbeat.store, 0) == made[-1]
 
 
 @pytest.fixture
