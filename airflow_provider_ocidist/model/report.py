@@ -193,6 +193,8 @@ class NodeReport:
     usage: Usage | None = None
     health: tuple[str, ...] = ()
     """Faults of the machine, one line each; looked for when the training stands still, and every few minutes."""
+    health_at: float | None = None
+    """Unix time of the last such look; None: there was none yet."""
     slow: tuple[Slow, ...] = ()
     """Processes that are slower than the others at present; on the main node only."""
     stands: tuple[StackPosition, ...] | None = None
