@@ -242,7 +242,7 @@ class NodeAgent:
         self.context.activity.enter()
         self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None)
         self.switch.rearm(len(ended.restarts))
-        self.context.meter.begin_again()
+        self.context.meter.begin_again(self.config.limits.hang_timeout)
         # The steps of the launch before are none of this one's.
         self.heartbeat.update(progress=self.context.meter.progress, now=True)
         if self.context.is_member:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.agent.join.peer_reports import steps_behind
+from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, steps_behind
 from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.job import Restarts
-from airflow_provider_ocidist.model.report import NodeReport, Restart
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import RunStatus
 
 MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
 """Causes after which a try makes the gang again, on other machines."""
+LAUNCHED = (Phase.TRAINING, *TRAINED)
+"""Phases of a node on which the program was launched."""
 
 
 class GangToReplace(Exception):
@@ -24,14 +26,25 @@ def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
     # A further launch may not have come to a step or a checkpoint yet.
     if not (status.has_trained or status.restarts):
         return None
-    progress, checkpoint = status.progress, status.checkpoint
+    checkpoint = status.checkpoint
     return Restart(
         cause=cause,
         message=message,
-        step=progress.step if progress else None,
+        step=_reached(status),
         checkpoint=(checkpoint.digest or checkpoint.uri) if checkpoint else None,
         behind=_behind(status),
     )
+
+
+def _reached(status: RunStatus) -> int | None:
+    """Return the last step that was reported, else that from which the last launch went on, once it has begun."""
+    progress, checkpoint = status.progress, status.checkpoint
+    if progress and progress.step is not None:
+        return progress.step
+    reports = [node.report for node in status.nodes if node.report]
+    launch = max((len(report.restarts) for report in reports), default=0)
+    has_begun = any(report.phase in LAUNCHED for report in reports if len(report.restarts) == launch)
+    return checkpoint.step if checkpoint and has_begun else None
 
 
 def _behind(status: RunStatus) -> int:

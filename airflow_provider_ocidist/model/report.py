@@ -130,7 +130,8 @@ class Restart:
     rank: int | None = None
     """Rank of the node that failed."""
     step: int | None = None
-    """Step that it had reached; None where the program reports none."""
+    """Step that it had reached: the last one reported in that launch, else that of the newest checkpoint; None: not
+    known, or the program was not launched."""
     checkpoint: str | None = None
     """Digest of the newest checkpoint of all nodes by then; None: there was none."""
     seconds: float | None = None
@@ -141,7 +142,7 @@ class Restart:
     lost: tuple[int, ...] = ()
     """Ranks of nodes that have ended at the service before: what still runs of one is to end."""
     behind: int = 0
-    """Steps that may lie between that step and the failure, where another node has reported it."""
+    """Steps that may lie between that step and the failure, where the failed node has not reported it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +193,8 @@ class NodeReport:
     usage: Usage | None = None
     health: tuple[str, ...] = ()
     """Faults of the machine, one line each; looked for when the training stands still, and every few minutes."""
+    health_at: float | None = None
+    """Unix time of the last such look; None: there was none yet."""
     slow: tuple[Slow, ...] = ()
     """Processes that are slower than the others at present; on the main node only."""
     stands: tuple[StackPosition, ...] | None = None

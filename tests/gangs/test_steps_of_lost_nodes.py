@@ -227,3 +227,25 @@ def test_a_machine_in_the_place_of_a_lost_one_that_is_lost_before_it_trains_is_a
     first, second = waits(0, (lost,)), waits(1, (lost,), incarnation=1)
     again = RunStatus(nodes=(first, replace(second, state=NodeState.FAILED)), stored=saved)
     assert replacement(known, again) is None
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("saved_at", [40, 39])
+def test_a_machine_that_is_lost_again_before_the_launch_has_reported_a_step_is_one_at_its_checkpoint(
+    phase: Phase, saved_at: int
+) -> None:
+    lost = Restart(cause=Cause.NODE, message="m", rank=1, step=40, checkpoint="a", lost=(1,))
+    saved = replace(CHECKPOINT, step=saved_at, digest="a")
+    again = report(1, phase=phase, restarts=(lost,), progress=Progress(), checkpoint=saved, incarnation=1)
+    status = RunStatus(
+        nodes=(
+            node(0, NodeState.RUNNING, report=replace(again, rank=0, incarnation=0)),
+            node(1, NodeState.FAILED, report=again),
+        )
+    )
+    was_launched = phase in (Phase.TRAINING, Phase.SAVING, Phase.DONE)
+    failure = lost_gang(Cause.NODE, "m", status)
+    assert failure
+    assert failure.step == (saved_at if was_launched else None)
+    is_loop = was_launched and saved_at == 40
+    assert (why_no_gang(Restarts(node=9), [lost], failure) is not None) is is_loop

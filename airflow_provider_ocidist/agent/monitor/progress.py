@@ -137,7 +137,13 @@ class ProgressMeter:
         with self._lock:
             return dict(self._announced)
 
-    def begin_again(self) -> None:
+    @property
+    def steps_apart(self) -> int:
+        """Steps from one report of the program to the next, in this launch or the last one that had two; else 1."""
+        with self._lock:
+            return self._clock.habits.apart or 1
+
+    def begin_again(self, hang_timeout: float | None = None) -> None:
         """Forget what the program has reported: it is launched again, and counts from its checkpoint."""
         with self._reading, self._lock:
             self.file.unlink(missing_ok=True)
@@ -146,7 +152,14 @@ class ProgressMeter:
             self._announced, self._readers = {}, {}
             self._epochs, self._unplaced = EpochCounter(), Unplaced()
             self._progress = Progress(updated_at=time.time())
-            self._clock, self._bar, self._own_times = StepClock(), None, {}
+            self._clock = StepClock(self._clock.habits, hang_timeout)
+            self._bar, self._own_times = None, {}
+
+    def launched(self) -> None:
+        """Note that the program is launched now."""
+        with self._lock:
+            self._progress = replace(self._progress, updated_at=time.time())
+            self._clock.launched()
 
     def touch(self) -> None:
         """Record progress without a step."""

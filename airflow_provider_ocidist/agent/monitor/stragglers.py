@@ -6,6 +6,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Slow
 
@@ -19,6 +20,10 @@ FEWEST_STEPS = 5
 """Number of steps from which on the pace of a process is compared."""
 FIRST_LOOK, LONGEST_PAUSE = 5.0, 60.0
 """First and longest seconds between two looks; they double, as each look is a request per node."""
+READ_LATER = 3.0
+"""Seconds by which the other nodes look later than the main node, so that they read what it has just found."""
+ANSWER_LIMIT = 90.0
+"""Seconds for the check of a slow node's machine: until the node reads that it is slow, and while it looks."""
 
 
 def find_slow(reports: Sequence[NodeReport]) -> tuple[Slow, ...]:
@@ -49,35 +54,126 @@ def find_slow(reports: Sequence[NodeReport]) -> tuple[Slow, ...]:
     )
 
 
+class Pauses:
+    """Looks that come at longer and longer intervals."""
+
+    def __init__(self, first: float, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._pause = FIRST_LOOK
+        self._look_at = clock() + first
+
+    def is_over(self) -> bool:
+        """Whether it is time for a look; then the next pause begins."""
+        now = self._clock()
+        if now < self._look_at:
+            return False
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._look_at = now + self._pause
+        return True
+
+    def shorten(self) -> None:
+        """Look soon again."""
+        self._look_at = min(self._look_at, self._clock() + FIRST_LOOK)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A slow process or node, whose machine is being checked."""
+
+    slow: Slow
+    since: float
+    checked_at: float | None
+    """Time of the last check by then, by its own node's clock, which is compared with nothing but itself."""
+
+
 class StragglerWatch:
-    """Warns of each process or node that becomes slow, on the main node."""
+    """Warns of each process or node that becomes slow, on the main node, once the state of its machine is known."""
 
     def __init__(
-        self, reports: Callable[[], Sequence[NodeReport]], publish: Callable[[tuple[Slow, ...]], object]
+        self,
+        reports: Callable[[], Sequence[NodeReport]],
+        publish: Callable[[tuple[Slow, ...]], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`reports` returns those of all nodes that can be read."""
+        """`reports` returns those of all nodes that can be read. A node that is published as slow checks itself."""
         self.reports = reports
         self.publish = publish
+        self._clock = clock
         self._known: frozenset[tuple[int | None, int]] = frozenset()
-        self._pause = FIRST_LOOK
-        self._look_at = time.monotonic() + FIRST_LOOK
+        self._asked: tuple[Asked, ...] = ()
+        self._pauses = Pauses(FIRST_LOOK, clock)
 
     def look(self) -> None:
-        if time.monotonic() < self._look_at:
+        if not self._pauses.is_over():
             return
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
-        self._look_at = time.monotonic() + self._pause
-        reports = self.reports()
-        slow = find_slow(reports)
-        health = {report.rank: report.health for report in reports}
-        for each in slow:
-            if (each.rank, each.node) not in self._known:
-                logger.warning("%s; %s", each.line, _of_machine(each.node, health.get(each.node, ())))
+        reports = {report.rank: report for report in self.reports()}
+        slow = find_slow(list(reports.values()))
+        self._asked += tuple(
+            Asked(each, self._clock(), _checked_at(reports.get(each.node)))
+            for each in slow
+            if (each.rank, each.node) not in self._known
+        )
         self._known = frozenset((each.rank, each.node) for each in slow)
         self.publish(slow)
+        self._asked = tuple(
+            each for each in self._asked if not self._has_warned(each, reports.get(each.slow.node))
+        )
+        if self._asked:
+            self._pauses.shorten()
+
+    def _has_warned(self, asked: Asked, report: NodeReport | None) -> bool:
+        """Warn if the machine has been checked, or is not in time; return whether it was."""
+        is_answered = report is not None and report.health_at != asked.checked_at
+        if not is_answered and self._clock() - asked.since < ANSWER_LIMIT:
+            return False
+        logger.warning(
+            "%s; %s", asked.slow.line, _of_machine(asked.slow.node, report, is_answered=is_answered)
+        )
+        return True
 
 
-def _of_machine(node: int, findings: Sequence[str]) -> str:
-    if findings:
-        return f"its machine, node {node}, is unhealthy: {'; '.join(findings)}"
-    return "nothing was found wrong with its machine"
+class SlownessWatch:
+    """Has the machine of this node checked once the main node has found it slow."""
+
+    def __init__(
+        self,
+        rank: int,
+        main_report: Callable[[], NodeReport | None],
+        ask: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`main_report` returns the report of the main node, if it can be read."""
+        self.rank = rank
+        self.main_report = main_report
+        self.ask = ask
+        self.is_slow = False
+        """Whether this node, or a process on it, is slow."""
+        self._pauses = Pauses(FIRST_LOOK + READ_LATER, clock)
+
+    def look(self) -> None:
+        report = self.main_report() if self._pauses.is_over() else None
+        if report:
+            self.heed(report.slow)
+
+    def heed(self, slow: Sequence[Slow]) -> None:
+        """Ask for a check if this node is among the slow ones, and was not before."""
+        was_slow, self.is_slow = self.is_slow, any(each.node == self.rank for each in slow)
+        if self.is_slow and not was_slow:
+            self.ask()
+
+
+def _checked_at(report: NodeReport | None) -> float | None:
+    return report.health_at if report else None
+
+
+def _of_machine(node: int, report: NodeReport | None, *, is_answered: bool) -> str:
+    if report is None or report.health_at is None:
+        return "its machine has not been checked"
+    found = (
+        f"its machine, node {node}, is unhealthy: {'; '.join(report.health)}"
+        if report.health
+        else "nothing was found wrong with its machine"
+    )
+    # Both times are of that node's clock.
+    age = report.heartbeat_at - report.health_at
+    return found if is_answered else f"{found} {age:.0f} s ago, and it has not been checked since"

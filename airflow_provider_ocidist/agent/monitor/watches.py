@@ -11,14 +11,14 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.peer_reports import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import read_others, read_report
 from airflow_provider_ocidist.agent.join.silence import OWN_TROUBLE
 from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime
 from airflow_provider_ocidist.agent.monitor.health import HealthWatch
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch
 from airflow_provider_ocidist.agent.monitor.peers import PeerWatch
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
-from airflow_provider_ocidist.agent.monitor.stragglers import StragglerWatch
+from airflow_provider_ocidist.agent.monitor.stragglers import SlownessWatch, StragglerWatch
 from airflow_provider_ocidist.agent.monitor.usage import INTERVAL, UsageMeter
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
@@ -53,6 +53,7 @@ class Watches:
         self._looks: list[Look] = []
         """Functions among the heartbeat's watches that belong to this object."""
         self._health: HealthWatch | None = None
+        self._slowness = SlownessWatch(heartbeat.report.rank, self._main_report, self._check_machine)
         self._asked = False
         """Whether a check of the machine was requested in this time without progress."""
         self._done_at: dict[int, float] = {}
@@ -71,8 +72,10 @@ class Watches:
                 is_saving=partial(guard.awaits_writers, guard_pid),
             )
             self._looks += [self._ask_for_health, hang.look]
-        if self.config.nodes > 1 and self.heartbeat.report.rank == main_rank:
-            self._looks.append(StragglerWatch(self._all_reports, self._report_slow).look)
+        if self.config.nodes > 1:
+            judges = self.heartbeat.report.rank == main_rank
+            watch = StragglerWatch(self._all_reports, self._report_slow) if judges else self._slowness
+            self._looks.append(watch.look)
         if limits.idle is not None:
             idle = IdleWatch(
                 limits.idle, own=self._unused, others=self._others_unused, declare=self._not_used
@@ -178,17 +181,26 @@ class Watches:
         """Check the machine before a hang is charged to the program."""
         timeout = self.config.limits.hang_timeout
         is_still = timeout is not None and self.meter.idle > timeout / 2
-        if self._health and is_still and not self._asked:
-            self._health.ask()
+        if is_still and not self._asked:
+            self._check_machine()
         self._asked = is_still
+
+    def _check_machine(self) -> None:
+        if self._health:
+            self._health.ask()
+
+    def _main_report(self) -> NodeReport | None:
+        return read_report(self.heartbeat.quick_store, self.main_rank)
 
     def _report_health(self, findings: tuple[str, ...]) -> None:
         if findings and findings != self.heartbeat.report.health:
             logger.warning("this machine is unhealthy: %s", "; ".join(findings))
-        self.heartbeat.update(health=findings)
+        # The main node waits for this before it warns of a slow node.
+        self.heartbeat.update(health=findings, health_at=time.time(), now=self._slowness.is_slow)
 
     def _report_slow(self, slow: tuple[Slow, ...]) -> None:
-        self.heartbeat.update(slow=slow)
+        self.heartbeat.update(slow=slow, now=slow != self.heartbeat.report.slow)
+        self._slowness.heed(slow)
 
     def _report_usage(self, usage: Usage) -> None:
         self.heartbeat.update(usage=usage)

@@ -15,6 +15,7 @@ from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones, two_positio
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
+    TRAINED,
     PeerLiveness,
     furthest_step,
     read_others,
@@ -28,6 +29,7 @@ from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
@@ -226,15 +228,15 @@ class GangEnd:
         if budgets == Restarts():
             return (), None
         others = self._others()
-        own_step, launch = self.context.meter.step_now(), self.heartbeat.launch
+        newest = _newest_checkpoint([self.heartbeat.report, *others])
+        step, behind = self._reached(others, newest)
         failure = Restart(
             cause=cause,
             message=self.context.masked(message),
             rank=self.context.rank if rank is None else rank,
-            # Many programs report their steps on one node only.
-            step=furthest_step(others, launch) if own_step is None else own_step,
-            behind=steps_behind(others, launch) if own_step is None else 0,
-            checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
+            step=step,
+            behind=behind,
+            checkpoint=(newest.digest or newest.uri) if newest else None,
             members=before[-1].members if before else (),
             lost=lost,
         )
@@ -242,6 +244,27 @@ class GangEnd:
             self.heartbeat.update(crash_loop=True)
         why_not = why_no_launch(budgets, before, failure) or self._ended_before(others)
         return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
+
+    def _reached(
+        self, others: Sequence[NodeReport | None], newest: CheckpointRef | None
+    ) -> tuple[int | None, int]:
+        """Return the step that this launch has reached, and how many may lie between it and the failure.
+
+        `newest`: the newest checkpoint of all nodes.
+        """
+        meter, launch = self.context.meter, self.heartbeat.launch
+        own = meter.step_now()
+        if own is not None:
+            return own, 0
+        # Many programs report their steps on one node only.
+        furthest = furthest_step(others, launch)
+        if furthest is not None:
+            return furthest, steps_behind(others, launch)
+        # A program that was launched goes on from there, and fails before the next step that it would report.
+        was_launched = self.heartbeat.report.phase in (Phase.TRAINING, *TRAINED)
+        if newest is None or newest.step is None or not was_launched:
+            return None, 0
+        return newest.step, meter.steps_apart - 1
 
     def _ended_before(self, others: Sequence[NodeReport | None]) -> str | None:
         """Return why the others cannot launch again: one has succeeded, and saves its results."""
@@ -301,7 +324,6 @@ def _was_stopped(report: NodeReport) -> bool:
     return report.phase is Phase.DONE and report.cause is None and report.exit_code != 0
 
 
-def _newest_checkpoint(reports: Iterable[NodeReport | None]) -> str | None:
+def _newest_checkpoint(reports: Iterable[NodeReport | None]) -> CheckpointRef | None:
     known = [report.checkpoint for report in reports if report and report.checkpoint]
-    newest = max(known, key=lambda checkpoint: checkpoint.order, default=None)
-    return (newest.digest or newest.uri) if newest else None
+    return max(known, key=lambda checkpoint: checkpoint.order, default=None)

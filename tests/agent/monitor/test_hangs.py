@@ -127,6 +127,23 @@ stuck_here()
     assert all("in stuck_here" in text and "in talk" in text for text in kept), "all threads in the store"
 
 
+def test_a_deadlock_before_the_first_step_of_a_later_launch_is_found_though_a_thread_talks(
+    tmp_path: Path,
+) -> None:
+    script = """
+threading.Thread(target=talk, daemon=True).start()
+if launch == 0:
+    print("step 1\\nstep 2", flush=True)
+    raise ValueError("the first launch fails")
+stuck_here()
+"""
+    with gang(tmp_path, script, timeout=2.0, restarts=Restarts(program=1)) as one:
+        assert one.run() == [75]
+        report = one.agents[0].report
+    assert report.cause is Cause.HANG
+    assert "no step or checkpoint on any node for 2 s" in (report.message or "")
+
+
 def test_an_evaluation_that_shows_its_bar_is_no_hang(tmp_path: Path) -> None:
     script = """
 for step in range(1, 4):

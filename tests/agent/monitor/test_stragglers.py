@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import re
 import statistics
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.monitor.stragglers import FEWEST_STEPS, find_slow
+from airflow_provider_ocidist.agent.monitor.stragglers import (
+    ANSWER_LIMIT,
+    FEWEST_STEPS,
+    FIRST_LOOK,
+    LONGEST_PAUSE,
+    SlownessWatch,
+    StragglerWatch,
+    find_slow,
+)
 from airflow_provider_ocidist.job import Limits
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, RankPace
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, RankPace, Slow
 from tests.agent.gangs import Gang
 
 SEED = int(os.environ.get("HANGS_SEED", "20261123"))
@@ -60,6 +71,95 @@ def test_without_own_times_nodes_are_compared_by_the_steps_that_they_show() -> N
     assert (found.rank, found.node, found.seconds, found.median) == (None, 1, 0.9, 0.21)
 
 
+# The state of its machine
+
+
+@dataclass
+class Watched:
+    """Three nodes, of which one is slow, second by second: its machine is checked when it reads that, or never."""
+
+    slow: int
+    takes: float
+    """Seconds that the check takes from the question on."""
+    is_sick: bool
+    becomes_slow_at: float = 0.0
+    now: float = 0.0
+    asked_at: float | None = None
+    published: tuple[Slow, ...] = ()
+
+    def clock(self) -> float:
+        return self.now
+
+    def reports(self) -> list[NodeReport]:
+        return [self.report(rank) for rank in range(3)]
+
+    def report(self, rank: int) -> NodeReport:
+        is_slow = rank == self.slow and self.now >= self.becomes_slow_at
+        pace = RankPace(rank=rank, seconds=9.0 if is_slow else 1.0, steps=9)
+        is_checked = self.asked_at is not None and self.now >= self.asked_at + self.takes
+        has_answered = rank == self.slow and is_checked
+        # The clocks of the nodes are years apart.
+        its_clock = 1e8 * rank
+        return replace(
+            report(rank, pace),
+            heartbeat_at=its_clock + self.now,
+            health_at=its_clock + (self.asked_at or 0.0) + self.takes if has_answered else its_clock,
+            health=("the disk is full",) if has_answered and self.is_sick else (),
+            slow=self.published if rank == 0 else (),
+        )
+
+    def ask(self) -> None:
+        assert self.asked_at is None, "once"
+        self.asked_at = self.now
+
+    def publish(self, slow: tuple[Slow, ...]) -> None:
+        self.published = slow
+
+    def go_on(self, seconds: float) -> None:
+        main = StragglerWatch(self.reports, self.publish, self.clock)
+        own = SlownessWatch(self.slow, lambda: self.report(0), self.ask, self.clock)
+        while self.now < seconds:
+            main.look()
+            if self.slow == 0:
+                own.heed(self.published)
+            else:
+                own.look()
+            self.now += 0.5
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_a_slow_node_is_named_once_with_what_a_check_has_found_since(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = random.Random(f"{SEED}.checked.{number}")
+    slow, at = draw.randrange(3), draw.choice([0.0, draw.uniform(0.0, 900.0)])
+    takes = draw.uniform(0.1, ANSWER_LIMIT - LONGEST_PAUSE - 2 * FIRST_LOOK)
+    watched = Watched(slow=slow, takes=takes, is_sick=draw.random() < 0.5, becomes_slow_at=at)
+    print(f"seed {SEED}.checked.{number}: {watched}")
+    watched.go_on(at + 2 * ANSWER_LIMIT)
+    (said,) = [record.getMessage() for record in caplog.records]
+    state = f"its machine, node {slow}, is unhealthy: the disk is full" if watched.is_sick else WELL
+    assert said == f"rank {slow} (on node {slow}) is slow: 9 s for a step, the median is 1 s; {state}"
+
+
+def test_a_slow_node_whose_machine_does_not_answer_is_named_with_the_age_of_the_last_check(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Watched(slow=1, takes=1e9, is_sick=False).go_on(3 * ANSWER_LIMIT)
+    (said,) = [record.getMessage() for record in caplog.records]
+    found = re.search(f"; {WELL} ([0-9]+) s ago, and it has not been checked since$", said)
+    assert found, said
+    assert ANSWER_LIMIT < int(found[1]) <= ANSWER_LIMIT + 2 * FIRST_LOOK
+
+
+def test_nothing_is_asked_of_a_node_while_none_is_slow(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    watched = Watched(slow=1, takes=1.0, is_sick=True, becomes_slow_at=1e9)
+    watched.go_on(500.0)
+    assert watched.asked_at is None
+    assert not caplog.records
+
+
 OWN_TIMES = """
 import json, os, time
 node = int(os.environ["OCIDIST_NODE_RANK"])
@@ -78,17 +178,36 @@ for step in range(1, 10_000):
 """
 
 
-@pytest.mark.parametrize("who, script", [("rank 1 (on node 1)", OWN_TIMES), ("node 1", PACES)])
-def test_the_slow_one_of_a_real_gang_is_named_in_log_and_report(
-    tmp_path: Path, who: str, script: str
+SICK_LATER = """#!/bin/sh
+# Well when the training begins, and throttled by its hardware from then on.
+case "$*" in *throttle*) ;; *) exit 6 ;; esac
+if [ -e "$0.begun" ]; then state=Active; else touch "$0.begun"; state="Not Active"; fi
+echo "0, 0, Not Active, $state, Not Active"
+"""
+WELL = "nothing was found wrong with its machine"
+SICK = "its machine, node 1, is unhealthy: GPU 0 is slowed down: throttled by the power supply"
+
+
+@pytest.mark.parametrize(
+    "who, script, state", [("rank 1 (on node 1)", OWN_TIMES, SICK), ("node 1", PACES, WELL)]
+)
+def test_the_slow_one_of_a_real_gang_is_named_with_the_state_of_its_machine_by_then(
+    tmp_path: Path, who: str, script: str, state: str
 ) -> None:
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(SICK_LATER)
+    smi.chmod(0o755)
     with Gang(tmp_path, script, nodes=3, limits=Limits(stop_grace=1.0, join_timeout=60.0)) as three:
-        first = three.start()[0]
+        first = three.start(0)[0]
+        path = f"{smi.parent}:{os.environ['PATH']}" if state == SICK else os.environ["PATH"]
+        three.start(1, PATH=path)
+        three.start(2)
         first.shows(lambda: f"{who} is slow: " in first.stderr.read_text())
         first.shows(lambda: first.report.slow)
         (slow,) = first.report.slow
         said = first.stderr.read_text()
     assert slow.node == 1
     assert slow.seconds > 1.5 * slow.median
-    assert "nothing was found wrong with its machine" in said
+    assert f"; {state}" in said
     assert said.count("is slow: ") == 1, "once"

@@ -61,7 +61,7 @@ class Node:
             is_main=rank == 0,
             is_member=True,
             masked=lambda text: text.replace("hunter22", "***"),
-            meter=SimpleNamespace(step_now=lambda: None),
+            meter=SimpleNamespace(step_now=lambda: None, steps_apart=1),
         )
         self.end = GangEnd(self.context)
 

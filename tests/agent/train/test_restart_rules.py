@@ -92,6 +92,7 @@ def test_steps_that_another_node_has_reported_are_the_same_where_they_may_be_and
     assert is_crash_loop([first], second) is is_loop
     assert is_crash_loop([replace(first, behind=0)], replace(second, behind=0)) is (step == 83)
     assert not is_crash_loop([first], replace(second, cause=Cause.OOM))
+    # Of a launch that has not begun, or had no checkpoint to go on from, no step is known.
     assert not is_crash_loop([first], replace(second, step=None))
 
 
