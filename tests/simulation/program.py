@@ -94,6 +94,8 @@ class Fault:
     said: int | None
     """The step that its rank had reported by then."""
     kind: str
+    at: int | None = None
+    """The step that its launch had reached: the one that its rank had reported, else that of its checkpoint."""
     machine: Any = field(default=None, compare=False)
     """On which it happened."""
 
@@ -298,8 +300,15 @@ class Gang:
         self.hurt(f"{kind} on rank {program.rank}", passes=True)
         # All ranks hang together.
         if budget != "hang" or self.hung_at is None:
-            fault = Fault(self.launch, budget, program.rank, program.said, kind, program.machine)
+            at = self._resumed_at(program) if program.said is None else program.said
+            fault = Fault(self.launch, budget, program.rank, program.said, kind, at, program.machine)
             self.faults.append(fault)
+
+    def _resumed_at(self, program: Program) -> int | None:
+        """Return the step of the checkpoint that a launch went on from, while no rank of it has reported another."""
+        of_launch = [each for each in self.programs.values() if each.launch == self.launch]
+        save = self.restored.get(program.rank) if program.machine.machines.scenario.checkpoints else None
+        return save.step if save and all(each.said is None for each in of_launch) else None
 
     def breaks(self, why: str) -> None:
         """Note that the programs cannot go on together."""

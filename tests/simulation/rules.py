@@ -1039,7 +1039,7 @@ class Rules:
             self.violate("budget", f"{where}: {self.scenario.restarts} are allowed")
         if loop := _again(known):
             self.violate(
-                "crash loop", f"{where}: {loop.kind} after step {loop.said} has ended two launches before"
+                "crash loop", f"{where}: {loop.kind} after step {loop.at} has ended two launches before"
             )
 
     def _budgets(self) -> dict[str, int]:
@@ -1216,12 +1216,12 @@ def _content(stored: Stored) -> dict[str, Any]:
 
 
 def _again(faults: Sequence[Fault]) -> Fault | None:
-    """Return a fault that has ended two launches at the same step, as far as its node counts steps."""
+    """Return a fault that has ended two launches at the same step, as far as its node or its checkpoint shows it."""
     seen: set[tuple[str, int | None]] = set()
     for fault in faults:
-        if fault.said is not None and (fault.kind, fault.said) in seen:
+        if fault.at is not None and (fault.kind, fault.at) in seen:
             return fault
-        seen.add((fault.kind, fault.said))
+        seen.add((fault.kind, fault.at))
     return None
 
 
