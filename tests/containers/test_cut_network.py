@@ -43,5 +43,5 @@ def test_a_network_that_is_cut_for_a_while_changes_no_weight(folder: Path) -> No
     for each in (for_longer, main_node):
         assert each["as_undisturbed"]
         assert each["launches"] > 1
-        # A save every 40 steps, and what was trained while one was on its way to the store.
-        assert each["lost_steps"] <= 40 + lag
+        # A save every 40 steps, and what was trained while one was on its way; every tenth step is reported.
+        assert each["lost_steps"] <= 40 + lag + 9
