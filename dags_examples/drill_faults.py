@@ -1,8 +1,9 @@
-"""Inject faults into a training, and compare the models with that of an undisturbed training.
+"""Inject faults into a training, and compare the models and the steps with those of an undisturbed training.
 
 Use it to test the retries, restarts and checkpoints of a job before a training that takes days: replace
 `jobs/drill.yaml` by your own job. Each fault is one mapped task with nodes of its own. The variable OCIDIST_DRILL makes
-a node inflict the fault on itself only.
+a node inflict the fault on itself only. The last task shows for each fault the seconds until the training went on, and
+how many steps it trained again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param, task
 
+from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 
 FAULTS = [
@@ -38,20 +40,25 @@ with DAG(
         return [{}, *({"OCIDIST_DRILL": fault} for fault in params["faults"])]
 
     @task
-    def compare(results: list[dict], drilled: list[dict]) -> dict[str, str]:
-        """Return for each fault how often the training was launched again; fail if a model has another loss."""
+    def compare(results: list[dict], drilled: list[dict]) -> list[dict]:
+        """Return for each fault how the training went on; fail if one did not happen, or a model has another loss."""
         undisturbed, *others = results
-        report = {
-            drill["OCIDIST_DRILL"]: f"launched again {len(result['restarts'])} times in its last try"
+        report = [
+            {
+                "fault": drill["OCIDIST_DRILL"],
+                **(OciHook().drill_recovery(result) or {}),
+                "restarts_in_last_try": len(result["restarts"]),
+                "same_loss": result["checkpoint"]["loss"] == undisturbed["checkpoint"]["loss"],
+            }
             for drill, result in zip(drilled[1:], others, strict=True)
-        }
-        print(report)
-        changed = [
-            drill["OCIDIST_DRILL"]
-            for drill, result in zip(drilled[1:], others, strict=True)
-            if result["checkpoint"]["loss"] != undisturbed["checkpoint"]["loss"]
         ]
-        if changed:
+        columns = ["fault", "at_step", "back_after_s", "lost_steps", "restarts_in_last_try", "same_loss"]
+        for row in [dict(zip(columns, columns, strict=True)), *report]:
+            cells = ["-" if row.get(column) is None else str(row[column]) for column in columns]
+            print(cells[0].ljust(44), *(cell.rjust(20) for cell in cells[1:]))
+        if absent := [row["fault"] for row in report if "at_step" not in row]:
+            raise ValueError(f"{', '.join(absent)} did not happen")
+        if changed := [row["fault"] for row in report if not row["same_loss"]]:
             raise ValueError(f"the model is another one after {', '.join(changed)}")
         return report
 

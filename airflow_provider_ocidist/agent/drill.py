@@ -30,10 +30,12 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
     OF_PROCESSES,
+    UNDISTURBED,
     DrillJournal,
     Fault,
     FaultKind,
     InjectedFault,
+    SaveSeen,
     StepSeen,
     When,
     prelude_of,
@@ -71,11 +73,11 @@ def due(
 
 
 class Drill:
-    """A thread of one node that looks for the moment of its fault, and records the steps of the training."""
+    """A thread of one node that looks for the moment of its fault, and records the training's steps and checkpoints."""
 
     def __init__(
         self,
-        fault: Fault,
+        fault: Fault | None,
         config: AgentConfig,
         heartbeat: Heartbeat,
         meter: ProgressMeter,
@@ -83,7 +85,7 @@ class Drill:
         *,
         interface: str | None = None,
     ) -> None:
-        """`interface`: that of the node's network, for a fault that cuts it."""
+        """`fault`: None for a training that is not disturbed; `interface`: of the network that a fault cuts."""
         self.fault = fault
         self.interface = interface
         self.config = config
@@ -101,6 +103,8 @@ class Drill:
         self._unwritten = False
         self._written_at = 0.0
         self._others: tuple[float, int | None] = (0.0, None)
+        self._checkpoint: CheckpointRef | None = None
+        """Newest checkpoint of this node at the last look."""
         threading.Thread(target=self._run, name="drill", daemon=True).start()
 
     def _earlier(self) -> DrillJournal:
@@ -122,6 +126,7 @@ class Drill:
 
     def _look(self) -> None:
         self._record_step()
+        self._record_save()
         fault = self._due()
         if fault is not None and fault.when not in CALLED and self._is_the_moment(fault):
             self._strike(fault)
@@ -142,19 +147,21 @@ class Drill:
 
     def _due(self) -> Fault | None:
         """Return the fault that this node waits for now."""
+        if self.fault is None:
+            return None
         fault = due(
             self.fault,
             attempt=self.config.attempt,
             launch=self.heartbeat.launch,
             struck=self._journal.injected,
-            restarts=self._survives_prelude(),
+            restarts=self._survives_prelude(self.fault),
         )
         return fault if fault is not None and fault.node == self.rank else None
 
-    def _survives_prelude(self) -> bool:
+    def _survives_prelude(self, fault: Fault) -> bool:
         """Return whether the attempt may go on after the fault's prelude: a killed node has to be replaced for that."""
         budgets = self.config.restarts
-        if prelude_of(self.fault).kind is FaultKind.KILL_NODE:
+        if prelude_of(fault).kind is FaultKind.KILL_NODE:
             return budgets.node > 0 and self.config.replaces and self.config.nodes > 1
         # A killed process is charged to the program, or else to the machines.
         return budgets.program > 0 or budgets.node > 0
@@ -169,6 +176,21 @@ class Drill:
         seen = StepSeen(at=time.time(), launch=launch, step=step)
         self._journal = replace(self._journal, steps=(*self._journal.steps, seen))
         self._unwritten = True
+
+    def _record_save(self) -> None:
+        before, newest = self._checkpoint, self.heartbeat.report.checkpoint
+        self._checkpoint = newest
+        is_new = newest is not None and (before is None or before.uri != newest.uri)
+        # Before the training, it is the one to go on from; afterwards no step is trained meanwhile.
+        if newest is None or newest.step is None or not is_new or not self._is_training():
+            return
+        seen = SaveSeen(launch=self.heartbeat.launch, step=newest.step, reached=self.meter.step_now())
+        self._journal = replace(self._journal, saves=(*self._journal.saves, seen))
+        # At once: the fault may kill this node.
+        self._write()
+
+    def _is_training(self) -> bool:
+        return self.heartbeat.report.phase is Phase.TRAINING
 
     def _write(self) -> None:
         self.heartbeat.store.write(drill_journal_of(self.rank), self._journal.to_json())
@@ -199,7 +221,7 @@ class Drill:
     def _is_the_moment(self, fault: Fault) -> bool:
         if fault.when is When.RESTORING:
             return self._can_go_back(fault)
-        if self.heartbeat.report.phase is not Phase.TRAINING or self.folder is None:
+        if not self._is_training() or self.folder is None:
             return False
         step = self._step()
         if fault.when is When.RENDEZVOUS:
@@ -209,7 +231,7 @@ class Drill:
         if fault.kind in OF_PROCESSES and not ranks():
             return False
         # Also before the prelude of a fault.
-        return self._can_go_back(self.fault) and _MOMENTS[fault.when](self, self.folder)
+        return self._can_go_back(self.fault or fault) and _MOMENTS[fault.when](self, self.folder)
 
     def _can_go_back(self, fault: Fault) -> bool:
         """Whether the training could go on after the fault: from a single checkpoint, damaged, it could not."""
@@ -330,11 +352,11 @@ def drill_of(
     if text is None:
         return None
     try:
-        fault = Fault.parse(text)
+        fault = None if text == UNDISTURBED else Fault.parse(text)
     except ValueError as error:
         raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
     interface = None
-    if fault.kind is FaultKind.CUT_NETWORK and fault.node == heartbeat.report.rank:
+    if fault and fault.kind is FaultKind.CUT_NETWORK and fault.node == heartbeat.report.rank:
         address = identity_of(environ, config.nodes).address or own_address(environ)
         interface = _interface_to_cut(fault, address, environ)
     return Drill(fault, config, heartbeat, meter, access, interface=interface)

@@ -287,11 +287,14 @@ def _named(options: argparse.Namespace, job: TrainingJob) -> list[Fault]:
 
 
 def _all_well(options: argparse.Namespace, done: Sequence[Drilled]) -> bool:
-    """Whether each training has ended as the undisturbed one, and so many faults have happened as were asked for."""
+    """Whether all have ended as the undisturbed training, with no more steps lost than may be, and enough faults."""
     undisturbed, *drilled = done
     happened = sum(each.recovery is not None for each in drilled)
     enough = happened >= (len(drilled) if options.campaign is None else options.campaign)
-    return enough and all(drill_report.ended_as(each, undisturbed) for each in drilled)
+    return enough and all(
+        drill_report.ended_as(each, undisturbed) and drill_report.loss_problem(each, done) is None
+        for each in drilled
+    )
 
 
 def _report(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:
@@ -304,7 +307,7 @@ def _report(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:
         page = drill_report.page(f"Drills of `{choice.job.name}`", done, how, choice.left_out)
         options.report.write_text(without_secrets(page))
     if options.json:
-        print_json([drill_report.as_json(each, done[0]) for each in done])
+        print_json([drill_report.as_json(each, done) for each in done])
         return
     _print_table(drill_report.rows_of(done))
     if options.campaign is not None:

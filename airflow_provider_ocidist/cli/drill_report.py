@@ -35,9 +35,31 @@ def has_recovered(each: Drilled, undisturbed: Drilled) -> bool:
     return each.recovery is not None and ended_as(each, undisturbed)
 
 
+def most_lost_steps(each: Drilled, done: Sequence[Drilled]) -> int | None:
+    """Return how many steps a fault may have cost, at most; None where the undisturbed training does not show it."""
+    from airflow_provider_ocidist.gangs.drills import most_lost
+
+    pace = done[0].pace
+    if each.fault is None or pace is None:
+        return None
+    # A lag is a matter of chance: of what is still on its way when a fault strikes, it is not known.
+    return most_lost(each.fault, pace, max(other.lag for other in done))
+
+
+def loss_problem(each: Drilled, done: Sequence[Drilled]) -> str | None:
+    """Return what is wrong with the steps that were lost; None: nothing, or nothing that could be judged."""
+    most = most_lost_steps(each, done)
+    if most is None or each.recovery is None:
+        return None
+    lost = each.recovery.lost_steps
+    if lost is None:
+        return "LOST STEPS NOT KNOWN" if each.launches > 1 else None
+    return f"LOST MORE THAN {most} STEPS" if lost > most else None
+
+
 def rows_of(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
     """Return a row for each training; the first is the undisturbed one."""
-    return [HEADER, *(_row(each, done[0]) for each in done)]
+    return [HEADER, *(_row(each, done) for each in done)]
 
 
 def grouped(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
@@ -60,6 +82,8 @@ def summary(done: Sequence[Drilled]) -> str:
     absent = sum(each.recovery is None for each in drilled)
     end = f"{well} of {counted(len(drilled), 'drill')} ended as the undisturbed training"
     end += f", {counted(absent, 'fault')} did not happen" if absent else ""
+    lossy = sum(loss_problem(each, done) is not None for each in drilled)
+    end += f", {lossy} lost more steps than one may, or nobody knows how many" if lossy else ""
     times = _recovery_times(drilled)
     if not times:
         return end
@@ -84,7 +108,7 @@ def page(title: str, done: Sequence[Drilled], how: str, left_out: Sequence[str] 
     return "\n\n".join(parts) + "\n"
 
 
-def as_json(each: Drilled, undisturbed: Drilled) -> dict[str, Any]:
+def as_json(each: Drilled, done: Sequence[Drilled]) -> dict[str, Any]:
     from airflow_provider_ocidist.model import codec
 
     recovery = each.recovery
@@ -94,16 +118,18 @@ def as_json(each: Drilled, undisturbed: Drilled) -> dict[str, Any]:
         "strike": codec.encode(recovery.injected) if recovery else None,
         "recovered_after_s": recovery.seconds if recovery else None,
         "lost_steps": recovery.lost_steps if recovery else None,
+        "most_lost_steps": most_lost_steps(each, done),
+        "lag_steps": each.lag,
         "tries": each.tries,
         "launches": each.launches,
         "replaced": each.replaced,
         "seconds": each.seconds,
         "failure": each.failure,
-        "as_undisturbed": ended_as(each, undisturbed),
+        "as_undisturbed": ended_as(each, done[0]),
     }
 
 
-def _row(each: Drilled, undisturbed: Drilled) -> tuple[str, ...]:
+def _row(each: Drilled, done: Sequence[Drilled]) -> tuple[str, ...]:
     recovery = each.recovery
     return (
         str(each.fault or "none"),
@@ -114,7 +140,7 @@ def _row(each: Drilled, undisturbed: Drilled) -> tuple[str, ...]:
         str(each.launches),
         str(each.replaced),
         f"{each.seconds:.1f} s",
-        _outcome(each, undisturbed),
+        _outcome(each, done),
     )
 
 
@@ -145,15 +171,17 @@ def _or_dash(value: object, form: str = "{}") -> str:
     return "-" if value is None else form.format(value)
 
 
-def _outcome(each: Drilled, undisturbed: Drilled) -> str:
+def _outcome(each: Drilled, done: Sequence[Drilled]) -> str:
     if each.failure:
         return each.failure.partition("\n")[0][:80]
     if each.fault is None:
         return "succeeded"
-    if each.weights != undisturbed.weights:
+    if each.weights != done[0].weights:
         return "OTHER WEIGHTS"
     if each.recovery is None:
         return "did not happen"
+    if problem := loss_problem(each, done):
+        return problem
     return "succeeded" if each.weights is None else "same weights"
 
 

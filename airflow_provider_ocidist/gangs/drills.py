@@ -22,16 +22,20 @@ from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
+    UNDISTURBED,
     DrillJournal,
     Fault,
     FaultKind,
     InjectedFault,
+    SaveSeen,
     StepSeen,
     When,
     why_impossible,
 )
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import RunKey, RunRecord
+from airflow_provider_ocidist.model.work_dir import drill_journal_of
+from airflow_provider_ocidist.storage.stores.base import Store
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks."""
@@ -76,6 +80,16 @@ class DrillRecovery:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SavePace:
+    """How often a training saves, and reports its steps."""
+
+    interval: int
+    """Steps from one checkpoint to the next, at most."""
+    stride: int
+    """Steps from one report of a step to the next, at least."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Drilled:
     """The outcome of a training with a fault, or without one: the undisturbed training."""
 
@@ -92,6 +106,10 @@ class Drilled:
     """Recovery from the fault; None if it did not happen, as where the training was over before its moment."""
     replaced: int = 0
     """Nodes in whose place others were made, in all tries."""
+    pace: SavePace | None = None
+    """Pace of the checkpoints in the undisturbed training; None: it has published none while it trained."""
+    lag: int = 0
+    """Steps, at most, that were trained while a checkpoint was on its way to the store."""
 
 
 class DrillStopped(Exception):
@@ -113,8 +131,8 @@ def carry_out(
     Raises BackendError; DrillStopped when `stop` is set. Whatever ends this function early ends the nodes too.
     """
     stop = stop or threading.Event()
-    key = RunKey(dag_id=f"drill-{job.name}", run_id=run_id, task_id=str(fault or "undisturbed"))
-    env = {**job.env, **({DRILL_VARIABLE: str(fault)} if fault else {})}
+    key = RunKey(dag_id=f"drill-{job.name}", run_id=run_id, task_id=str(fault or UNDISTURBED))
+    env = {**job.env, DRILL_VARIABLE: str(fault or UNDISTURBED)}
     # The outputs of a real training stay as they are.
     armed = replace(job, env=env, outputs=())
     began = time.monotonic()
@@ -131,6 +149,8 @@ def carry_out(
         step=done[-1].step,
         recovery=recovery_of(done) if has_happened(fault, done) else None,
         replaced=sum(each.replaced for each in done),
+        pace=pace_of(done) if fault is None else None,
+        lag=lag_of(done),
     )
 
 
@@ -276,22 +296,81 @@ def recovery_of(tries: Sequence[Try]) -> DrillRecovery | None:
         return DrillRecovery(injected=injected, seconds=None, lost_steps=None)
     first = min(later, key=lambda seen: (seen.at, seen.step))
     resumed_at = first.step - _stride(seen for _, seen in steps)
-    reached = _reached(steps, struck_in, injected, ended=bool(again))
-    # A training that had reported no step before the fault, and goes on with it, has none to lose.
-    lost = (None if again else 0) if reached is None else max(0, reached - resumed_at)
+    earlier = [each.step for _, each in injections if each.step is not None]
+    reached = _reached(steps, struck_in, injected, earlier, ended=bool(again))
+    # A training that had reported no step before the fault has none to lose.
+    lost = 0 if reached is None else max(0, reached - resumed_at)
     return DrillRecovery(injected=injected, seconds=first.at - injected.at, lost_steps=lost)
 
 
+def recorded_recovery(run_dir: str, nodes: int, open_folder: Callable[[str], Store]) -> DrillRecovery | None:
+    """Return how a training went on after its fault, by what its nodes have recorded and by their clocks.
+
+    `run_dir`: of its last attempt; `open_folder` returns the store of such a folder. Raises StorageError.
+    """
+    task, _, attempt = run_dir.rstrip("/").rpartition("-a")
+    runs = [f"{task}-a{number}" for number in range(1, int(attempt) + 1)]
+    journals = [tuple(_recorded(open_folder(run), nodes)) for run in runs]
+    return recovery_of(
+        [Try(journals=each, launches=0, failure=None, weights=None, step=None) for each in journals]
+    )
+
+
+def _recorded(store: Store, nodes: int) -> Iterator[DrillJournal]:
+    for rank in range(nodes):
+        # A node that reports no step, and is spared by the fault, has nothing to record.
+        with suppress(FileNotFoundError):
+            yield DrillJournal.from_json(store.read(drill_journal_of(rank)))
+
+
 def _reached(
-    steps: Sequence[tuple[int, StepSeen]], struck_in: int, injected: InjectedFault, *, ended: bool
+    steps: Sequence[tuple[int, StepSeen]],
+    struck_in: int,
+    injected: InjectedFault,
+    earlier: Sequence[int],
+    *,
+    ended: bool,
 ) -> int | None:
-    """Return the last step before the recovery; `ended`: whether the fault has ended its launch."""
-    own = [] if injected.step is None else [injected.step]
-    if own and not ended:
+    """Return the last step before the recovery; None: none was reported.
+
+    `earlier`: the steps at which this fault, and the prelude before it, were injected; `ended`: whether the fault has
+    ended its launch.
+    """
+    if injected.step is not None and not ended:
         return injected.step
     # Other nodes may have gone on after the fault. Before one of a restore, its prelude has ended a launch.
     last = (struck_in, injected.launch if ended else injected.launch - 1)
-    return max([*own, *(seen.step for number, seen in steps if (number, seen.launch) <= last)], default=None)
+    return max(
+        [*earlier, *(seen.step for number, seen in steps if (number, seen.launch) <= last)], default=None
+    )
+
+
+def pace_of(tries: Sequence[Try]) -> SavePace | None:
+    """Return how often a training saves; None: it has published no checkpoint while it trained."""
+    saved = sorted({0, *(save.step for save in _saves(tries))})
+    if len(saved) < 2:
+        return None
+    return SavePace(
+        interval=max(later - step for step, later in itertools.pairwise(saved)),
+        stride=_stride(seen for each in tries for seen in _steps(each)),
+    )
+
+
+def lag_of(tries: Sequence[Try]) -> int:
+    """Return how many steps, at most, were trained while a checkpoint was on its way to the store."""
+    return max((save.reached - save.step for save in _saves(tries) if save.reached is not None), default=0)
+
+
+def most_lost(fault: Fault, pace: SavePace, lag: int) -> int:
+    """Return how many steps a fault may cost, at most: those since the newest checkpoint that was stored by then."""
+    # That one is damaged, and the one before it counts.
+    intervals = 2 if fault.kind is FaultKind.CORRUPT_CHECKPOINT else 1
+    # The last steps before the fault, and the first ones after it, may not have been reported.
+    return intervals * pace.interval + max(0, lag) + pace.stride - 1
+
+
+def _saves(tries: Iterable[Try]) -> list[SaveSeen]:
+    return [save for each in tries for journal in each.journals for save in journal.saves]
 
 
 def _stride(steps: Iterable[StepSeen]) -> int:

@@ -113,6 +113,23 @@ class OciHook(BaseHook):
         uri = self.uri(place)
         return open_store(uri, self.access if uri.startswith("oci://") else None)
 
+    def drill_recovery(self, result: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return how a training went on after the fault of its drill, as its nodes have recorded it by their clocks.
+
+        `result`: what its task has returned. The values are `at_step`, `back_after_s` and `lost_steps`, None where they
+        are not known. Return None where no fault happened. Raises StorageError.
+        """
+        from airflow_provider_ocidist.gangs.drills import recorded_recovery
+
+        found = recorded_recovery(result["run_dir"], len(result["nodes"]), self.store)
+        if found is None:
+            return None
+        return {
+            "at_step": found.injected.step,
+            "back_after_s": None if found.seconds is None else round(found.seconds, 1),
+            "lost_steps": found.lost_steps,
+        }
+
     def get_conn(self) -> OciAccess:
         """Return `access`, under the name by which Airflow's hooks return what they connect with."""
         return self.access

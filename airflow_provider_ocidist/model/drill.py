@@ -14,6 +14,8 @@ Member = TypeVar("Member", bound=StrEnum)
 
 DRILL_VARIABLE = "OCIDIST_DRILL"
 """Environment variable with a fault, as `Fault.parse` reads it; the node that has it injects the fault into itself."""
+UNDISTURBED = "undisturbed"
+"""Value of that variable for a training without a fault, whose nodes record their steps and checkpoints."""
 
 
 class FaultKind(StrEnum):
@@ -121,6 +123,16 @@ class StepSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SaveSeen:
+    """A checkpoint that the main node has published while it trained."""
+
+    launch: int
+    step: int
+    reached: int | None
+    """Last step that the program had reported by then: it goes on while a checkpoint is on its way to the store."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DrillJournal:
     """What one node has recorded of a drill."""
 
@@ -128,6 +140,7 @@ class DrillJournal:
     steps: tuple[StepSeen, ...] = ()
     damaged: tuple[str, ...] = ()
     """URIs of the checkpoints that the node has read and found to be damaged."""
+    saves: tuple[SaveSeen, ...] = ()
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_ocidist.agent import drill
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
-from airflow_provider_ocidist.model.drill import DrillJournal
+from airflow_provider_ocidist.model.drill import UNDISTURBED, DrillJournal
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from tests.agent.gangs import Gang
 from tests.storage.published import publish
@@ -208,3 +208,39 @@ def test_what_ends_a_fault_later_holds_no_output_of_its_node_open(tmp_path: Path
         subprocess.run([sys.executable, "-c", ENDS_LATER], stdout=out, stdin=out, timeout=60, check=True)
         out.seek(0)
         assert out.read() == "/dev/null\n"
+
+
+SAVES_AND_GOES_ON = """
+import json, os, pathlib, time
+folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+
+def at(step):
+    with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
+        progress.write(json.dumps({"step": step}) + "\\n")
+
+for step in (4, 8):
+    file = folder / f".step-{step}.txt"
+    file.write_text(str(step))
+    file.rename(folder / f"step-{step}.txt")
+    at(step + 2)
+    while not (pathlib.Path(os.environ["KEPT"]) / f"step-{step}.txt" / "manifest.json").exists():
+        time.sleep(0.02)
+    # As long as nothing is trained, the drill sees where the training was.
+    time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("drills", [True, False])
+def test_of_a_training_without_a_fault_its_checkpoints_are_recorded_with_what_was_trained_meanwhile(
+    tmp_path: Path, *, drills: bool
+) -> None:
+    kept = tmp_path / "kept"
+    with Gang(tmp_path, SAVES_AND_GOES_ON, attempt=1, checkpoints=Checkpoints(uri=str(kept))) as gang:
+        variables = {"OCIDIST_DRILL": UNDISTURBED} if drills else {}
+        assert gang.run(KEPT=str(kept), **variables) == [0]
+        journal = gang.run_dir / drill_journal_of(0)
+        assert journal.exists() is drills
+        if drills:
+            saves = DrillJournal.from_json(journal.read_bytes()).saves
+            assert [(each.launch, each.step, each.reached) for each in saves] == [(0, 4, 6), (0, 8, 10)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,8 +66,14 @@ def judge(results: list[dict[str, Any]], drills: int, log: Path) -> None:
     assert not wrong, f"{wrong}\n{log.read_text()[-6000:]}"
     happened = [each for each in results[1:] if each["happened"]]
     assert len(happened) == drills, "one that does not happen is replaced by another"
-    # A save every 40 steps, and the one that may not have been stored yet.
-    assert max(each["lost_steps"] or 0 for each in happened) <= 2 * 40 + 10
+    # A save every 40 steps, and what was trained while one was on its way to the store; every tenth step is reported.
+    lag = max(each["lag_steps"] for each in results)
+    print(f"at most {lag} steps until a checkpoint was stored")
+    unknown = [each["fault"] for each in happened if each["lost_steps"] is None and each["launches"] > 1]
+    assert not unknown
+    saves = {each["fault"]: 2 if each["fault"].startswith("corrupt-checkpoint") else 1 for each in happened}
+    lossy = [each for each in happened if (each["lost_steps"] or 0) > saves[each["fault"]] * 40 + lag + 9]
+    assert not lossy
 
 
 def test_whatever_happens_to_processes_of_this_machine_the_weights_are_the_same(folder: Path) -> None:
@@ -107,7 +114,13 @@ def test_the_example_of_drills_reports_that_no_fault_has_changed_the_model(folde
     )
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-4000:]
-    assert f"'{faults[0]}': 'launched again 1 times in its last try'" in output
+    row = re.search(rf"{re.escape(faults[0])} +(\d+) +([\d.]+) +(\d+) +1 +True", output)
+    assert row, output[-4000:]
+    at_step, seconds, lost = int(row[1]), float(row[2]), int(row[3])
+    assert at_step >= 100
+    assert seconds > 0
+    # A save every 40 steps, and the one that may have been on its way to the store.
+    assert lost < 2 * 40
 
 
 # One fault at a time, with a training that needs no torch

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.cli.drill import _all_well, _Choice, _others_for
-from airflow_provider_ocidist.cli.drill_report import grouped, page, rows_of, summary
-from airflow_provider_ocidist.gangs.drills import Drilled, DrillRecovery
+from airflow_provider_ocidist.cli.drill_report import as_json, grouped, page, rows_of, summary
+from airflow_provider_ocidist.gangs.drills import Drilled, DrillRecovery, SavePace
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.drill import Fault, FaultKind, InjectedFault, When
 from tests.training_jobs import PROGRAMS
@@ -102,3 +103,41 @@ def test_a_training_that_is_harmed_before_its_fault_is_replaced_by_none_and_is_n
     ):
         assert _all_well(options, done) is is_well
         assert len(_others_for(_Choice(options, job, [], None), 9, done)) == others
+
+
+def undisturbed(pace: SavePace | None, lag: int = 0) -> Drilled:
+    return replace(a_training(None, None, None), pace=pace, lag=lag)
+
+
+EVERY_40 = SavePace(interval=40, stride=1)
+
+
+@pytest.mark.parametrize(
+    "kind, lost, launches, pace, outcome",
+    [
+        (FaultKind.KILL_NODE, 0, 2, EVERY_40, "same weights"),
+        (FaultKind.KILL_NODE, 47, 2, EVERY_40, "same weights"),
+        (FaultKind.KILL_NODE, 48, 2, EVERY_40, "LOST MORE THAN 47 STEPS"),
+        (FaultKind.CORRUPT_CHECKPOINT, 87, 2, EVERY_40, "same weights"),
+        (FaultKind.CORRUPT_CHECKPOINT, 88, 2, EVERY_40, "LOST MORE THAN 87 STEPS"),
+        (FaultKind.KILL_NODE, None, 2, EVERY_40, "LOST STEPS NOT KNOWN"),
+        (FaultKind.FREEZE_NODE, None, 1, EVERY_40, "same weights"),
+        # A training that shows no checkpoint and no step cannot be judged.
+        (FaultKind.KILL_NODE, 999, 2, None, "same weights"),
+        (FaultKind.KILL_NODE, None, 2, None, "same weights"),
+    ],
+)
+def test_a_training_that_has_lost_more_than_it_may_or_nobody_knows_how_much_is_no_success(
+    kind: FaultKind, lost: int | None, launches: int, pace: SavePace | None, outcome: str
+) -> None:
+    hurt = replace(a_training(kind, 4.0, lost), launches=launches, lag=3)
+    # A lag of 7 steps was seen in another training.
+    done = [undisturbed(pace, lag=7), hurt]
+    options = argparse.Namespace(campaign=None)
+    is_well = outcome == "same weights"
+    assert rows_of(done)[-1][-1] == outcome
+    assert _all_well(options, done) is is_well
+    assert ("1 lost more steps than one may" in summary(done)) is not is_well
+    most = None if pace is None else 87 if kind is FaultKind.CORRUPT_CHECKPOINT else 47
+    found = as_json(hurt, done)
+    assert (found["most_lost_steps"], found["lost_steps"], found["lag_steps"]) == (most, lost, 3)

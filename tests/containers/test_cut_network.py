@@ -36,11 +36,12 @@ def test_a_network_that_is_cut_for_a_while_changes_no_weight(folder: Path) -> No
     command += ["--parallel", "3", "--set", f"work_dir={folder / 'work'}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
-    _, briefly, for_longer, main_node = json.loads(done.stdout)
+    _, briefly, for_longer, main_node = results = json.loads(done.stdout)
+    lag = max(each["lag_steps"] for each in results)
     assert "cutting node 1 off from the network, at eth0 for 5 s" in done.stderr
     assert (briefly["lost_steps"], briefly["launches"]) == (0, 1)
     for each in (for_longer, main_node):
         assert each["as_undisturbed"]
         assert each["launches"] > 1
-        # A save every 40 steps, and the one that was under way.
-        assert each["lost_steps"] <= 2 * 40 + 10
+        # A save every 40 steps, and what was trained while one was on its way; every tenth step is reported.
+        assert each["lost_steps"] <= 40 + lag + 9

@@ -10,9 +10,13 @@ import pytest
 
 from airflow_provider_ocidist.agent.drill import due
 from airflow_provider_ocidist.gangs.drills import (
+    SavePace,
     Try,
     drawn_faults,
     has_happened,
+    lag_of,
+    most_lost,
+    pace_of,
     recovery_of,
     usual_faults,
 )
@@ -23,6 +27,7 @@ from airflow_provider_ocidist.model.drill import (
     Fault,
     FaultKind,
     InjectedFault,
+    SaveSeen,
     StepSeen,
     When,
     prelude_of,
@@ -162,6 +167,52 @@ def test_a_fault_of_a_restore_that_ends_nothing_counts_what_its_prelude_has_lost
     recovery = recovery_of([a_try(DrillJournal(injected=(prelude, fault), steps=seen))])
     assert recovery is not None
     assert (recovery.seconds, recovery.lost_steps) == (4.0, 2)
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_a_training_that_had_reported_nothing_before_a_fault_has_lost_nothing_and_one_that_had_has(
+    number: int,
+) -> None:
+    print(f"seed {SEED}.none.{number}")
+    chance = random.Random(f"{SEED}.none.{number}")
+    launch, reached = chance.randrange(2), chance.choice([None, chance.randint(4, 9)])
+    # The journal of the node that was killed may lack its last steps; what it was at when it was hit is known.
+    prelude = InjectedFault(kind=FaultKind.KILL_RANK, node=1, step=reached, launch=0, at=1.0, message="m")
+    fault = InjectedFault(kind=FaultKind.KILL_NODE, node=1, step=None, launch=launch, at=2.0, message="m")
+    injected = (fault,) if launch == 0 else (prelude, fault)
+    after = steps(launch + 1, range(4, 9), 10.0, 1.0)
+    recovery = recovery_of([a_try(DrillJournal(injected=injected), DrillJournal(steps=tuple(after)))])
+    assert recovery is not None
+    assert recovery.lost_steps == (0 if launch == 0 or reached is None else reached - 3)
+
+
+# How much may be lost
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_the_undisturbed_training_shows_how_often_it_saves_and_how_far_it_gets_meanwhile(number: int) -> None:
+    print(f"seed {SEED}.pace.{number}")
+    chance = random.Random(f"{SEED}.pace.{number}")
+    interval, stride = chance.randint(2, 50), chance.choice([1, 1, 5, 10])
+    count, lags = chance.randint(1, 6), [chance.randint(0, 30) for _ in range(6)]
+    saves = [
+        SaveSeen(launch=0, step=step, reached=step + lag)
+        for step, lag in zip(range(interval, interval * count + 1, interval), lags, strict=False)
+    ]
+    unknown = SaveSeen(launch=0, step=interval, reached=None)
+    seen = steps(0, range(stride, 900, stride), 0.0, 1.0)
+    journals = (DrillJournal(saves=(*saves, unknown)), DrillJournal(steps=tuple(seen)))
+    assert pace_of([a_try(*journals)]) == SavePace(interval=interval, stride=stride)
+    assert lag_of([a_try(*journals)]) == max(lags[:count])
+    assert pace_of([a_try(journals[1])]) is None
+    assert lag_of([a_try(journals[1])]) == 0
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_a_fault_costs_what_is_not_stored_and_a_damaged_checkpoint_one_interval_more(kind: FaultKind) -> None:
+    pace = SavePace(interval=40, stride=5)
+    intervals = 2 if kind is FaultKind.CORRUPT_CHECKPOINT else 1
+    assert most_lost(Fault(kind=kind), pace, 7) == intervals * 40 + 7 + 4
 
 
 # Which faults

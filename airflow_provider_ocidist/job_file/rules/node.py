@@ -11,7 +11,7 @@ from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.rules.code import requirements_in_the_code
 from airflow_provider_ocidist.job_file.rules.values import arguments, can_be_argument, inside
 from airflow_provider_ocidist.launchers.base import Launcher
-from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Fault, why_impossible
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, UNDISTURBED, Fault, why_impossible
 from airflow_provider_ocidist.model.job import LauncherOptions, TrainingJob, is_placeholder
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -90,7 +90,7 @@ def environment(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _drill(path: str, value: str, job: TrainingJob) -> Iterator[Problem]:
-    if is_placeholder(value):
+    if is_placeholder(value) or value == UNDISTURBED:
         return
     try:
         problem = why_impossible(Fault.parse(value), job)
