@@ -121,12 +121,18 @@ MUTANTS = (
         '    if TRAINER_STATE not in files:\n        return WHOLE if "config.json" in files else NOTHING',
         "wholeness",
     ),
-    _one(
+    _some(
         "a file that is open for writing is no hindrance",
         "1b",
         "agent/save/proofs.py",
-        "    if found.open_for_writing:",
-        "    if False:",
+        (
+            ("    if found.open_for_writing:", "    if False:"),
+            (" or found.smaller or found.left_open)", " or found.smaller)"),
+            (
+                "found.is_like_the_last and not (found.left_over or found.left_open)",
+                "found.is_like_the_last and not found.left_over",
+            ),
+        ),
         "wholeness",
     ),
     _one(
