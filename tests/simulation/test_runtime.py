@@ -68,10 +68,8 @@ def test_each_process_has_its_own_of_what_a_module_keeps_and_nodes_have_what_tra
     wrong: list[str] = []
 
     def keep(name: str) -> None:
-        own = 0
-        for _ in range(8):
+        for own in range(1, 9):
             world.sleep(dice.uniform(0.1, 2.0))
-            own += 1
             for module in (everywhere,) if name.startswith("node") else (everywhere, in_airflow):
                 module["_kept"].append(name)
                 wrong.extend([name] if module["_kept"] != [name] * own else [])
