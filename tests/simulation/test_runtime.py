@@ -14,12 +14,11 @@ from tests.simulation.runtime import Global, Lock, Process, RLock, World
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(request.node.name)
-    runtime.enter(made)
+    monkeypatch.setattr(runtime, "WORLD", made)
     yield made
     made.close()
-    runtime.WORLD = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("key", [("ties",), ("latency", "node 0.1", "store.get", 7), (), ("a/b", 1.5)])
