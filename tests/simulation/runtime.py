@@ -218,7 +218,7 @@ class World:
         if self.closed or task.process.dead:
             raise GreenletExit
         if timeout is not None:
-            timeout = timeout if timeout > 0.0 else 0.0
+            timeout = max(0.0, timeout)
             if timeout < SHORT and self._passes(task, timeout):
                 return False
         waiter = Waiter(task)

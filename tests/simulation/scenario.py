@@ -18,6 +18,9 @@ LOSES_A_MACHINE = 0.05
 """The share of schedules that lose a machine for which another may take its place."""
 ALONE = 0.16
 """The share of schedules that have one kind of `_ALONE`, and nothing else that goes wrong."""
+OUTLIVES = 28
+"""Steps of six seconds of a node that is cut off, from its start after about 75 s on: it trains when it comes back, at
+235 s at the latest."""
 SHAPES = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4")
 """What a job asks for, and its candidates where it has any."""
 
@@ -489,7 +492,7 @@ def _zombie(dice: random.Random, scenario: Scenario, length: float) -> Mapping[s
     details = {"rank": 0, "seconds": dice.choice([120.0, 200.0, 260.0])}
     habits = replace(scenario.habits, hangs_at=0, fails_at=0, full_at=0, trains_nothing=False, save_every=1)
     if dice.random() < 0.4:
-        habits = replace(habits, layout="rolling", silent=True, steps=40, write_seconds=0.3, keeps=0)
+        habits = replace(habits, layout="rolling", silent=True, steps=OUTLIVES, write_seconds=0.3, keeps=0)
         details["seconds"] = dice.uniform(70.0, 100.0)
         return _merge(
             replace(scenario, rates=(), windows=()),
@@ -957,7 +960,9 @@ def _back_late(dice: random.Random, scenario: Scenario, length: float) -> Mappin
 def _back_between_restores(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
     """A node comes back, and publishes what names no step, after one node of its successor has restored and before
     the other does, with which the place of the checkpoints is fenced."""
-    habits = replace(_steady(scenario.habits), layout="rolling", silent=True, steps=40, step_seconds=6.0)
+    habits = replace(
+        _steady(scenario.habits), layout="rolling", silent=True, steps=OUTLIVES, step_seconds=6.0
+    )
     habits = replace(habits, save_every=1, write_seconds=0.3, pause=0.0, keeps=0, on_sigterm="ignores")
     details = {"rank": 0, "seconds": dice.uniform(95.0, 120.0)}
     return {

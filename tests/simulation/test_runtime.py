@@ -14,12 +14,11 @@ from tests.simulation.runtime import Global, Lock, Process, RLock, World
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(request.node.name)
-    runtime.enter(made)
+    monkeypatch.setattr(runtime, "WORLD", made)
     yield made
     made.close()
-    runtime.WORLD = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("key", [("ties",), ("latency", "node 0.1", "store.get", 7), (), ("a/b", 1.5)])
@@ -68,10 +67,8 @@ def test_each_process_has_its_own_of_what_a_module_keeps_and_nodes_have_what_tra
     wrong: list[str] = []
 
     def keep(name: str) -> None:
-        own = 0
-        for _ in range(8):
+        for own in range(1, 9):
             world.sleep(dice.uniform(0.1, 2.0))
-            own += 1
             for module in (everywhere,) if name.startswith("node") else (everywhere, in_airflow):
                 module["_kept"].append(name)
                 wrong.extend([name] if module["_kept"] != [name] * own else [])
