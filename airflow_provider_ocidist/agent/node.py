@@ -88,6 +88,8 @@ class NodeAgent:
         self.launch: ProgramLaunch | None = None
         """Launch that runs, or ran last; None before the first."""
         self.drill: Drill | None = None
+        self._restored_for: int | None = None
+        """Number of the launch for which this node has what it takes part with; None before it is prepared."""
 
     def run(self) -> int:
         """Run all stages; the report records the outcome in any case."""
@@ -117,7 +119,9 @@ class NodeAgent:
         launcher = load_launcher(self.config.launcher)
         workspace = interruptible(self._prepare, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
-        self.heartbeat.prepared()
+        while not self.heartbeat.prepared(self._restored_for):
+            # Another launch was asked for while this node restored.
+            interruptible(lambda: self._restore(workspace), self.switch)
         result = self._one_launch(launcher, workspace)
         while result.restarts:
             try:
@@ -153,14 +157,18 @@ class NodeAgent:
 
     def _restore(self, workspace: Workspace) -> None:
         """Fetch the checkpoint to resume from; the replacement of a lost node first waits for the others' uploads."""
-        if not self.context.is_member:
-            return
-        if self.heartbeat.launch:
-            try:
-                self._await_others_saved()
-            except SucceededBefore as error:
-                raise AgentError(f"this node came too late to train: {error}", cause=Cause.NODE) from error
-        self.checkpoints.restore(workspace)
+        launch = self.heartbeat.launch
+        if self.context.is_member:
+            if launch:
+                self._await_others_before()
+            self.checkpoints.restore(workspace)
+        self._restored_for = launch
+
+    def _await_others_before(self) -> None:
+        try:
+            self._await_others_saved()
+        except SucceededBefore as error:
+            raise AgentError(f"this node came too late to train: {error}", cause=Cause.NODE) from error
 
     def _one_launch(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         try:

@@ -72,8 +72,10 @@ class StopSwitch:
             if is_of_the_past or not (is_first or ends_run or stop.is_lost):
                 return
             self.stop = stop
-        self.event.set()
-        for listener in self._listeners if is_first else ():
+            # Before `rearm` can run: it would leave the event set without a reason.
+            self.event.set()
+            listeners = [*self._listeners] if is_first else []
+        for listener in listeners:
             listener()
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -82,6 +84,12 @@ class StopSwitch:
             self._listeners.append(listener)
         if self.stop is not None:
             listener()
+
+    def until_stopped(self) -> threading.Event:
+        """Return an event that the next stop request sets, or one that is there, and that no later launch clears."""
+        stopped = threading.Event()
+        self.listen(stopped.set)
+        return stopped
 
     def take_part_in(self, launch: int) -> None:
         """Begin with the launch of this number, from 0: requests to end those before it are of the past."""

@@ -67,7 +67,8 @@ def cannot_be_used(what: str, error: BaseException) -> AgentError:
 def with_retries_unless_stopped(work: Callable[[], T], limit: float, switch: StopSwitch) -> T:
     """Return what `with_retries` returns, or raise what it raises; but Stopped where a stop request has ended it."""
     try:
-        return with_retries(work, limit, switch.event)
+        # Work that was left behind goes on in no later launch.
+        return with_retries(work, limit, switch.until_stopped())
     except (StoreUnavailable, StoreRefused):
         # It is the reason then, and no fault of the store.
         switch.check()

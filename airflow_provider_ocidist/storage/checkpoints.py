@@ -19,7 +19,7 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import place, published_folder
-from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of
+from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of, manifests_in
 from airflow_provider_ocidist.storage.locations import is_text, join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.reuse import link_known
@@ -172,8 +172,13 @@ def _withdraw(target: Store) -> None:
 
 
 def next_sequence(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
-    """Return the number of an attempt's next checkpoint; an earlier process may have published some."""
-    own = [found.sequence for found in complete(uri, access) if found.fence == fence.of_attempt]
+    """Return the number of an attempt's next checkpoint; an earlier process may have published some.
+
+    One that is incomplete keeps its number: a repair may complete it later, and what was published since is newer.
+    """
+    store = open_store(uri, access)
+    found = manifests_in(store, by_folder(store.list())).values()
+    own = [manifest.sequence for manifest in found if manifest.fence == fence.of_attempt]
     return max(own, default=0) + 1
 
 
@@ -240,13 +245,16 @@ def fetch(
     through: Through | None = None,
     reuse: bool = True,
     on_read: Callable[[int], object] = lambda _: None,
+    on_fetched: Callable[[Manifest], object] = lambda _: None,
+    cancel: threading.Event | None = None,
 ) -> Path:
     """Fetch a checkpoint into a local folder, under its program's name for it, and return its path.
 
     An entry of that name is replaced, after every SHA-256 was verified; with `reuse`, its files whose content is what
     was published are not fetched again, and `on_read` gets the number of bytes of each piece that was compared.
-    `through` returns the store to read from. Raises CheckpointError when the checkpoint is not complete or its content
-    is not what was published.
+    `on_fetched` gets the manifest of what has arrived. `through` returns the store to read from. Once `cancel` is set,
+    no entry is replaced. Raises CheckpointError when the checkpoint is not complete or its content is not what was
+    published, StorageError when it cannot be read, or was cancelled.
     """
     store = open_store(uri, access)
     manifest, listed = _verified(store, uri)
@@ -262,14 +270,17 @@ def fetch(
             return final if manifest.single_file else final / name
 
         source = through(store, lies_at, size) if through else store
-        arrived = copy_files(source, LocalStore(staging), [listed[item.path] for item in wanted])
+        arrived = copy_files(source, LocalStore(staging), [listed[item.path] for item in wanted], cancel)
         for item, copied in zip(wanted, arrived):
             if item.sha256 != copied.sha256:
                 raise CheckpointError(
                     f"{join(uri, item.path)} is not what was published: its checksum differs", uri=uri
                 )
+        if cancel is not None and cancel.is_set():
+            raise StorageError(f"the fetch of {shown(uri)} was cancelled", uri=uri)
         with local_errors(final):
             _replace(staging / manifest.files[0].path if manifest.single_file else staging, final)
+    on_fetched(manifest)
     return final
 
 

@@ -95,6 +95,21 @@ def _judge(store: Store, folder: str, files: Mapping[str, Entry]) -> Complete | 
     )
 
 
+def manifests_in(store: Store, folders: Mapping[str, Mapping[str, Entry]]) -> dict[str, Manifest]:
+    """Return the manifests of listed folders, also of incomplete ones; not those that are damaged, or deleted since."""
+    published = [folder for folder, files in folders.items() if MANIFEST in files]
+    with concurrent.futures.ThreadPoolExecutor(8, "manifest") as pool:
+        found = list(pool.map(lambda folder: _manifest_in(store, folder), published))
+    return {folder: manifest for folder, manifest in zip(published, found) if manifest}
+
+
+def _manifest_in(store: Store, folder: str) -> Manifest | None:
+    try:
+        return Manifest.from_json(store.read(f"{folder}/{MANIFEST}"))
+    except (CheckpointError, FileNotFoundError):
+        return None
+
+
 def fault_of(manifest: Manifest, files: Mapping[str, Entry]) -> str | None:
     """Return what is wrong with the files that a manifest names, None when nothing is."""
     for item in manifest.files:

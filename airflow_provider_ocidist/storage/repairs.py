@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_ocidist.errors import CheckpointError, StorageError
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import copy_files
 from airflow_provider_ocidist.storage.copying.changes import verdicts
-from airflow_provider_ocidist.storage.listing import by_folder, complete_in
+from airflow_provider_ocidist.storage.listing import by_folder, complete_in, manifests_in
 from airflow_provider_ocidist.storage.locations import join
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.reuse import THREADS, is_known
@@ -122,18 +122,9 @@ def _incomplete(store: Store) -> list[tuple[str, Manifest]]:
     complete = complete_in(store, folders)
     newest = max((item.manifest.order for item in complete), default=None)
     whole = {item.folder for item in complete}
-    published = [name for name, files in folders.items() if MANIFEST in files and name not in whole]
-    read = [(name, _manifest_in(store, name)) for name in published]
-    found = [(name, each) for name, each in read if each and (newest is None or each.order > newest)]
+    read = manifests_in(store, {name: files for name, files in folders.items() if name not in whole})
+    found = [(name, each) for name, each in read.items() if newest is None or each.order > newest]
     return sorted(found, key=lambda each: each[1].order, reverse=True)
-
-
-def _manifest_in(store: Store, folder: str) -> Manifest | None:
-    """Return the manifest of a listed folder; None if it is damaged, or was deleted since."""
-    try:
-        return Manifest.from_json(store.read(f"{folder}/{MANIFEST}"))
-    except (CheckpointError, FileNotFoundError):
-        return None
 
 
 def _lacking_now(manifest: Manifest, target: Store) -> list[ManifestFile] | None:

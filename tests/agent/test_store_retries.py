@@ -18,7 +18,7 @@ from airflow_provider_ocidist.agent.prepare.vault import read_secret
 from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
 from airflow_provider_ocidist.agent.stages.context import open_heartbeat
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries, with_retries_unless_stopped
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,
@@ -30,7 +30,7 @@ from airflow_provider_ocidist.errors import (
 )
 from airflow_provider_ocidist.job import Checkpoints, Input, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.testing import OciEmulator
 
@@ -108,6 +108,23 @@ def test_a_node_that_is_asked_to_stop_asks_no_more() -> None:
     ended.set()
     with pytest.raises(StoreUnavailable):
         with_retries(_down, 1e9, ended)
+
+
+def test_work_that_was_left_behind_in_a_request_is_not_tried_again_in_the_next_launch() -> None:
+    switch, tries = StopSwitch(), list[int]()
+
+    def work() -> None:
+        tries.append(len(tries))
+        if len(tries) > 1:
+            return
+        # It is stopped in an outage, and another launch begins before its request fails.
+        switch.ask(Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),)))
+        switch.rearm(1)
+        _down()
+
+    with pytest.raises(StoreUnavailable):
+        with_retries_unless_stopped(work, 1e9, switch)
+    assert tries == [0]
 
 
 def test_a_node_that_is_stopped_while_it_waits_for_a_store_ends_for_that_reason(access: OciAccess) -> None:

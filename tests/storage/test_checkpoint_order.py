@@ -282,6 +282,27 @@ def test_a_node_that_begins_again_within_its_attempt_goes_on_counting(place, tmp
     assert next_sequence(uri, Fence(attempt=2), access) == 1
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_the_number_of_an_incomplete_checkpoint_is_not_given_again(place, tmp_path, number):
+    uri, access = place
+    draw = random.Random(SEED + number)
+    own, count = Fence(attempt=2, launch=1), draw.randint(1, 5)
+    publish(write(tmp_path, "before.pt"), uri, step=None, fence=Fence(attempt=1), sequence=9, access=access)
+    for sequence in range(1, count + 1):
+        name = f"save-{sequence}.pt"
+        ref = publish(
+            write(tmp_path, name), uri, step=sequence, fence=own, sequence=sequence, access=access
+        )
+        store = open_store(ref.uri, access)
+        match draw.choice(["whole", "missing", "cut short"]):
+            case "missing":
+                store.delete(name)
+            case "cut short":
+                store.write(name, b"w")
+    assert next_sequence(uri, own, access) == count + 1
+    assert next_sequence(uri, Fence(attempt=3), access) == 1
+
+
 @pytest.mark.parametrize("number", range(10))
 def test_whatever_attempts_do_in_whatever_order_the_newest_is_the_last_of_the_highest(number, tmp_path):
     seed = random.Random(SEED + number)

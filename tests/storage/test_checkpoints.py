@@ -63,6 +63,27 @@ def test_a_folder_comes_back_under_its_own_name(place, tmp_path):
     assert [found.name for found in (tmp_path / "in").iterdir()] == ["checkpoint-20"]
 
 
+@pytest.mark.parametrize("has_parts", [True, False])
+def test_a_fetch_that_is_cancelled_leaves_what_lies_there(place, tmp_path, has_parts):
+    uri, access = place
+    path = make(tmp_path, 1, b"published")
+    ref = publish(path, uri, step=1, access=access)
+    final, cancel, fetched = tmp_path / "in" / path.name, threading.Event(), []
+    final.parent.mkdir()
+    # With all that is published nothing has to be copied, and the entry would be replaced all the same.
+    final.write_bytes(b"trained on" if has_parts else b"published")
+    before = final.stat()
+    cancel.set()
+    with pytest.raises(StorageError, match="was cancelled"):
+        fetch(ref.uri, final.parent, access, cancel=cancel, on_fetched=fetched.append)
+    assert final.stat() == before
+    assert [each.name for each in final.parent.iterdir()] == [path.name]
+    assert fetched == []
+    fetch(ref.uri, final.parent, access, cancel=threading.Event(), on_fetched=fetched.append)
+    assert [each.digest for each in fetched] == [ref.digest]
+    assert final.read_bytes() == b"published"
+
+
 def test_nodes_that_share_a_folder_may_all_fetch_into_it(tmp_path):
     uri = str(tmp_path / "safe")
     tree = make_tree(tmp_path / "checkpoint-20")

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import repairs
-from airflow_provider_ocidist.storage.checkpoints import fetch, newest, verify
+from airflow_provider_ocidist.storage.checkpoints import fetch, newest, next_sequence, verify
 from airflow_provider_ocidist.storage.manifests import Manifest
 from airflow_provider_ocidist.storage.repairs import store_again, store_missing
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -97,6 +98,26 @@ def test_what_is_not_what_was_published_is_never_stored_nor_what_is_older_than_a
     assert newest(uri, access) == whole
     with pytest.raises(CheckpointError):
         verify(old.uri, access)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_what_was_incomplete_when_a_later_launch_saved_does_not_overtake_it(place, tmp_path, lost):
+    uri, access = place
+    draw = random.Random(f"{SEED}.{lost}")
+    here, fence = tmp_path / "here", Fence(attempt=1)
+
+    def saved(step):
+        sequence = next_sequence(uri, fence, access)
+        return publish(drawn(draw, here, step), uri, step=step, sequence=sequence, access=access)
+
+    refs = [saved(step) for step in range(1, 6)]
+    for ref in refs[-lost:]:
+        lose(draw, ref.uri, access)
+    # The nodes went back to the last whole one, as nothing was repaired then; what they had is still here.
+    last = saved(7)
+    assert newest(uri, access) == last
+    store_missing(uri, here, access)
+    assert newest(uri, access) == last
 
 
 def test_a_checkpoint_without_a_manifest_or_with_a_damaged_one_is_left_alone(place, tmp_path):

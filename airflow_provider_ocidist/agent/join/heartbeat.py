@@ -88,13 +88,15 @@ class Heartbeat:
         self._thread.start()
 
     def prepare(self) -> None:
-        """Until `prepared`, join each launch that a request asks for, rather than stop: no program runs here yet."""
+        """Until it is `prepared`, join each launch that a request asks for, rather than stop: no program runs yet."""
         with self._lock:
             self._is_preparing = True
 
-    def prepared(self) -> None:
+    def prepared(self, launch: int | None) -> bool:
+        """Stop for requests from now on, unless they ask for another launch by then; return whether it does."""
         with self._lock:
-            self._is_preparing = False
+            self._is_preparing = len(self._changes.get("restarts", self._report.restarts)) != launch
+            return not self._is_preparing
 
     def heed(self, request: StopRequest) -> None:
         """End for a request; while this node prepares, take part in the launch that it asks for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
@@ -24,7 +25,7 @@ from airflow_provider_ocidist.model.job import Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.storage.checkpoints import Through
+    from airflow_provider_ocidist.storage.checkpoints import Manifest, Through
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +47,14 @@ def resume(
     damaged: set[str] | None = None,
     reuse: bool = True,
     on_read: OnRead = lambda _: None,
+    cancel: threading.Event | None = None,
 ) -> CheckpointRef | None:
     """Fetch the newest complete checkpoint into the folder; None when there is none yet.
 
     `brought`: what is fetched is added to it. `launched_before`: this attempt, where it has launched the program
     before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`, `reuse`,
-    `on_read`: as `storage.checkpoints.fetch`. `damaged`: the URIs of checkpoints that are not read again; those that
-    prove to be damaged are added.
+    `on_read`, `cancel`: as `storage.checkpoints.fetch`. `damaged`: the URIs of checkpoints that are not read again;
+    those that prove to be damaged are added.
 
     If the newest is damaged, the one before it is fetched. Raises CheckpointsDamaged when all are, as a fresh start
     would lose their content, and AgentError when the place cannot be read.
@@ -60,7 +62,9 @@ def resume(
     if checkpoints.uri is None or not (checkpoints.resume or launched_before):
         return None
     only = None if checkpoints.resume else launched_before
-    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read)
+    how = _Fetching(
+        folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read, cancel=cancel
+    )
     return _resume_from(checkpoints.uri, how, only)
 
 
@@ -75,6 +79,7 @@ def resume_after_clear(
     damaged: set[str] | None = None,
     reuse: bool = True,
     on_read: OnRead = lambda _: None,
+    cancel: threading.Event | None = None,
 ) -> CheckpointRef | None:
     """Fetch the task's checkpoint from before it was cleared, if configured; the rest: as `resume`."""
     if config.checkpoints_stem is None:
@@ -87,7 +92,9 @@ def resume_after_clear(
         found = open_store(base, access).list_each(places)
     except (StorageError, BackendError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
-    how = _Fetching(folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read)
+    how = _Fetching(
+        folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read, cancel=cancel
+    )
     had = (_resume_from(f"{base}/{place}".rstrip("/"), how) for place in places if found[place])
     return next((reference for reference in had if reference is not None), None)
 
@@ -106,6 +113,7 @@ class _Fetching:
         *,
         reuse: bool = True,
         on_read: OnRead = lambda _: None,
+        cancel: threading.Event | None = None,
     ) -> None:
         self.folder = folder
         self.access = access
@@ -115,6 +123,9 @@ class _Fetching:
         self.through = through
         self.reuse = reuse
         self.on_read = on_read
+        self.cancel = threading.Event() if cancel is None else cancel
+        self.digest = ""
+        """Digest of what was fetched last."""
 
     def has_whole(self, reference: CheckpointRef) -> bool:
         """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
@@ -136,7 +147,7 @@ class _Fetching:
         try:
             return self._fetch(uri, self.through)
         except StorageError as error:
-            if error.retryable or (self.through is None and not isinstance(error, CheckpointError)):
+            if self.cancel.is_set() or error.retryable or (self.through is None and not isinstance(error, CheckpointError)):
                 raise
             logger.warning("%s; reading it again, from the store alone", error)
         return self._fetch(uri, None)
@@ -144,9 +155,23 @@ class _Fetching:
     def _fetch(self, uri: str, through: Through | None) -> Path:
         from airflow_provider_ocidist.storage.checkpoints import fetch
 
-        return fetch(uri, self.folder, self.access, through=through, reuse=self.reuse, on_read=self.on_read)
+        return fetch(
+            uri,
+            self.folder,
+            self.access,
+            through=through,
+            reuse=self.reuse,
+            on_read=self.on_read,
+            on_fetched=self._note,
+            cancel=self.cancel,
+        )
+
+    def _note(self, manifest: Manifest) -> None:
+        self.digest = manifest.digest
 
     def take(self, checkpoint: Path, reference: CheckpointRef | None) -> None:
+        if self.cancel.is_set():
+            raise StorageError(f"the fetch of {checkpoint.name} was cancelled", uri=str(checkpoint))
         _point_deepspeed_to(checkpoint)
         self.brought[checkpoint.name] = reference
 
@@ -201,23 +226,26 @@ def start_from(
     brought: Brought | None = None,
     *,
     through: Through | None = None,
-) -> None:
-    """Fetch another run's checkpoint into the folder, for a task that has none of its own.
+    cancel: threading.Event | None = None,
+) -> str:
+    """Fetch another run's checkpoint into the folder, for a task that has none of its own; return its digest.
 
-    `brought`: its name is added to it; `through`: as `storage.checkpoints.fetch`.
+    The digest is that of what has arrived, and empty if there is nothing to start from: the place may be one that is
+    rewritten. `brought`: its name is added to it; `through`, `cancel`: as `storage.checkpoints.fetch`.
 
     Raises AgentError when it is incomplete: a fresh start would silently ignore `start_from`.
     """
     if not checkpoints.start_from:
-        return
+        return ""
     switch.check()
-    how = _Fetching(folder, access, switch, brought, through=through)
+    how = _Fetching(folder, access, switch, brought, through=through, cancel=cancel)
     try:
         how.take(how.fetch(checkpoints.start_from), None)
     except (OcidistError, OSError) as error:
         why = f"{error}; correct checkpoints.start_from, or leave it empty to train from the beginning"
         raise cannot_be_fetched("the checkpoint to start from", error, why) from error
     logger.info("starting from %s", checkpoints.start_from)
+    return how.digest
 
 
 def _point_deepspeed_to(checkpoint: Path) -> None:

@@ -66,8 +66,6 @@ class CheckpointFolder:
         """Function that is called before this node looks for the checkpoint to resume from."""
         self._fetched: Brought = {}
         """Entries that the last restore has fetched."""
-        self._damaged: set[str] = set()
-        """URIs of checkpoints that this node has found to be damaged before this launch."""
         self._all_damaged: CheckpointsDamaged | None = None
         """Error of the last restore, where other nodes may have what this one lacks."""
         self.on_damaged: Callable[[Collection[str]], object] = lambda _: None
@@ -77,23 +75,31 @@ class CheckpointFolder:
         """Return the path of the folder, also for a job without checkpoints."""
         return checkpoint_folder(self.settings, workspace.working_dir)
 
-    def restore(self, workspace: Workspace, *, reuse: bool = True) -> None:
+    def restore(
+        self, workspace: Workspace, *, reuse: bool = True, stopped: threading.Event | None = None
+    ) -> None:
         """Fetch the checkpoint to resume from, for as long as the store may need.
 
-        `reuse`: whether what lies on this node need not be read again.
+        `reuse`: whether what lies on this node need not be read again. Once `stopped` is set, by default at the next
+        stop request, this restore changes nothing any more, though one of its requests may be answered much later.
         """
         checkpoints, folder = self.settings, self.path(workspace)
         if checkpoints is None:
             return
+        stopped = self.context.switch.until_stopped() if stopped is None else stopped
+        # Of this restore alone: another node, or what read for an earlier launch, may be at fault.
+        damaged: set[str] = set()
         if self._before is None:
             self._before = stamps_of(folder, checkpoints.pattern)
         self.on_restore()
         launch = self.context.heartbeat.launch
         try:
-            self.context.with_retries(lambda: self._restore(folder, checkpoints, launch, reuse=reuse))
+            self.context.with_retries(
+                lambda: self._restore(folder, checkpoints, launch, stopped, damaged, reuse=reuse)
+            )
         finally:
-            if self._damaged:
-                self.on_damaged(self._damaged)
+            if damaged:
+                self.on_damaged(damaged)
 
     def require_one(self) -> None:
         """Raise CheckpointsDamaged where all are: no other node has one either, since all go on from the same."""
@@ -134,10 +140,12 @@ class CheckpointFolder:
             return
         folder, pattern = self.path(workspace), self.settings.pattern
         is_own, fetched_before = self._is_own(others), set(self._fetched)
-        # The fault may be this node's: then all are to fetch the same one now.
-        self._damaged.clear()
+        # Here, not in the thread that may be left behind: it is then of this launch.
+        stopped = self.context.switch.until_stopped()
         saved = {item.path.name: item.signature.modified_ns for item in candidates(folder, pattern)}
-        interruptible(lambda: self.restore(workspace, reuse=not differed), self.context.switch)
+        interruptible(
+            lambda: self.restore(workspace, reuse=not differed, stopped=stopped), self.context.switch
+        )
         if differed:
             left = fetched_before - set(self._fetched)
             set_aside(folder, left)
@@ -233,16 +241,27 @@ class CheckpointFolder:
             main = read_report(context.heartbeat.store, context.main_rank)
         return main is not None and context.rank in (main.apart or ())
 
-    def _restore(self, folder: Path, checkpoints: Checkpoints, launch: int, *, reuse: bool) -> None:
-        """`launch`: the number of that which is to go on; a thread that was left behind may be late."""
+    def _restore(
+        self,
+        folder: Path,
+        checkpoints: Checkpoints,
+        launch: int,
+        stopped: threading.Event,
+        damaged: set[str],
+        *,
+        reuse: bool,
+    ) -> None:
+        """`launch`: the number of that which is to go on; a node that prepares may take part in a later one by now."""
         context, config, heartbeat = self.context, self.context.config, self.context.heartbeat
+        if stopped.is_set():
+            raise AgentError("this restore was left behind", cause=Cause.SERVICE)
         if context.rank < min(context.others, default=config.nodes):
             fence_checkpoints(config, context.fence, context.access)
         shared = self._shared()
         brought: Brought = {}
         found, all_damaged, content = None, None, ""
         try:
-            found = self._resumed(folder, checkpoints, shared, brought, reuse=reuse)
+            found = self._resumed(folder, checkpoints, shared, brought, damaged, stopped, reuse=reuse)
         except CheckpointsDamaged as error:
             if config.nodes == 1:
                 raise
@@ -252,9 +271,17 @@ class CheckpointFolder:
             if found:
                 content = content_of(found, brought)
             else:
-                # Not reported: it is another run's checkpoint.
-                start_from(folder, checkpoints, context.access, context.switch, brought, through=shared)
-        if launch != heartbeat.launch:
+                # It is another run's checkpoint: only its content is reported.
+                content = start_from(
+                    folder,
+                    checkpoints,
+                    context.access,
+                    context.switch,
+                    brought,
+                    through=shared,
+                    cancel=stopped,
+                )
+        if stopped.is_set() or launch != heartbeat.launch:
             return
         self._fetched, self._all_damaged = brought, all_damaged
         heartbeat.update(checkpoint=found or heartbeat.report.checkpoint, starts_from=content)
@@ -269,6 +296,8 @@ class CheckpointFolder:
         checkpoints: Checkpoints,
         shared: SharedRestore | None,
         brought: Brought,
+        damaged: set[str],
+        stopped: threading.Event,
         *,
         reuse: bool,
     ) -> CheckpointRef | None:
@@ -281,9 +310,10 @@ class CheckpointFolder:
             brought,
             launched_before=context.config.fence if context.heartbeat.launch else None,
             through=shared,
-            damaged=self._damaged,
+            damaged=damaged,
             reuse=reuse,
             on_read=context.activity.has_read,
+            cancel=stopped,
         )
         return found or resume_after_clear(
             folder,
@@ -292,9 +322,10 @@ class CheckpointFolder:
             switch,
             brought,
             through=shared,
-            damaged=self._damaged,
+            damaged=damaged,
             reuse=reuse,
             on_read=context.activity.has_read,
+            cancel=stopped,
         )
 
     def _shared(self) -> SharedRestore | None:

@@ -38,7 +38,7 @@ def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
         _await_admission(context)
     reports = meet(heartbeat.store, heartbeat, nodes=config.nodes, timeout=timeout)
     require_own_addresses(reports)
-    _require_same_checkpoint(reports)
+    _require_same_checkpoint(reports, restores=config.checkpoints is not None)
     heartbeat.update(restarts=_agreed(reports, heartbeat.report.restarts))
     return reports
 
@@ -68,17 +68,24 @@ def _agreed(reports: Sequence[NodeReport], own: tuple[Restart, ...]) -> tuple[Re
     return newest.restarts if newest.incarnation and len(newest.restarts) == len(own) else own
 
 
-def _require_same_checkpoint(reports: Sequence[NodeReport]) -> None:
-    """Raise DifferentCheckpoints if the nodes would resume from different content."""
+def _require_same_checkpoint(reports: Sequence[NodeReport], *, restores: bool) -> None:
+    """Raise DifferentCheckpoints if the nodes would resume from different content, or one has not looked.
+
+    `restores`: whether the job has checkpoints; without them no node looks.
+    """
     # Compared by content: two attempts may save at one step, or a program twice under one name. `starts_from`
     # stays in a node's report, also after it has gone on or has ended over the difference.
-    if len({report.starts_from for report in reports} - {None}) > 1:
-        nothing = (None, "", ALL_DAMAGED)
-        known = (
-            (report.rank, None if report.starts_from in nothing else report.checkpoint) for report in reports
-        )
-        shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
+    contents = {report.starts_from for report in reports}
+    if len(contents) > 1 or (restores and None in contents):
+        shown = ", ".join(f"{report.rank}: {_place_of_start(report)}" for report in reports)
         raise DifferentCheckpoints(
             f"{DifferentCheckpoints.BEGINS} (of each node: {shown}): "
             "one of them is damaged, or changed just now; run it again"
         )
+
+
+def _place_of_start(report: NodeReport) -> str | None:
+    """Return where a node has read what it goes on from; None for nothing."""
+    if report.starts_from in (None, "", ALL_DAMAGED):
+        return None
+    return report.checkpoint.uri if report.checkpoint else "checkpoints.start_from"

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from scripts.emulator_process import Access
@@ -142,3 +142,19 @@ def test_a_throttled_node_still_asks_the_others_to_stop(
     request = heartbeat.read_stop_request()
     assert request is not None
     assert request.message == "it failed"
+
+
+@pytest.mark.parametrize("restored_for", [None, 0, 1, 2])
+def test_a_node_is_prepared_only_for_the_launch_that_was_asked_for_last(
+    heartbeat: Heartbeat, restored_for: int | None
+) -> None:
+    asked = [Restart(cause=Cause.NODE, message="gone") for _ in range(3)]
+    heartbeat.prepare()
+    heartbeat.heed(StopRequest(cause=Cause.NODE, message="gone", restarts=tuple(asked[:2])))
+    is_current = restored_for == 2
+    assert heartbeat.prepared(restored_for) is is_current
+    heartbeat.heed(StopRequest(cause=Cause.NODE, message="gone", restarts=tuple(asked)))
+    # It stops for what comes later; before, it takes part in that too.
+    assert (heartbeat.switch.stop is not None) is is_current
+    assert heartbeat.launch == (2 if is_current else 3)
+    assert heartbeat.prepared(3) is not is_current

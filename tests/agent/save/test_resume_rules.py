@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,6 +158,7 @@ def test_what_arrives_damaged_is_read_a_second_time_from_its_store_and_no_third(
         through: Through | None = None,
         reuse: bool = True,
         on_read: Callable[[int], object],
+        **_more: Any,
     ) -> Path:
         assert reuse
         assert on_read

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,13 +20,15 @@ from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.results import Results
-from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.agent.train import interruptible
 from airflow_provider_ocidist.agent.train.activity import OWN_STEP
-from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Checkpoints, Output, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.fence import LOWEST
-from airflow_provider_ocidist.model.report import ALL_DAMAGED
+from airflow_provider_ocidist.model.report import ALL_DAMAGED, Restart
+from tests.agent.opened import Held
 from tests.storage.published import publish
 
 Node = Callable[[int, Path], CheckpointFolder]
@@ -262,6 +266,100 @@ def test_what_a_restore_compares_with_what_is_stored_counts_as_its_progress(
     before = activity.look()
     one.restore(place)
     assert activity.look() == before + 2, "it has begun, and has read what lies here"
+
+
+@pytest.mark.parametrize("amid", ["manifest.json", "data"])
+@pytest.mark.parametrize("is_folder", [False, True], ids=["one file", "DeepSpeed"])
+def test_a_restore_that_was_left_behind_changes_nothing_in_a_later_launch(
+    tmp_path: Path, node: Node, monkeypatch: pytest.MonkeyPatch, amid: str, *, is_folder: bool
+) -> None:
+    monkeypatch.setattr(interruptible, "LEAVE_AFTER", 0.1)
+    place, folder, name = workspace(tmp_path), tmp_path / "own", "global_step1" if is_folder else "last.pt"
+    part = f"{name}/zero_states.pt" if is_folder else name
+    (tmp_path / part).parent.mkdir(exist_ok=True)
+    (tmp_path / part).write_text("of step 1")
+    ref = publish(tmp_path / name, str(tmp_path / "kept"), step=1, fence=LOWEST)
+    main, other = node(0, folder), node(1, tmp_path / "others")
+    begin_launch(main, 1)
+    held = Held(Path(ref.uri, "manifest.json" if amid == "manifest.json" else Path(part).name))
+    amid_it = threading.Thread(target=lambda: (held.await_it(), ask_for_launch(main, 2)))
+    amid_it.start()
+    with pytest.raises(Stopped):
+        another_launch(other, main, place)
+    amid_it.join()
+    begin_launch(main, 2)
+    another_launch(other, main, place)
+    assert (folder / part).read_text() == "of step 1"
+    # The program of the later launch trains on.
+    (folder / part).write_text("of step 2")
+    if is_folder:
+        (folder / "latest").write_text("global_step2")
+    before = main.context.heartbeat.report
+    held.let_go()
+    for thread in threading.enumerate():
+        if thread.name == "fetching":
+            thread.join(60)
+    assert (folder / part).read_text() == "of step 2"
+    if is_folder:
+        assert (folder / "latest").read_text() == "global_step2"
+    assert main.context.heartbeat.report == before
+
+
+def test_a_restore_that_begins_only_after_its_launch_was_given_up_changes_nothing(
+    tmp_path: Path, node: Node
+) -> None:
+    publish_steps(tmp_path, 1)
+    main = node(0, tmp_path / "own")
+    begin_launch(main, 1)
+    stopped = main.context.switch.until_stopped()
+    ask_for_launch(main, 2)
+    begin_launch(main, 2)
+    with pytest.raises(AgentError, match="left behind"):
+        main.restore(workspace(tmp_path), stopped=stopped)
+    assert not (tmp_path / "own").exists()
+    assert contents(main) == {None}
+
+
+@pytest.mark.parametrize("is_rewritten", [True, False])
+def test_nodes_that_have_started_from_different_content_of_one_place_do_not_pass_for_equal(
+    tmp_path: Path, node: Node, *, is_rewritten: bool
+) -> None:
+    place, best = workspace(tmp_path), tmp_path / "best"
+    settings = Checkpoints(path="x", uri=str(tmp_path / "kept"), start_from=str(best))
+    both = [node(rank, tmp_path / str(rank)) for rank in (0, 1)]
+    for number, each in enumerate(both):
+        each.settings = replace(settings, path=str(tmp_path / str(number)))
+        if number == 0 or is_rewritten:
+            put(best, f"weights of run {number}")
+        each.restore(place)
+    assert "" not in contents(*both)
+    assert len(contents(*both)) == 1 + is_rewritten
+    # All fetch again then.
+    meet_again(*both, place, place)
+    assert len(contents(*both)) == 1
+    assert len({(tmp_path / rank / "model.pt").read_text() for rank in "01"}) == 1
+    assert [each.context.heartbeat.report.checkpoint for each in both] == [None, None]
+
+
+def put(place: Path, content: str) -> None:
+    """Put a checkpoint to a place instead of the one before, as another run's last step may."""
+    (place.parent / "model.pt").write_text(content)
+    ref = publish(place.parent / "model.pt", str(place.parent / "another-run"), step=None)
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(ref.uri, place)
+
+
+def agreed(number: int) -> tuple[Restart, ...]:
+    return tuple(Restart(cause=Cause.USER, message=f"launch {each} failed") for each in range(number))
+
+
+def ask_for_launch(of: CheckpointFolder, number: int) -> None:
+    of.context.switch.ask(Stop(message="again", restarts=agreed(number)))
+
+
+def begin_launch(of: CheckpointFolder, number: int) -> None:
+    of.context.switch.rearm(number)
+    of.context.heartbeat.update(restarts=agreed(number))
 
 
 def test_nodes_that_have_read_different_companions_do_not_pass_for_equal(tmp_path: Path, node: Node) -> None:

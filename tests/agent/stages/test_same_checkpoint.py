@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -11,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stages.meeting import meet_others
 from airflow_provider_ocidist.agent.stages.repair import LAST_LIMIT
-from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
-from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.train.launch import load_launcher
+from airflow_provider_ocidist.errors import Cause, DifferentCheckpoints
+from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Program, Restarts
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.testing import OciEmulator
@@ -64,6 +71,37 @@ def test_nodes_go_on_together_from_one_content_alone(
             assert f"0: {places[0]}/last.txt" in told
             assert Cause.NODE in {agent.report.cause for agent in gang.agents}
             assert not any("trained" in agent.stdout.read_text() for agent in gang.agents)
+
+
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+@pytest.mark.parametrize("theirs", ["digest", "another", "", ALL_DAMAGED, None])
+@pytest.mark.parametrize("own", ["digest", "", None])
+def test_a_node_that_has_not_looked_does_not_pass_for_one_that_has_found_the_same(
+    tmp_path: Path, own: str | None, theirs: str | None, *, has_checkpoints: bool
+) -> None:
+    config = AgentConfig(
+        run_name="run",
+        nodes=2,
+        run_dir=str(tmp_path / "run"),
+        program=Program(script="program.py"),
+        launcher=LauncherOptions(kind="python"),
+        checkpoints=Checkpoints(uri=str(tmp_path / "kept")) if has_checkpoints else None,
+    )
+    environ = {"OCIDIST_NODE_RANK": "0", "HOME": str(tmp_path), "FQDN": "127.0.99.1"}
+    context = NodeContext(config, environ, StopSwitch())
+    context.heartbeat.update(starts_from=own)
+    other = NodeReport(
+        rank=1,
+        phase=Phase.JOINING,
+        address="127.0.99.2",
+        started_at=0.0,
+        heartbeat_at=0.0,
+        starts_from=theirs,
+    )
+    context.heartbeat.store.write(report_of(1), other.to_json())
+    are_alike = own == theirs and not (has_checkpoints and own is None)
+    with contextlib.nullcontext() if are_alike else pytest.raises(DifferentCheckpoints):
+        assert [each.rank for each in meet_others(context, load_launcher(config.launcher))] == [0, 1]
 
 
 def different_places(root: Path) -> list[Path]:

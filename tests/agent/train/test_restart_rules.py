@@ -202,6 +202,64 @@ def test_a_launch_forgets_the_reason_and_the_listeners_of_the_one_before() -> No
     assert heard == ["of the launch before", "of this one"]
 
 
+class Gate(threading.Event):
+    """An event that is held while it is being set, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came, self.may_go = threading.Event(), threading.Event()
+
+    def set(self) -> None:
+        self.came.set()
+        assert self.may_go.wait(60)
+        super().set()
+
+
+def test_a_reason_that_a_launch_has_forgotten_leaves_no_event_behind() -> None:
+    switch, again = StopSwitch(), Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),))
+    switch.event = gate = Gate()
+    asks = threading.Thread(target=switch.ask, args=(again,))
+    rearms = threading.Thread(target=switch.rearm, args=(1,))
+    asks.start()
+    assert gate.came.wait(60)
+    rearms.start()
+    rearms.join(0.2)
+    gate.may_go.set()
+    for each in (asks, rearms):
+        each.join(60)
+    assert (switch.stop, switch.event.is_set()) == (None, False)
+    switch.pause(0.0)
+
+
+def test_a_listener_of_a_later_launch_does_not_hear_of_the_reason_before() -> None:
+    switch, heard, amid = StopSwitch(), list[str](), Gate()
+    switch.listen(amid.set)
+    again = Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),))
+    asks = threading.Thread(target=switch.ask, args=(again,))
+    asks.start()
+    assert amid.came.wait(60)
+    switch.rearm(1)
+    for name in ("first", "second"):
+        switch.listen(lambda name=name: heard.append(name))
+    amid.may_go.set()
+    asks.join(60)
+    assert heard == []
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_what_belongs_to_a_launch_stays_stopped_in_the_next(*, is_stopped: bool) -> None:
+    switch, again = StopSwitch(), Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),))
+    if is_stopped:
+        switch.ask(again)
+    stopped = switch.until_stopped()
+    assert stopped.is_set() is is_stopped
+    switch.ask(again)
+    assert stopped.is_set()
+    switch.rearm(1)
+    assert stopped.is_set()
+    assert not switch.until_stopped().is_set()
+
+
 @pytest.mark.parametrize("last", [True, False])
 def test_any_other_reason_outlives_a_launch(*, last: bool) -> None:
     switch = StopSwitch()
