@@ -139,7 +139,7 @@ def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
     report = node.report
     if node.state is not NodeState.FAILED or (report is not None and report.cause is not None):
         return False
-    has_succeeded = report is not None and report.phase is Phase.DONE and report.exit_code == 0
+    has_succeeded = report is not None and report.has_succeeded
     return not has_succeeded and diagnose(node, record)[0] in another_gang.MADE_UP_FOR
 
 

@@ -236,6 +236,14 @@ class NodeReport:
     """Seconds that those nodes have run, all together."""
     admits: bool = False
     """Whether this node is about to ask for a launch with late nodes: one whose program succeeds waits for that."""
+    stopped: bool = False
+    """Whether this node was stopped from outside before its program had ended, and takes part in no other launch: a
+    preemption, a request to end the run. Its exit code shows no success then."""
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether its program has exited with 0 by itself, and it has saved its results."""
+        return self.phase is Phase.DONE and self.exit_code == 0 and not self.stopped
 
     @property
     def ran_until(self) -> float:

@@ -113,6 +113,32 @@ def test_a_further_node_may_be_lost_before_the_first_is_replaced(tmp_path: Path)
         assert first.report.restarts == both
 
 
+def test_a_node_that_was_stopped_has_not_succeeded_though_its_program_exits_with_0(tmp_path: Path) -> None:
+    script = """
+at(3 + launch)
+if launch == 0 and node == 1:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print("ready", flush=True)
+    time.sleep(1000)
+if launch == 0:
+    until(pathlib.Path(os.environ["GO"]).exists)
+    raise RuntimeError("the other one is gone")
+"""
+    with replaced(tmp_path, script) as two:
+        go = tmp_path / "go"
+        first, second = two.start(GO=str(go))
+        second.prints("ready")
+        second.signal(signal.SIGTERM)
+        assert second.wait() == STOPPED_CODE
+        report = second.report
+        assert (report.exit_code, report.cause, report.stopped) == (0, None, True)
+        go.touch()
+        first.shows(lambda: first.report.restarts)
+        new = again(two, 1, GO=str(go))
+        assert (first.wait(), new.wait()) == (0, 0)
+        assert (new.report.incarnation, new.report.stopped) == (1, False)
+
+
 def test_a_lost_node_that_comes_back_ends_itself_and_disturbs_no_node_that_trains_on(tmp_path: Path) -> None:
     script = """
 at(3 + launch)

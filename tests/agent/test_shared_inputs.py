@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import signal
 import uuid
@@ -19,13 +20,17 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import publish
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
-from tests.agent.gangs import Gang
+from tests.agent.gangs import REPOSITORY, Gang
 
 PART = 8 << 20
 LARGE = b"".join(hashlib.sha256(str(number).encode()).digest() for number in range(3 * PART // 32))[:-5]
 SMALL = [(f"small/{number:02}.bin", f"{number} ".encode() * 20_000) for number in range(12)]
 WHOLE = len(LARGE) + sum(len(content) for _, content in SMALL)
-SLOW = "reads more slowly than this one"
+PATIENT = """
+from airflow_provider_ocidist.agent.share import exchange, patience, peer
+patience.LEAST = exchange.FIRST_NEWS = peer.SILENCE = 240.0
+patience.ALLOWANCE = 1e6
+"""
 PROGRAM = """
 import hashlib, pathlib
 seen = hashlib.sha256()
@@ -82,14 +87,21 @@ def variables(emulator: Access) -> dict[str, str]:
     return {"OCI_CONFIG_FILE": emulator.config_file, "OCI_CLI_PROFILE": emulator.profile}
 
 
+def patient(root: Path, emulator: Access) -> dict[str, str]:
+    """Return variables of nodes that wait for one another for minutes: each may seem slow on a busy machine."""
+    folder = root / "patient"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(PATIENT)
+    return {**variables(emulator), "PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)])}
+
+
 def test_four_nodes_read_an_input_once(tmp_path: Path, emulator: Access, corpus: Corpus) -> None:
     with a_gang(tmp_path, corpus, 4) as gang:
-        assert gang.run(**variables(emulator)) == [0] * 4
+        assert gang.run(**patient(tmp_path, emulator)) == [0] * 4
         assert {agent.stdout.read_text().strip() for agent in gang.agents} == {f"has {corpus.digest}"}
         said = "\n".join(agent.stderr.read_text() for agent in gang.agents)
     assert said.count("from other nodes") == 4
-    # A machine with too much to do may let a node seem slow: that is said.
-    assert corpus.bytes_read() <= 1.1 * WHOLE or SLOW in said, said
+    assert corpus.bytes_read() <= 1.1 * WHOLE, said
 
 
 @pytest.mark.parametrize("nodes, changes", [(1, {}), (2, {"share_inputs": False})])
@@ -136,10 +148,10 @@ def test_a_store_that_throttles_is_read_once_all_the_same(
 ) -> None:
     faults(method="GET", path=corpus.path, bytes_per_s=8e6)
     with a_gang(tmp_path, corpus, 3) as gang:
-        assert gang.run(**variables(emulator)) == [0] * 3
+        assert gang.run(**patient(tmp_path, emulator)) == [0] * 3
         assert {agent.stdout.read_text().strip() for agent in gang.agents} == {f"has {corpus.digest}"}
         said = "\n".join(agent.stderr.read_text() for agent in gang.agents)
-    assert corpus.bytes_read() <= 1.1 * WHOLE or SLOW in said, said
+    assert corpus.bytes_read() <= 1.1 * WHOLE, said
 
 
 RESTORES = """
@@ -162,7 +174,7 @@ def test_nodes_that_resume_read_the_checkpoint_once_as_their_inputs(
     publish(saved, place, step=7, fence=fence, sequence=1, proof="a test", access=access)
     changes = {"checkpoints": Checkpoints(uri=place), "attempt": 2, "share_inputs": shared}
     with Gang(tmp_path, RESTORES, nodes=3, oci_endpoint=emulator.url, **changes) as gang:
-        assert gang.run(**variables(emulator)) == [0] * 3
+        assert gang.run(**patient(tmp_path, emulator)) == [0] * 3
         digest = hashlib.sha256(LARGE).hexdigest()
         assert {agent.stdout.read_text().strip() for agent in gang.agents} == {f"has {digest}"}
         said = "\n".join(agent.stderr.read_text() for agent in gang.agents)
@@ -170,4 +182,4 @@ def test_nodes_that_resume_read_the_checkpoint_once_as_their_inputs(
     calls = httpx.get(f"{emulator.url}/_emulator/calls", params=wanted).json()
     parts = [call for call in calls if call["path"].endswith("step-7.bin")]
     assert (said.count("of the checkpoint came from other nodes") == 3) == shared
-    assert len(parts) <= times * 3 or SLOW in said, said
+    assert len(parts) <= times * 3, said

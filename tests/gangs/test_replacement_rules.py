@@ -89,6 +89,26 @@ def test_a_node_that_is_lost_amid_the_training_is_replaced() -> None:
     assert failure.message == "node 1 was lost in phase TRAINING: exit code 137"
 
 
+@pytest.mark.parametrize("cause", [None, Cause.PREEMPTED])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"phase": Phase.SAVING, "stopped": True},
+        {"phase": Phase.DONE, "stopped": True, "exit_code": 0},
+        {"phase": Phase.DONE, "stopped": True, "exit_code": 143},
+        {"phase": Phase.DONE, "exit_code": 143},
+    ],
+    ids=["killed while it saves", "exits with 0", "exits with 143", "of an earlier agent"],
+)
+def test_a_node_that_was_stopped_is_replaced_however_its_program_has_ended(
+    said: dict[str, Any], cause: Cause | None
+) -> None:
+    report = a_report(1, message="this node was stopped by SIGTERM", **said)
+    action = decide(a_record(), a_gang(gone(report=report, cause=cause)), NOW)
+    assert isinstance(action, Replace)
+    assert [(each.rank, each.cause) for each in action.failures] == [(1, cause or Cause.NODE)]
+
+
 def test_nodes_that_are_lost_together_are_replaced_together_and_each_costs_one_of_the_budget() -> None:
     both = a_gang(gone(0), gone(2))
     action = decide(a_record(), both, NOW)

@@ -231,7 +231,7 @@ def await_others_saved(
             if not behind:
                 return known
         for report in behind:
-            if report.phase is Phase.DONE and report.exit_code == 0:
+            if report.has_succeeded:
                 raise SucceededBefore(f"node {report.rank} has ended already")
         lost = [report.rank for report in behind if not _at_work(report, beats)]
         now = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.errors import Cause, OcidistError
+from airflow_provider_ocidist.errors import Cause, OcidistError, StorageError
 from airflow_provider_ocidist.model.report import NodeReport, Restart, StopRequest
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE, STOP_FILE, report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -182,13 +182,14 @@ class Heartbeat:
     def ask_all_to_stop(self, request: StopRequest) -> StopRequest | None:
         """Write a stop request, unless there is one for this launch: the first failure explains the rest.
 
-        Return the one that counts for this launch; None when it could not be written.
+        Return the one that counts for this launch; None when it could not be written, or when it cannot be read whether
+        one is there.
         """
         known: StopRequest | None = None
 
         def content(exists: bool) -> bytes | None:
             nonlocal known
-            known = self._own(_stop_request(self.store)[0]) if exists else None
+            known = self._own(self._present_request()) if exists else None
             # Another request may have ended that launch meanwhile: nodes that have not read it must not find this one.
             return None if known or not request.concerns(self.launch) else request.to_json()
 
@@ -198,6 +199,23 @@ class Heartbeat:
             logger.warning("the other nodes' stop request cannot be written: %s", error)
             return None
         return known or request
+
+    def _present_request(self) -> StopRequest | None:
+        """Return the stop request that lies in the run directory; None for a damaged one, in whose place another may be
+        written.
+
+        Raises OcidistError or OSError when it cannot be read now: it may end the run, or name a lost node.
+        """
+        try:
+            found = load_stop_request(self.store)
+        except (ValueError, TypeError) as error:
+            logger.warning("the stop request that is there is damaged: %s", error)
+            return None
+        if found is None:
+            # It was listed just now; some services answer so where they refuse.
+            where = self.store.uri_of(STOP_FILE)
+            raise StorageError(f"{where} cannot be read, though it is there", uri=where, retryable=True)
+        return found
 
     def _look(self) -> StopRequest | None:
         request, self._has_looked = _stop_request(self.quick_store)

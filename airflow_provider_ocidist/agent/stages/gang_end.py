@@ -26,7 +26,7 @@ from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
-from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
+from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch, why_not_allowed
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -223,7 +223,10 @@ class GangEnd:
     def _restarts_after(
         self, cause: Cause, message: str, rank: int | None = None, lost: tuple[int, ...] = ()
     ) -> tuple[tuple[Restart, ...], str | None]:
-        """Return the restarts with the new one, or none and the reason; no reason if the job allows no restarts."""
+        """Return the restarts with the new one, or none and the reason; no reason if the job allows no restarts.
+
+        `lost`: the ranks of nodes that have not come to a meeting.
+        """
         budgets, before = self.config.restarts, self.heartbeat.report.restarts
         if budgets == Restarts():
             return (), None
@@ -240,9 +243,14 @@ class GangEnd:
             members=before[-1].members if before else (),
             lost=lost,
         )
-        if is_crash_loop(before, failure):
+        comparable = _losses_of(lost, before) if lost else before
+        if is_crash_loop(comparable, failure):
             self.heartbeat.update(crash_loop=True)
-        why_not = why_no_launch(budgets, before, failure) or self._ended_before(others)
+        why_not = (
+            why_no_launch(budgets, comparable, failure)
+            or why_not_allowed(budgets, before, failure)
+            or self._ended_before(others)
+        )
         return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
 
     def _reached(
@@ -320,8 +328,20 @@ class GangEnd:
 
 
 def _was_stopped(report: NodeReport) -> bool:
-    """Whether a node was ended from outside, as one whose machine is preempted: another may take its place."""
-    return report.phase is Phase.DONE and report.cause is None and report.exit_code != 0
+    """Whether a node was ended from outside, as one whose machine is preempted: another may take its place.
+
+    It may still save what its program has left, and the program may have exited with 0 for it.
+    """
+    has_not_succeeded = report.phase is Phase.DONE and report.exit_code != 0
+    return report.cause is None and (report.stopped or has_not_succeeded)
+
+
+def _losses_of(ranks: Sequence[int], before: Sequence[Restart]) -> list[Restart]:
+    """Return the earlier losses of nodes of these ranks: the failures to compare with that of nodes that have not come.
+
+    Such a node has begun no launch: what has ended one before, as the loss of another machine, is not its own failure.
+    """
+    return [each for each in before if not {*ranks}.isdisjoint(each.lost or (each.rank,))]
 
 
 def _newest_checkpoint(reports: Iterable[NodeReport | None]) -> CheckpointRef | None:

@@ -67,9 +67,11 @@ class Results:
     ) -> None:
         """Save what a launch has left; `is_last`: whether no other follows, so that outputs are copied too."""
         context = self.context
-        context.heartbeat.update(phase=Phase.SAVING, now=True)
+        is_stopped = is_last and stop is not None and stop.cause is None
+        # In one report: by the phase alone, the others would take this node for one that has succeeded.
+        context.heartbeat.update(phase=Phase.SAVING, stopped=is_stopped, now=True)
         # Where another launch follows, no machine goes away, and what is not sent is lost to it.
-        in_a_hurry = is_last and stop is not None and stop.cause is None and stop.hurried
+        in_a_hurry = is_stopped and stop is not None and stop.hurried
         limit = context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
         if context.switch.is_lost:
             # The others have gone back to what was published before.

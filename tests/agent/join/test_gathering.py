@@ -15,11 +15,16 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.join import gathering
-from airflow_provider_ocidist.agent.join.gathering import LateNodes, meet
+from airflow_provider_ocidist.agent.join.gathering import (
+    LateNodes,
+    SucceededBefore,
+    await_others_saved,
+    meet,
+)
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.errors import Cause, StorageError
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
 from airflow_provider_ocidist.storage.stores.base import Buffer
 from airflow_provider_ocidist.storage.stores.local import LocalStore
@@ -133,3 +138,33 @@ def test_a_report_that_is_damaged_is_no_heartbeat(tmp_path: Path) -> None:
     store.write(report_of(1), b"{")
     with beating(store) as heartbeat, pytest.raises(LateNodes):
         meet(store, heartbeat, nodes=2, timeout=JOIN_TIMEOUT)
+
+
+# The wait until the others have saved
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_only_a_node_that_was_not_stopped_has_succeeded_with_0_and_makes_another_launch_impossible(
+    tmp_path: Path, *, stopped: bool
+) -> None:
+    store, again = LocalStore(tmp_path), (Restart(cause=Cause.NODE, message="m"),)
+    done = replace(a_report(1, Phase.DONE), exit_code=0, stopped=stopped)
+    new = replace(a_report(1, Phase.FETCHING), restarts=again, incarnation=1)
+    # At the first look, and at the second the node in its place.
+    reports = iter([done, new])
+    heartbeat = Heartbeat(store, replace(a_report(0), restarts=again), StopSwitch())
+
+    def look() -> list[NodeReport]:
+        return await_others_saved(
+            heartbeat,
+            nodes=2,
+            timeout=JOIN_TIMEOUT,
+            patience=JOIN_TIMEOUT,
+            on_look=lambda: store.write(report_of(1), next(reports).to_json()),
+        )
+
+    if stopped:
+        assert look() == [new]
+    else:
+        with pytest.raises(SucceededBefore, match="node 1 has ended already"):
+            look()

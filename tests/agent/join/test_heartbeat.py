@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import random
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -19,12 +21,17 @@ from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import Cause, StorageError
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from scripts.emulator_process import Access
 from tests.agent.gangs import until
+
+SEED = int(os.environ.get("TEST_SEED", "20261127"))
+FAILED = Restart(cause=Cause.USER, message="ValueError", rank=1)
+OWN = StopRequest(cause=Cause.USER, message="ValueError", rank=1, restarts=(FAILED,))
 
 
 @pytest.mark.parametrize("beats", [1, 3])
@@ -158,3 +165,92 @@ def test_a_node_is_prepared_only_for_the_launch_that_was_asked_for_last(
     assert (heartbeat.switch.stop is not None) is is_current
     assert heartbeat.launch == (2 if is_current else 3)
     assert heartbeat.prepared(3) is not is_current
+
+
+# A request that is there already
+
+
+class Unreadable(LocalStore):
+    """A run directory that lists its stop request, and cannot read it for so many times."""
+
+    error: Exception
+    unanswered = 0
+
+    def read(self, name: str) -> bytes:
+        if name == STOP_FILE and self.unanswered:
+            self.unanswered -= 1
+            raise self.error
+        return super().read(name)
+
+
+def a_node(store: LocalStore, launch: int = 0) -> Heartbeat:
+    report = NodeReport(
+        rank=1,
+        phase=Phase.TRAINING,
+        address="",
+        started_at=0.0,
+        heartbeat_at=0.0,
+        restarts=(FAILED,) * launch,
+    )
+    return Heartbeat(store, report, StopSwitch())
+
+
+def drawn_request(draw: random.Random) -> StopRequest:
+    """Return what counts more than the failure of a node that has not read it."""
+    lost = Restart(cause=Cause.PREEMPTED, message="Preempted.", rank=2, lost=(2,))
+    return draw.choice(
+        [
+            StopRequest(cause=Cause.CANCELED, message="enough"),
+            StopRequest(cause=Cause.USER, message="crash loop: USER at step 5", rank=0),
+            StopRequest(cause=Cause.PREEMPTED, message="Preempted.", restarts=(lost,)),
+            StopRequest(cause=Cause.PREEMPTED, message="Preempted.", restarts=(FAILED, lost)),
+        ]
+    )
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_request_that_cannot_be_read_now_is_not_overwritten(tmp_path: Path, number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    store, counts = Unreadable(tmp_path), drawn_request(draw)
+    store.error = draw.choice(
+        [StorageError("refused"), PermissionError("refused"), FileNotFoundError("hidden")]
+    )
+    store.write(STOP_FILE, counts.to_json())
+    node, store.unanswered = a_node(store), 1
+    assert node.ask_all_to_stop(OWN) is None
+    assert StopRequest.from_json(store.read(STOP_FILE)) == counts
+    # Once it can be read, it counts.
+    assert node.ask_all_to_stop(OWN) == counts
+    assert StopRequest.from_json(store.read(STOP_FILE)) == counts
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_store_that_refuses_to_show_a_request_has_it_overwritten_by_no_node(
+    emulator: Access, run_dir: str, heartbeat: Heartbeat, faults: Callable[..., None], status: int
+) -> None:
+    counts = StopRequest(cause=Cause.CANCELED, message="enough")
+    heartbeat.store.write(STOP_FILE, counts.to_json())
+    code = "NotAuthorizedOrNotFound" if status != 401 else "NotAuthenticated"
+    faults(method="GET", path=path_of(run_dir), status=status, code=code)
+    assert heartbeat.ask_all_to_stop(OWN) is None
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    assert heartbeat.read_stop_request() == counts
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"\xff\xfe", b'{"cause": "NONE", "message": "m"}', b'{"cause": 3}']
+)
+def test_a_damaged_request_is_overwritten(tmp_path: Path, text: bytes) -> None:
+    store = LocalStore(tmp_path)
+    store.write(STOP_FILE, text)
+    assert a_node(store).ask_all_to_stop(OWN) == OWN
+    assert StopRequest.from_json(store.read(STOP_FILE)) == OWN
+
+
+def test_a_request_that_has_ended_an_earlier_launch_is_overwritten(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write(STOP_FILE, OWN.to_json())
+    later = StopRequest(cause=Cause.USER, message="ValueError", rank=1, restarts=(FAILED, FAILED))
+    assert a_node(store, launch=1).ask_all_to_stop(later) == later
+    assert StopRequest.from_json(store.read(STOP_FILE)) == later

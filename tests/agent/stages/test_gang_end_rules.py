@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
+from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
@@ -34,6 +37,7 @@ from airflow_provider_ocidist.model.report import (
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
+SEED = int(os.environ.get("TEST_SEED", "20261127"))
 AGREED = (Restart(cause=Cause.NODE, message="node 2: lost", rank=2),)
 
 
@@ -195,6 +199,11 @@ OVER = {"phase": Phase.DONE, "exit_code": 0}
         (a_report(1, Phase.DONE, exit_code=143), False, True),
         (a_report(1, Phase.DONE, exit_code=143), True, False),
         (a_report(1, Phase.DONE, exit_code=1, cause=Cause.USER), True, True),
+        (a_report(1, Phase.SAVING, stopped=True), False, True),
+        (a_report(1, Phase.SAVING, stopped=True), True, False),
+        (a_report(1, **OVER, stopped=True), False, True),
+        (a_report(1, **OVER, stopped=True), True, False),
+        (a_report(1, Phase.DONE, exit_code=0, cause=Cause.DATA, stopped=True), True, True),
         (a_report(1, Phase.SAVING, restarts=BEFORE), False, False),
         (a_report(1), False, False),
     ],
@@ -206,6 +215,11 @@ OVER = {"phase": Phase.DONE, "exit_code": 0}
         "stopped",
         "stopped, replaced",
         "failed, replaced",
+        "stopped, saves",
+        "stopped, saves, replaced",
+        "stopped, exits with 0",
+        "stopped, exits with 0, replaced",
+        "stopped, then failed, replaced",
         "another launch",
         "trains",
     ],
@@ -529,6 +543,60 @@ def test_nodes_that_come_late_to_a_meeting_are_named_as_lost_where_a_launch_foll
     assert found.restarts == node.asked.restarts
     assert [(each.rank, each.lost) for each in found.restarts[1:]] == [(1, (1, 2))] * budget
     assert ("not launched again: restarts.node is 0" in (found.message or "")) is (budget == 0)
+
+
+def meeting_without(
+    folder: Path, before: tuple[Restart, ...], *ranks: int, saved: int = 20
+) -> tuple[Node, Outcome]:
+    """Let the first of eight nodes end a launch to whose meeting some others did not come; return how it ended."""
+    node = Node(folder, before=before, nodes=8, replaces=True, restarts=Restarts(program=9, node=9))
+    node.heartbeat.update(checkpoint=checkpoint_at(saved))
+    return node, node.end.without(LateNodes(f"nodes {ranks} not here", ranks))
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_nodes_that_miss_one_meeting_after_another_are_no_crash_loop_until_one_misses_two(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    ranks = draw.sample(range(1, 8), draw.randint(2, 5))
+    trained = Restart(cause=Cause.NODE, message="m", rank=ranks[-1], step=40, lost=(ranks[-1],))
+    # This node had lost its connection, to whichever machine.
+    own = Restart(cause=Cause.NODE, message="m", rank=0, checkpoint="digest-20")
+    before = draw.choice([(), (trained,), (own,)])
+    print(f"seed {SEED}.{number}: {ranks} after {before}")
+    for rank in ranks:
+        node, found = meeting_without(tmp_path / f"{rank}", before, rank)
+        assert (found.restarts[:-1], node.heartbeat.report.crash_loop) == (before, False)
+        assert node.asked
+        assert node.asked.restarts == found.restarts
+        before = found.restarts
+    again = draw.choice(ranks)
+    with_it = sorted([again, *({*range(1, 8)} - {*ranks})])
+    node, found = meeting_without(tmp_path / "saved since", before, *with_it, saved=30)
+    assert (len(found.restarts), node.heartbeat.report.crash_loop) == (len(before) + 1, False)
+    node, found = meeting_without(tmp_path / "twice", before, *with_it)
+    assert (found.restarts, node.heartbeat.report.crash_loop) == ((), True)
+    assert "crash loop: NODE for the second time" in (found.message or "")
+
+
+def test_each_launch_without_late_nodes_costs_one_of_the_budget_whoever_they_are(tmp_path: Path) -> None:
+    before: tuple[Restart, ...] = ()
+    for rank in (1, 2, 3):
+        node = Node(tmp_path / f"{rank}", before=before, nodes=4, replaces=True, restarts=Restarts(node=2))
+        found = node.end.without(LateNodes("not here", [rank]))
+        before = found.restarts
+    assert (before, node.heartbeat.report.crash_loop) == ((), False)
+    assert "all 2 of restarts.node are used" in (found.message or "")
+
+
+def test_a_machine_that_is_lost_amid_the_training_is_compared_with_every_loss_before(tmp_path: Path) -> None:
+    late = Restart(cause=Cause.NODE, message="m", rank=1, checkpoint="digest-20", lost=(1,))
+    node = Node(tmp_path, before=(late,), replaces=True)
+    node.end.declare(Stop(message="node 2 is silent", cause=Cause.NODE, misses_node=True))
+    assert node.asked
+    assert node.asked.restarts == ()
+    assert "crash loop: NODE for the second time" in node.asked.message
 
 
 # How a launch ended

@@ -187,7 +187,12 @@ def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_
         texts = " ".join(agent.report.message or "" for agent in two.agents)
         assert "not launched again: crash loop: USER at step 5 for the second time" in texts
         assert "always here" in texts
-        assert any(agent.report.crash_loop for agent in two.agents)
+        (failed, *_) = [agent.report for agent in two.agents if agent.report.crash_loop]
+        assert failed.cause is Cause.USER
+        assert "Traceback (most recent call last)" in (failed.tail or "")
+        assert "ValueError: always here" in (failed.tail or "")
+        asked = StopRequest.from_json((two.run_dir / "stop.json").read_bytes())
+        assert asked.rank in [agent.rank for agent in two.agents if agent.report.crash_loop]
         assert len(two.agents[0].report.restarts) == 1
 
 
