@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,21 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
+from airflow_provider_ocidist.agent.node import NodeAgent
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
-from airflow_provider_ocidist.model.work_dir import lost_report_of, report_of
+from airflow_provider_ocidist.model.work_dir import STOP_FILE, lost_report_of, report_of
+from airflow_provider_ocidist.storage.fences import current_fence
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Agent, Gang, until
+from tests.agent.opened import once_opened
 from tests.agent.stages.test_restarts import TRAINS, beating, gang
+from tests.storage.published import publish
 
 LOST = Restart(cause=Cause.NODE, message="node 1: gone", rank=1, step=3)
 WAITS_ONCE = """
@@ -234,3 +242,89 @@ def test_a_late_node_that_lives_ends_itself_once_it_is_named(tmp_path: Path) -> 
         ask(two, replace(LOST, lost=(1,)))
         assert second.wait() == STOPPED_CODE
         assert "this node counts as lost" in second.stderr.read_text()
+
+
+class LateNode:
+    """A new node that prepares in this process, in the place of a lost one of three; the test writes for the others."""
+
+    def __init__(self, root: Path, rank: int) -> None:
+        self.root, self.rank, self.kept = root, rank, root / "kept"
+        self.gang = gang(
+            root, "", nodes=3, attempt=1, replaces=True, checkpoints=Checkpoints(uri=str(self.kept))
+        )
+        self.store = open_store(str(self.gang.run_dir))
+        self.asked = [Restart(cause=Cause.NODE, message=f"node {rank}: gone", rank=rank)]
+        self.write_request()
+        environ = self.gang._environ(rank) | {INCARNATION_VARIABLE: "1", "HOME": str(root)}
+        self.agent = NodeAgent(self.gang.config, environ, StopSwitch())
+        self.others = [each for each in range(3) if each != rank]
+
+    @property
+    def report(self) -> NodeReport:
+        return self.agent.heartbeat.report
+
+    def write_request(self) -> StopRequest:
+        request = StopRequest(cause=Cause.NODE, message="gone", restarts=tuple(self.asked))
+        self.store.write(STOP_FILE, request.to_json())
+        return request
+
+    def another_is_lost(self) -> None:
+        """Ask for a further launch, as those who wait do; this node hears of it at once."""
+        lost = self.others[len(self.asked) % 2]
+        self.asked.append(Restart(cause=Cause.NODE, message=f"node {lost}: gone", rank=lost))
+        self.agent.heartbeat.heed(self.write_request())
+
+    def save(self, step: int) -> CheckpointRef:
+        """Publish what the launch before has left."""
+        (self.root / f"step-{step}.txt").write_text(f"of step {step}")
+        fence = Fence(attempt=1, launch=len(self.asked))
+        return publish(self.root / f"step-{step}.txt", str(self.kept), step=step, fence=fence)
+
+    def the_others_go_back(self, *, launch: int) -> None:
+        """Let the others report that they have saved all, and take part in this launch."""
+        for rank in self.others:
+            report = NodeReport(
+                rank=rank,
+                phase=Phase.FETCHING,
+                address="",
+                started_at=0.0,
+                heartbeat_at=0.0,
+                restarts=tuple(self.asked[:launch]),
+            )
+            self.store.write(report_of(rank), report.to_json())
+
+
+@pytest.mark.parametrize("further", [1, 3])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_new_node_restores_for_the_launch_that_was_asked_for_while_it_restored(
+    tmp_path: Path, rank: int, further: int
+) -> None:
+    late = LateNode(tmp_path, rank)
+    running = threading.Thread(target=late.agent.run, daemon=True)
+    heard = [threading.Event() for _ in range(further)]
+    ref = late.save(1)
+    for number, each in enumerate(heard, start=1):
+        # Amid the download of what it would have gone back to.
+        once_opened(
+            Path(ref.uri, f"step-{number}.txt"), lambda each=each: (late.another_is_lost(), each.set())
+        )
+        late.the_others_go_back(launch=number)
+        if number == 1:
+            running.start()
+        until(lambda each=each: each.is_set() or not running.is_alive())
+        assert each.is_set(), late.report.message
+        # The others save, and only then go back for that launch.
+        ref = late.save(number + 1)
+    late.the_others_go_back(launch=further + 1)
+    until(lambda: late.report.phase is Phase.JOINING or not running.is_alive())
+    assert running.is_alive(), late.report.message
+    late.agent.switch.ask(Stop(message="enough"))
+    running.join()
+    report, fence = late.report, current_fence(open_store(str(late.kept)))
+    assert len(report.restarts) == further + 1
+    assert (report.starts_from, report.checkpoint) == (ref.digest, ref)
+    # Its mark, by which the main node finds that it shares the folder.
+    assert (late.gang.code(rank) / "checkpoints" / f".{late.gang.name}-{rank}").exists()
+    if rank == 0:
+        assert fence is not None
+        assert fence.launch == further + 1

@@ -18,7 +18,11 @@ from airflow_provider_ocidist.agent.prepare.vault import read_secret
 from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
 from airflow_provider_ocidist.agent.stages.context import open_heartbeat
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries, with_retries_unless_stopped
+from airflow_provider_ocidist.agent.store_retries import (
+    cannot_be_fetched,
+    with_retries,
+    with_retries_unless_stopped,
+)
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,

@@ -147,7 +147,11 @@ class _Fetching:
         try:
             return self._fetch(uri, self.through)
         except StorageError as error:
-            if self.cancel.is_set() or error.retryable or (self.through is None and not isinstance(error, CheckpointError)):
+            if (
+                self.cancel.is_set()
+                or error.retryable
+                or (self.through is None and not isinstance(error, CheckpointError))
+            ):
                 raise
             logger.warning("%s; reading it again, from the store alone", error)
         return self._fetch(uri, None)
