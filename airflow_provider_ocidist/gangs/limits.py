@@ -6,7 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations
 from airflow_provider_ocidist.gangs.diagnoses import Finding
 from airflow_provider_ocidist.gangs.spending import spent_of
-from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
+from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
 HANG_MARGIN = 60.0
@@ -103,6 +103,9 @@ def lost_from_sight(record: RunRecord, status: RunStatus) -> Finding | None:
         if node.state not in durations.MAY_BEAT or silent <= record.lost_timeout:
             continue
         if node.state is NodeState.ENDING:
+            # Its run may be that of others too, which save what all have trained.
+            if node.report is not None and node.report.phase in (Phase.SAVING, Phase.DONE):
+                continue
             # Of its own accord, or ended for its silence; another takes its place once it has ended.
             if silent > record.lost_timeout + record.replace_timeout:
                 return (

@@ -283,6 +283,23 @@ def test_a_node_may_be_silent_no_longer_in_a_state_that_is_not_known(
     assert action.ending.message.startswith("node 1 ")
 
 
+@pytest.mark.parametrize("phase", [Phase.DONE, Phase.SAVING, Phase.TRAINING])
+def test_a_node_that_ends_with_its_work_done_is_not_silent_while_another_of_its_run_saves(
+    phase: Phase,
+) -> None:
+    limits = record(lost_timeout=60.0, save_timeout=3600.0)
+
+    def at(seconds: float) -> tuple[float, RunStatus]:
+        saves = report(0, phase=Phase.SAVING, heartbeat_at=START + seconds)
+        ends = report(1, phase=phase, heartbeat_at=START)
+        nodes = (node(0, NodeState.RUNNING, report=saves), node(1, NodeState.ENDING, report=ends))
+        return START + seconds, RunStatus(nodes=nodes)
+
+    limit = limits.lost_timeout + limits.replace_timeout if limits.lost_timeout else 0.0
+    action = watched(limits, at(0.0), at(limit - 1.0), at(limit + 1.0))
+    assert isinstance(action, Cancel if phase is Phase.TRAINING else Wait)
+
+
 def test_a_node_that_has_never_reported_has_the_time_to_start_in_a_state_that_is_not_known() -> None:
     limits = record(start_deadline=START + 300, lost_timeout=30.0)
     running, odd = gang(NodeState.RUNNING, NodeState.RUNNING), gang(UNKNOWN, UNKNOWN)

@@ -577,7 +577,9 @@ def test_nodes_that_miss_one_meeting_after_another_are_no_crash_loop_until_one_m
     assert (len(found.restarts), node.heartbeat.report.crash_loop) == (len(before) + 1, False)
     node, found = meeting_without(tmp_path / "twice", before, *with_it)
     assert (found.restarts, node.heartbeat.report.crash_loop) == ((), True)
-    assert "crash loop: NODE for the second time" in (found.message or "")
+    assert found.message
+    assert "crash loop: NODE" in found.message
+    assert "for the second time" in found.message
 
 
 def test_each_launch_without_late_nodes_costs_one_of_the_budget_whoever_they_are(tmp_path: Path) -> None:
@@ -591,12 +593,12 @@ def test_each_launch_without_late_nodes_costs_one_of_the_budget_whoever_they_are
 
 
 def test_a_machine_that_is_lost_amid_the_training_is_compared_with_every_loss_before(tmp_path: Path) -> None:
-    late = Restart(cause=Cause.NODE, message="m", rank=1, checkpoint="digest-20", lost=(1,))
-    node = Node(tmp_path, before=(late,), replaces=True)
+    lost = Restart(cause=Cause.NODE, message="m", rank=1, step=20, checkpoint="digest-20", lost=(1,))
+    node = Node(tmp_path, before=(lost,), replaces=True)
     node.end.declare(Stop(message="node 2 is silent", cause=Cause.NODE, misses_node=True))
     assert node.asked
     assert node.asked.restarts == ()
-    assert "crash loop: NODE for the second time" in node.asked.message
+    assert "crash loop: NODE at step 20 for the second time" in node.asked.message
 
 
 # How a launch ended
