@@ -57,15 +57,15 @@ class WallClock:
 
     def __init__(self) -> None:
         self._ahead = time.time() - time.monotonic()
-        self._was_set_back = False
+        self.was_set_back = False
 
     def went_back(self) -> bool:
         """Whether the clock was set back since the last call; one that was slowed down was not."""
         before, self._ahead = self._ahead, time.time() - time.monotonic()
         went_back = self._ahead < before - SET_BACK_S
-        self._was_set_back = self._was_set_back or went_back
+        self.was_set_back = self.was_set_back or went_back
         return went_back
 
     def not_ahead(self, stamp_ns: int) -> int:
         """Return a file's stamp; 0 where it is ahead of the clock, as of a file from before the clock was set back."""
-        return 0 if self._was_set_back and stamp_ns > time.time() * 1e9 else stamp_ns
+        return 0 if self.was_set_back and stamp_ns > time.time() * 1e9 else stamp_ns

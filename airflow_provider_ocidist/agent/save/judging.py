@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
-from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns
+from airflow_provider_ocidist.agent.save.file_clocks import WallClock, ahead_ns
 from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
 from airflow_provider_ocidist.agent.save.formats import FormatResult, Members, Reading, read_file
 from airflow_provider_ocidist.agent.save.layouts import (
@@ -87,6 +88,7 @@ class Judge:
         self._there = there
         """Result of the last look."""
         self._order = SaveOrder(there)
+        self._clock = WallClock()
         self._seen = {item.path: item.signature for item in there}
         self._steps: dict[Path, int | None] = {}
         """The program's step when the version of an entry that was last seen was new."""
@@ -110,7 +112,9 @@ class Judge:
         self._begins(str(self.folder))
         renamed = self.renamed()
         found = self._there = candidates(self.folder, self.pattern, self._there)
-        self._order.note(found, self._proved)
+        self._clock.went_back()
+        # What was renamed into place later still has its stamp from before.
+        self._order.note(found, self._proved, self._folder_ns if self._clock.was_set_back else None)
         at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
         step = self._step()
         self._steps = {
@@ -281,6 +285,10 @@ class Judge:
         at = self.announced().get(item.path.name)
         # The folder's server may have another clock than the machine that stamps the progress file.
         return at is not None and at + self._ahead(self.folder) >= item.signature.modified_ns
+
+    def _folder_ns(self) -> int:
+        """Return the time in ns of the clock that stamps the folder's files."""
+        return int(time.time() * 1e9) + self._ahead(self.folder)
 
 
 def _modified(path: Path) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature
@@ -31,12 +31,21 @@ class SaveOrder:
         self._saves: dict[Path, _Save] = {}
         self._count = 0
 
-    def note(self, found: Iterable[Candidate], whole: Mapping[Path, Signature]) -> None:
-        """Take in what one scan has found. `whole`: the signatures that are known to be complete, by path."""
+    def note(
+        self,
+        found: Iterable[Candidate],
+        whole: Mapping[Path, Signature],
+        set_back_to: Callable[[], int] | None = None,
+    ) -> None:
+        """Take in what one scan has found. `whole`: the signatures that are known to be complete, by path.
+
+        `set_back_to`: returns the time in ns of the clock that stamps the files, if it was ever set back.
+        """
         now = {item.path: item for item in found}
         self._saves = {path: save for path, save in self._saves.items() if path in now}
         changed = [item for item in now.values() if self._seen.get(item.path) != item.signature]
-        for item in sorted(changed, key=lambda item: (item.begun_ns, item.signature.modified_ns)):
+        clock_ns = set_back_to() if set_back_to and len(changed) > 1 else None
+        for item in sorted(changed, key=lambda item: _begin(item, clock_ns)):
             if self._is_begun(item, whole.get(item.path)):
                 self._count += 1
                 self._saves[item.path] = _Save(self._count, whole.get(item.path))
@@ -51,6 +60,20 @@ class SaveOrder:
         if save is None or item.placed.number is None:
             return True
         return whole is not None and whole != save.after and not _has_some_of(item, whole)
+
+
+def _begin(item: Candidate, clock_ns: int | None) -> tuple[bool, int, int]:
+    """Return what orders entries by the moments at which they were begun.
+
+    `clock_ns`: the time, if the clock was set back: a stamp ahead of it is from before.
+    """
+    ahead = [
+        stamp.modified_ns
+        for _, stamp in item.signature.files
+        if clock_ns is not None and stamp.modified_ns > clock_ns
+    ]
+    # An entry with files of both times was begun before the clock was set back.
+    return not ahead, min(ahead, default=item.begun_ns), item.signature.modified_ns
 
 
 def _has_some_of(item: Candidate, before: Signature) -> bool:

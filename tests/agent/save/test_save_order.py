@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,8 @@ class Folder:
 
     saves: list[Save]
     whole: dict[Path, Signature] = field(default_factory=dict)
+    set_back_at: float = math.inf
+    set_back_by: int = 0
 
     def at(self, now: int) -> list[Candidate]:
         latest = {save.name: save for save in self.saves if save.begun <= now}
@@ -48,13 +52,15 @@ class Folder:
                 self.whole[item.path] = item.signature
         return found
 
-    @staticmethod
-    def _candidate(save: Save, now: int) -> Candidate:
+    def clock(self, now: int) -> int:
+        """Return the time by which files are stamped."""
+        return now - self.set_back_by if now >= self.set_back_at else now
+
+    def _candidate(self, save: Save, now: int) -> Candidate:
         placed = place(save.name)
         assert placed
-        files = tuple(
-            (f"part-{at}", Stamp(10, when, when)) for at, when in enumerate(save.parts) if when <= now
-        )
+        stamps = [(self.clock(when), when) for when in save.parts if when <= now]
+        files = tuple((f"part-{at}", Stamp(10, stamp, when)) for at, (stamp, when) in enumerate(stamps))
         return Candidate(
             Path(save.name), placed, Signature(files), min(stamp.modified_ns for _, stamp in files)
         )
@@ -78,13 +84,27 @@ def saves_from(dice: random.Random) -> list[Save]:
 @pytest.mark.parametrize("seed", range(200))
 def test_what_was_begun_later_is_newer_however_late_others_are_complete_or_proved(seed: int) -> None:
     print("seed", seed)
+    assert_order(Folder(saves_from(dice := random.Random(seed))), dice)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_clock_that_is_set_back_changes_no_order_whichever_saves_a_look_is_the_first_to_see(
+    seed: int,
+) -> None:
+    print("seed", seed)
     dice = random.Random(seed)
-    folder = Folder(saves_from(dice))
+    folder = Folder(saves_from(dice), set_back_at=dice.randint(1, 300), set_back_by=dice.randint(400, 5000))
+    assert_order(folder, dice)
+
+
+def assert_order(folder: Folder, dice: random.Random) -> None:
     order = SaveOrder(folder.at(0))
     now, known = 0, dict[int, int]()
     while now < 1000:
-        now += dice.choice([1, 1, 2, 5, 30])
-        order.note(folder.look(now), folder.whole)
+        now += dice.choice([1, 1, 2, 5, 30, 90])
+        clock = folder.clock(now)
+        set_back_to = partial(int, clock) if clock != now else None
+        order.note(folder.look(now), folder.whole, set_back_to)
         for item in folder.at(now):
             save = max(
                 (each for each in folder.saves if each.name == item.path.name and each.begun <= now),
