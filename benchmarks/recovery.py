@@ -42,10 +42,7 @@ and wait for it for good."""
 class Recovery(Comparison):
     name = "P16"
     title = "SIGKILL of a process of two nodes, until the first new step (from the newest checkpoint, same machines)"
-    peer_name = (
-        "torchrun --max-restarts, checkpoints on a shared disk; "
-        f"{PEER_PATIENCE_S:.0f} s where it did not come back by then"
-    )
+    peer_name = "torchrun --max-restarts, checkpoints on a shared disk"
     unit = "s"
     target = f"at most {TARGET_S:.0f} s"
 

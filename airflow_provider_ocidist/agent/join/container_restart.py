@@ -72,7 +72,7 @@ def _last_of(before: NodeReport) -> NodeReport:
     if before.phase is not Phase.DONE:
         return replace(before, phase=Phase.DONE, lost=True, message=LOST_MESSAGE, finished_at=time.time())
     # Its message stays. The mark also shows a process that looks for the first time that this pod is not that node.
-    return replace(before, lost=before.cause is not None or before.exit_code != 0)
+    return replace(before, lost=before.cause is not None or not before.has_succeeded)
 
 
 def wait_for_end(switch: StopSwitch) -> None:

@@ -161,8 +161,13 @@ def _without_pod(facts: NodeFacts, gang: Gang, container: str) -> _Found:
         cause = _why_it_waits(gang, events)
         return _Found(NodeState.PENDING, "; ".join([*filter(None, [gang.details]), *events]) or None, cause)
     if done and report is not None:
-        state = NodeState.SUCCEEDED if report.exit_code == 0 and report.cause is None else NodeState.FAILED
-        why, cause = lost if lost and state is NodeState.FAILED else (f"exit code {report.exit_code}", None)
+        # When the gang has succeeded, the operator ends what is left of it.
+        is_well = report.has_succeeded or (report.exit_code == 0 and gang.state is GangState.SUCCEEDED)
+        state = NodeState.SUCCEEDED if is_well and report.cause is None else NodeState.FAILED
+        said = (
+            ("its pod was stopped", Cause.NODE) if report.stopped else (f"exit code {report.exit_code}", None)
+        )
+        why, cause = lost if lost and state is NodeState.FAILED else said
         return _Found(state, why, cause, report.finished_at)
     if gang.state is GangState.ENDING:
         # Deleted in the foreground: the object stays until no pod is left.

@@ -141,7 +141,10 @@ def node_states(
         return [NodeState.FAILED if _has_failed(report) else state for report in reports]
     if state is NodeState.FAILED:
         # The first failure ends the others, and what a node has finished by then counts.
-        return [NodeState.SUCCEEDED if _is_well(report) else NodeState.FAILED for report in reports]
+        return [
+            NodeState.SUCCEEDED if report and _is_well(report) and report.has_succeeded else NodeState.FAILED
+            for report in reports
+        ]
     return states_while_running(reports)
 
 

@@ -282,6 +282,12 @@ def test_a_pod_of_which_nothing_is_said_yet_waits() -> None:
         (GangState.FAILED, a_report(phase=Phase.DONE, exit_code=0), NodeState.SUCCEEDED),
         (GangState.GONE, a_report(phase=Phase.DONE, exit_code=0), NodeState.SUCCEEDED),
         (GangState.GONE, a_report(phase=Phase.DONE, exit_code=1, cause=Cause.USER), NodeState.FAILED),
+        # Its program exits with 0 at SIGTERM, as that of an evicted pod.
+        (GangState.ACTIVE, a_report(phase=Phase.DONE, exit_code=0, stopped=True), NodeState.FAILED),
+        (GangState.FAILED, a_report(phase=Phase.DONE, exit_code=0, stopped=True), NodeState.FAILED),
+        (GangState.GONE, a_report(phase=Phase.DONE, exit_code=0, stopped=True), NodeState.FAILED),
+        # The operator ends what is left when node 0 has succeeded.
+        (GangState.SUCCEEDED, a_report(phase=Phase.DONE, exit_code=0, stopped=True), NodeState.SUCCEEDED),
         (GangState.GONE, a_report(), NodeState.MISSING),
         (GangState.GONE, None, NodeState.MISSING),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,12 @@ def test_of_a_failed_workload_only_a_node_that_reports_its_success_has_succeeded
         (state,) = node_states(NodeState.FAILED, [each], 1)
         well = each is not None and each.phase is Phase.DONE and each.exit_code == 0
         assert state is (NodeState.SUCCEEDED if well else NodeState.FAILED)
+
+
+def test_of_a_failed_workload_a_node_that_was_stopped_has_not_succeeded_though_its_program_exits_with_0() -> None:
+    stopped = replace(report(Phase.DONE, exit_code=0), stopped=True)
+    assert node_states(NodeState.FAILED, [stopped], 1) == [NodeState.FAILED]
+    assert node_states(NodeState.SUCCEEDED, [stopped], 1) == [NodeState.SUCCEEDED]
 
 
 def test_of_a_workload_that_has_succeeded_a_node_that_reports_its_failure_has_failed() -> None:
