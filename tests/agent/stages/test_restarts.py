@@ -230,7 +230,7 @@ assert launch > 2, "as always"
         report = one.agents[0].report
         # The third failure is the first one with no newer checkpoint than the one before it.
         assert len(report.restarts) == 2
-        assert "crash loop: USER for the second time, with no step" in (report.message or "")
+        assert "crash loop: USER at step 2 for the second time" in (report.message or "")
 
 
 def test_the_budget_is_what_the_job_allows(tmp_path: Path) -> None:
