@@ -75,8 +75,8 @@ def _require_same_checkpoint(reports: Sequence[NodeReport], *, restores: bool) -
     """
     # Compared by content: two attempts may save at one step, or a program twice under one name. `starts_from`
     # stays in a node's report, also after it has gone on or has ended over the difference.
-    contents = {report.starts_from for report in reports} - (set() if restores else {None})
-    if len(contents) > 1 or None in contents:
+    contents = {report.starts_from for report in reports}
+    if len(contents) > 1 or (restores and None in contents):
         shown = ", ".join(f"{report.rank}: {_place_of_start(report)}" for report in reports)
         raise DifferentCheckpoints(
             f"{DifferentCheckpoints.BEGINS} (of each node: {shown}): "

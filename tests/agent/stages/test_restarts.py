@@ -480,7 +480,6 @@ def test_a_failure_stays_one_though_another_node_succeeds_in_that_moment(tmp_pat
             address="127.0.99.2",
             started_at=now,
             heartbeat_at=now,
-            starts_from="",
         )
         other.write_bytes(joined.to_json())
         until((two.run_dir / "stop.json").exists)
