@@ -159,7 +159,8 @@ class RunDirectories:
 
             def content(exists: bool) -> bytes | None:
                 nonlocal ends_run
-                request = _stop_request(store, prefix) if exists else None
+                # Read or an error: what is listed and not found is there all the same.
+                request = StopRequest.from_json(store.read(prefix + STOP_FILE)) if exists else None
                 ends_run = request is not None and not request.restarts
                 wanted = request if ends_run else changed(request, store, prefix)
                 return None if wanted is None or wanted == request else wanted.to_json()
