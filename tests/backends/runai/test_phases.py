@@ -112,7 +112,9 @@ def test_of_a_failed_workload_only_a_node_that_reports_its_success_has_succeeded
         assert state is (NodeState.SUCCEEDED if well else NodeState.FAILED)
 
 
-def test_of_a_failed_workload_a_node_that_was_stopped_has_not_succeeded_though_its_program_exits_with_0() -> None:
+def test_of_a_failed_workload_a_node_that_was_stopped_has_not_succeeded_though_its_program_exits_with_0() -> (
+    None
+):
     stopped = replace(report(Phase.DONE, exit_code=0), stopped=True)
     assert node_states(NodeState.FAILED, [stopped], 1) == [NodeState.FAILED]
     assert node_states(NodeState.SUCCEEDED, [stopped], 1) == [NodeState.SUCCEEDED]
