@@ -6,7 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import verdict
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
 CONSEQUENCES = (None, Cause.NODE, Cause.HANG)
@@ -62,7 +62,7 @@ def ended_for_silence(node: NodeStatus, record: RunRecord, status: RunStatus) ->
     report = node.report
     if node.state is not NodeState.CANCELED or report is None or not record.ref.replaces:
         return None
-    if report.phase in (Phase.SAVING, Phase.DONE) or len(report.restarts) >= len(status.restarts):
+    if report.has_trained or len(report.restarts) >= len(status.restarts):
         return None
     return silence_of(node, record)
 

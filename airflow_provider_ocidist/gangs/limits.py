@@ -6,7 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations
 from airflow_provider_ocidist.gangs.diagnoses import Finding
 from airflow_provider_ocidist.gangs.spending import spent_of
-from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, Phase
+from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
 HANG_MARGIN = 60.0
@@ -104,7 +104,7 @@ def lost_from_sight(record: RunRecord, status: RunStatus) -> Finding | None:
             continue
         if node.state is NodeState.ENDING:
             # Its run may be that of others too, which save what all have trained.
-            if node.report is not None and node.report.phase in (Phase.SAVING, Phase.DONE):
+            if node.report is not None and node.report.has_trained:
                 continue
             # Of its own accord, or ended for its silence; another takes its place once it has ended.
             if silent > record.lost_timeout + record.replace_timeout:

@@ -59,7 +59,7 @@ def _is_silent(node: NodeStatus, record: RunRecord) -> bool:
     if record.lost_timeout is None or node.state not in durations.MAY_BEAT:
         return False
     # One whose program has ended may hold a finished model.
-    if node.report is None or node.report.phase in (Phase.SAVING, Phase.DONE):
+    if node.report is None or node.report.has_trained:
         return False
     silent = durations.seconds(record, durations.node(node.rank))
     return record.lost_timeout < silent <= record.lost_timeout + record.replace_timeout

@@ -241,6 +241,11 @@ class NodeReport:
     preemption, a request to end the run. Its exit code shows no success then."""
 
     @property
+    def has_trained(self) -> bool:
+        """Whether its program has ended: it saves what that has left, or is done."""
+        return self.phase in (Phase.SAVING, Phase.DONE)
+
+    @property
     def has_succeeded(self) -> bool:
         """Whether its program has exited with 0 by itself, and it has saved its results."""
         return self.phase is Phase.DONE and self.exit_code == 0 and not self.stopped

@@ -35,51 +35,51 @@ FORMER = CheckpointRef(uri="oci://b@n/c/former", step=10, fence=Fence(generation
 OUTPUT = "oci://b@n/out"
 
 SERVICE = ["SUCCEEDED", "FAILED", "CANCELED", "MISSING", "UNKNOWN"]
-TOLD = ["exit 0", "exit 1", "cause", "stopped", "not done", "never", "unreadable", "nobody reports"]
+REPORTED = ["exit 0", "exit 1", "cause", "stopped", "not done", "never", "unreadable", "nobody reports"]
 SILENT = ("never", "unreadable", "nobody reports")
 CHECKPOINT = ["own", "former", "former, complete", "none", "damaged", "unreadable"]
 STORED = ["not read", "own", "former"]
 OUTPUTS = ["none wanted", "there", "missing"]
 
 
-def there_is(told: str, checkpoint: str, stored: str) -> str:
+def there_is(reported: str, checkpoint: str, stored: str) -> str:
     """Return which checkpoint there is, by the reports and the store."""
     if checkpoint in ("damaged", "unreadable"):
         return checkpoint
-    reported = "none" if told in SILENT else checkpoint
-    if "own" in (reported, stored):
+    known = "none" if reported in SILENT else checkpoint
+    if "own" in (known, stored):
         return "own"
-    return stored if reported == "none" and stored != "not read" else reported
+    return stored if known == "none" and stored != "not read" else known
 
 
-def expected(service: str, told: str, found: str, wanted: bool, outputs: str) -> str:
+def expected(service: str, reported: str, found: str, wanted: bool, outputs: str) -> str:
     """Return the verdict as the documents promise it; `found`: which checkpoint there is."""
     if service == "UNKNOWN":
         return "wait"
-    if service == "FAILED" and told == "unreadable":
+    if service == "FAILED" and reported == "unreadable":
         return "wait, then fail NODE"
-    if told == "cause":
+    if reported == "cause":
         return "fail OOM"
     if service in ("CANCELED", "MISSING"):
         return "fail CANCELED"
     if service == "FAILED":
-        return "fail USER" if told == "nobody reports" else "fail NODE"
-    if told in ("exit 1", "stopped", "never"):
+        return "fail USER" if reported == "nobody reports" else "fail NODE"
+    if reported in ("exit 1", "stopped", "never"):
         return "fail NODE"
-    if told == "unreadable" or found == "unreadable":
+    if reported == "unreadable" or found == "unreadable":
         return "wait, then fail SERVICE"
     if found == "damaged":
         return "fail USER"
     if wanted and found in ("none", "former"):
-        return "fail NODE" if told == "not done" else "fail USER"
-    if outputs != "none wanted" and told == "nobody reports":
+        return "fail NODE" if reported == "not done" else "fail USER"
+    if outputs != "none wanted" and reported == "nobody reports":
         return "fail USER"
-    if outputs == "missing" and told != "not done":
+    if outputs == "missing" and reported != "not done":
         return "fail USER"
     return "succeed"
 
 
-def report(rank: int, told: str, checkpoint: str, outputs: str) -> NodeReport | None:
+def report(rank: int, reported: str, checkpoint: str, outputs: str) -> NodeReport | None:
     found = {"own": OWN, "damaged": OWN, "unreadable": OWN, "none": None}.get(checkpoint, FORMER)
     base = NodeReport(
         rank=rank,
@@ -98,30 +98,32 @@ def report(rank: int, told: str, checkpoint: str, outputs: str) -> NodeReport | 
         "exit 0": {},
         "exit 1": {"exit_code": 1},
         "cause": {"cause": Cause.OOM, "exit_code": None},
-        "stopped": {"exit_code": None, "message": "told to stop"},
+        "stopped": {"exit_code": None, "message": "it was asked to stop"},
         "not done": {"phase": Phase.SAVING, "exit_code": None, "finished_at": None},
     }
-    change = changes.get(told)
+    change = changes.get(reported)
     return None if change is None else replace(base, **change)
 
 
-def status_of(service: str, told: str, checkpoint: str, outputs: str, stored: str = "not read") -> RunStatus:
+def status_of(
+    service: str, reported: str, checkpoint: str, outputs: str, stored: str = "not read"
+) -> RunStatus:
     problem = {"damaged": "x.pt has 3 bytes", "unreadable": "the store does not answer"}.get(checkpoint)
-    well = "nobody reports" if told == "nobody reports" else "exit 0"
+    well = "nobody reports" if reported == "nobody reports" else "exit 0"
     nodes = (
         NodeStatus(
-            rank=0, run_id="run0", state=NodeState(service), report=report(0, told, checkpoint, outputs)
+            rank=0, run_id="run0", state=NodeState(service), report=report(0, reported, checkpoint, outputs)
         ),
         NodeStatus(
             rank=1, run_id="run1", state=NodeState.SUCCEEDED, report=report(1, well, "none", "none wanted")
         ),
     )
-    if told == "unreadable":
+    if reported == "unreadable":
         nodes = tuple(replace(node, report=None) for node in nodes)
     read: dict[str, CheckpointRef] = {"own": OWN, "former": FORMER}
     return RunStatus(
         nodes=nodes,
-        reports_readable=told != "unreadable",
+        reports_readable=reported != "unreadable",
         checkpoint_problem=problem,
         checkpoint_readable=checkpoint != "unreadable",
         stored=read.get(stored),
@@ -153,25 +155,29 @@ def short(action: Action) -> str:
     raise AssertionError(action)
 
 
-@pytest.mark.parametrize("service, told, checkpoint", list(itertools.product(SERVICE, TOLD, CHECKPOINT)))
-def test_every_cell_is_as_the_documents_promise(service: str, told: str, checkpoint: str) -> None:
+@pytest.mark.parametrize(
+    "service, reported, checkpoint", list(itertools.product(SERVICE, REPORTED, CHECKPOINT))
+)
+def test_every_cell_is_as_the_documents_promise(service: str, reported: str, checkpoint: str) -> None:
     for stored, wanted, outputs in itertools.product(STORED, [True, False], OUTPUTS):
         cell = f"stored: {stored}, checkpoint wanted: {wanted}, outputs: {outputs}"
         known = record(wanted, outputs)
-        if told == "nobody reports":
+        if reported == "nobody reports":
             known = replace(known, expects=replace(known.expects, reports=False))
-        promise = expected(service, told, there_is(told, checkpoint, stored), wanted, outputs)
-        status = status_of(service, told, checkpoint, outputs, stored)
+        promise = expected(service, reported, there_is(reported, checkpoint, stored), wanted, outputs)
+        status = status_of(service, reported, checkpoint, outputs, stored)
         if promise.startswith("wait, then "):
             assert short(decide(known, status, NOW)) == "wait", cell
             known = replace(known, unread_since=NOW - 1801)
         assert short(decide(known, status, NOW)) == promise.removeprefix("wait, then "), cell
 
 
-@pytest.mark.parametrize("told", ["exit 1", "cause", "stopped", "never"])
-def test_a_gang_that_was_being_ended_fails_for_that_reason_whatever_the_service_calls_it(told: str) -> None:
+@pytest.mark.parametrize("reported", ["exit 1", "cause", "stopped", "never"])
+def test_a_gang_that_was_being_ended_fails_for_that_reason_whatever_the_service_calls_it(
+    reported: str,
+) -> None:
     ending = Ending(cause=Cause.HANG, message="stuck", since=NOW)
-    status = status_of("SUCCEEDED", told, "own", "none wanted")
+    status = status_of("SUCCEEDED", reported, "own", "none wanted")
     assert decide(record(ending=ending), status, NOW) == Fail(Cause.HANG, "stuck")
 
 
@@ -257,8 +263,8 @@ def test_a_retry_of_a_training_that_was_complete_ends_well(progress: Progress) -
     status = status_of("SUCCEEDED", "exit 0", "former", "none wanted")
     (main, other) = status.nodes
     assert main.report
-    told = replace(status, nodes=(replace(main, report=replace(main.report, progress=progress)), other))
-    assert short(decide(record(), told, NOW)) == "succeed"
+    reported = replace(status, nodes=(replace(main, report=replace(main.report, progress=progress)), other))
+    assert short(decide(record(), reported, NOW)) == "succeed"
 
 
 def test_a_checkpoint_of_an_agent_of_the_version_before_counts_as_its_own() -> None:
@@ -310,8 +316,8 @@ def test_a_short_run_that_shows_nothing_is_warned_of_and_where_that_is_asked_for
         trained_for=took,
         checkpoint=FORMER if sign == "former" else None,
     )
-    told = replace(bare, **SIGNS.get(sign, {}))
-    status = RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=told),))
+    reported = replace(bare, **SIGNS.get(sign, {}))
+    status = RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=reported),))
     known = record(expects=Expectations(training=required))
     action = decide(known, status, NOW)
     if sign in SIGNS:

@@ -141,10 +141,8 @@ def node_states(
         return [NodeState.FAILED if _has_failed(report) else state for report in reports]
     if state is NodeState.FAILED:
         # The first failure ends the others, and what a node has finished by then counts.
-        return [
-            NodeState.SUCCEEDED if report and _is_well(report) and report.has_succeeded else NodeState.FAILED
-            for report in reports
-        ]
+        well = [report is not None and report.has_succeeded and report.cause is None for report in reports]
+        return [NodeState.SUCCEEDED if each else NodeState.FAILED for each in well]
     return states_while_running(reports)
 
 
