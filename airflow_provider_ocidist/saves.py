@@ -14,6 +14,7 @@ All processes call all of it, in the same steps. It is tried with PyTorch 2.13, 
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -166,8 +167,10 @@ class Saves:
         if isinstance(value, dict):
             return {name: self._staged(each, (*path, name)) for name, each in value.items()}
         if isinstance(value, (list, tuple)):
-            return type(value)(self._staged(each, (*path, index)) for index, each in enumerate(value))
-        return value
+            parts = [self._staged(each, (*path, index)) for index, each in enumerate(value)]
+            # A named tuple takes its parts one by one.
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return copy.deepcopy(value)
 
     def _copied(self, tensor: torch.Tensor, path: tuple[object, ...]) -> torch.Tensor:
         from torch.distributed.tensor import DTensor

@@ -9,8 +9,9 @@ import re
 import subprocess
 import sys
 import threading
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -95,6 +96,9 @@ class Waits:
         assert self.may_be_written.wait(60)
         return (dict, ())
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Waits:
+        return self
+
 
 class Holder:
     """An object of the program's that has a state."""
@@ -127,6 +131,39 @@ def test_the_training_goes_on_and_changes_nothing_of_what_is_being_written(tmp_p
     assert Saves(*other, folder=tmp_path, holder=holder).restore() == 1
     assert same(saved, other[0].state_dict())
     assert holder.state["epoch"] == 3
+
+
+class Position(NamedTuple):
+    epoch: int
+    seen: Any
+
+
+def test_whatever_a_state_is_made_of_is_saved_as_it_was_at_the_call(tmp_path: Path) -> None:
+    import numpy as np
+    import torch
+
+    Waits.may_be_written.clear()
+    state: dict[str, Any] = {
+        "position": Position(3, torch.ones(2)),
+        "array": np.ones(4),
+        "queue": deque([1, 2]),
+        "seen": {1, 2},
+        "waits": Waits(),
+    }
+    saves = Saves(*model_and_optimizer(), folder=tmp_path, holder=Holder(state))
+    saves.save(1)
+    state["position"].seen.add_(1)
+    state["array"] += 1
+    state["queue"].append(3)
+    state["seen"].add(3)
+    Waits.may_be_written.set()
+    saves.close()
+    holder = Holder(dict.fromkeys(state))
+    assert Saves(*model_and_optimizer(), folder=tmp_path, holder=holder).restore() == 1
+    assert holder.state["position"].epoch == 3
+    assert holder.state["position"].seen.tolist() == [1, 1]
+    assert holder.state["array"].tolist() == [1, 1, 1, 1]
+    assert (list(holder.state["queue"]), holder.state["seen"]) == ([1, 2], {1, 2})
 
 
 def test_what_was_cut_off_is_never_restored_and_is_replaced_by_a_save_of_its_step(tmp_path: Path) -> None:

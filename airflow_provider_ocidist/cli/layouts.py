@@ -14,6 +14,8 @@ from airflow_provider_ocidist.cli.terminal import Unusable
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 OPTIMIZERS = ("optim", "sched", "rng", "scaler", "training_args", "random_states", "trainer_state")
 """Parts of names that hold no weights of the model."""
+OUTERMOST = "."
+"""The key of the tensors that are in no other entry."""
 BESIDE_WEIGHTS = (
     "config.json",
     "generation_config.json",
@@ -91,9 +93,7 @@ def _weight_files(fetched: Path, file: str | None) -> list[Path]:
             "then run the zero_to_fp32.py that DeepSpeed has put into it"
         )
     candidates = [
-        path
-        for path in sorted(fetched.rglob("*"))
-        if path.is_file() and not any(part in path.name.lower() for part in OPTIMIZERS)
+        path for path in sorted(fetched.rglob("*")) if path.is_file() and not _is_beside_weights(path.name)
     ]
     safe = [path for path in candidates if path.suffix == ".safetensors"]
     if safe:
@@ -131,30 +131,39 @@ def _from_dcp(folder: Path) -> Any:
 def _tensors(content: Any, name: str, key: str | None) -> Mapping[str, Any]:
     """Return the tensors of a model in what a file holds: the only entry, at any depth, that looks like one."""
     states = dict(_states(content, ""))
+    shown = ", ".join(states) or "none"
     if key is not None:
         if key not in states:
-            raise Unusable(f"--key {key}: {name} has no such entry of tensors; it has: {', '.join(states)}")
+            raise Unusable(f"--key {key}: {name} has no such entry of tensors; it has: {shown}")
         return states[key]
+    named = {path: state for path, state in states.items() if not _is_beside_weights(path)}
     models = {
-        path: state for path, state in states.items() if not any(part in path.lower() for part in OPTIMIZERS)
-    }
+        path: state for path, state in named.items() if any(map(_may_be_weight, state.items()))
+    } or named
     if len(models) != 1:
-        raise Unusable(
-            f"{name}: which entry contains the model's weights? --key NAME; it has: {', '.join(states) or 'none'}"
-        )
+        raise Unusable(f"{name}: which entry contains the model's weights? --key NAME; it has: {shown}")
     return next(iter(models.values()))
 
 
 def _states(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each mapping that holds tensors under texts, with its path; such a mapping is not searched further."""
+    """Yield the tensors that each mapping holds under texts, with its path, at every depth."""
     if not isinstance(value, Mapping):
         return
     tensors = {name: each for name, each in value.items() if hasattr(each, "detach")}
     if tensors and all(isinstance(name, str) for name in tensors):
-        yield path, tensors
-        return
+        yield path or OUTERMOST, tensors
     for name, each in value.items():
         yield from _states(each, f"{path}.{name}" if path else str(name))
+
+
+def _is_beside_weights(name: str) -> bool:
+    return any(part in name.lower() for part in OPTIMIZERS)
+
+
+def _may_be_weight(named: tuple[str, Any]) -> bool:
+    """Whether a tensor may be one of a model's weights: programs also keep losses and random states as tensors."""
+    name, tensor = named
+    return tensor.dim() > 0 and not _is_beside_weights(name)
 
 
 def _torch() -> Any:

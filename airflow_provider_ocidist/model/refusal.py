@@ -37,6 +37,12 @@ class Refusal:
         # `abs`: where the clock was set back since, a refusal from the future must not hold until its time has come.
         return nodes >= self.nodes and abs(now - self.at) < REMEMBERED
 
+    def after(self, older: Refusal | None) -> Refusal:
+        """Return what is remembered of two refusals: an older one of fewer machines holds for more tasks."""
+        if older is not None and older.nodes < self.nodes and older.holds(self.nodes, self.at):
+            return older
+        return self
+
 
 def refusal_file(backend: str, machine: Mapping[str, str]) -> str:
     """Return the file of the refusal of these machines: the same for every task that asks for them."""

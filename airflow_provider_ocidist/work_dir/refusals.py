@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """One small file for each kind of machine, written over by the newest refusal. A hint: what is lost costs time."""
+    """One small file for each kind of machine, with the refusal that holds for most. A hint: its loss costs time."""
 
     def __init__(self, run_dirs: RunDirs) -> None:
         self._run_dirs = run_dirs
@@ -28,6 +28,9 @@ class Refusals:
     def note(self, plan: Plan, refusal: Refusal) -> None:
         """Record that what a plan asks for is not there. Raises nothing."""
         if not plan.machine:
+            return
+        remembered = refusal.after(self._read(plan))
+        if remembered is not refusal:
             return
         try:
             store, prefix = self._folder(plan)
@@ -38,7 +41,7 @@ class Refusals:
             log.warning("%s: the refusal could not be recorded for other tasks: %s", plan.key.name, error)
 
     def of(self, plans: Sequence[Plan]) -> list[Refusal | None]:
-        """Return the newest refusal of what each plan asks for, of whatever age; one request for each."""
+        """Return the remembered refusal of what each plan asks for, of whatever age; one request for each."""
         return in_parallel(self._read, list(plans))
 
     def _read(self, plan: Plan) -> Refusal | None:

@@ -137,6 +137,38 @@ def test_a_distributed_checkpoint_becomes_safetensors(tmp_path):
     assert _equal(safetensors.load_file(tmp_path / "new"))
 
 
+BESIDE_A_MODEL = {
+    "rng": {"rng": torch.get_rng_state()},
+    "loss": {"best_loss": torch.tensor(0.25)},
+    "both": {"cuda_rng_state": torch.ones(8, dtype=torch.uint8), "epoch": torch.tensor(3)},
+    "optimizer": {"optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}, "lr": torch.tensor([0.1])}},
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE_A_MODEL)
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_tensors_beside_a_model_are_not_taken_for_it(tmp_path, beside, is_first, depth):
+    model = {"model": WEIGHTS} if depth == 1 else {"state": {"net": {"model": WEIGHTS}}}
+    parts = [BESIDE_A_MODEL[beside], model] if is_first else [model, BESIDE_A_MODEL[beside]]
+    torch.save({name: value for part in parts for name, value in part.items()}, tmp_path / "m.pt")
+    publish(tmp_path / "m.pt", str(tmp_path / "place"), step=1)
+    key = next(iter(model)) if depth == 1 else "state.net.model"
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors") == 0
+    assert ocidist("export", tmp_path / "place", tmp_path / "named", "--to", "safetensors", "--key", key) == 0
+    assert _equal(safetensors.load_file(tmp_path / "new"))
+    assert _equal(safetensors.load_file(tmp_path / "named"))
+
+
+def test_weights_at_two_depths_are_asked_for_rather_than_halved(tmp_path, capsys):
+    torch.save({"head": torch.ones(2, 2), "trunk": WEIGHTS}, tmp_path / "m.pt")
+    publish(tmp_path / "m.pt", str(tmp_path / "place"), step=1)
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors") == 2
+    assert "--key NAME; it has: ., trunk" in capsys.readouterr().err
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors", "--key", ".") == 0
+    assert set(safetensors.load_file(tmp_path / "new")) == {"head"}
+
+
 def test_tied_weights_are_written_twice_rather_than_refused(tmp_path):
     tied = torch.ones(4, 4)
     torch.save({"embedding": tied, "head": tied}, tmp_path / "m.pt")

@@ -303,6 +303,33 @@ def test_another_task_skips_what_was_refused_a_moment_ago_and_says_so(
     assert submit({"shape": SECOND}, nodes=1).candidate == ""
 
 
+def test_a_refusal_of_many_machines_does_not_make_one_of_few_forgotten() -> None:
+    """What holds for a number of machines right after a refusal still holds after any other one."""
+    print("seed", SEED)
+    draw = random.Random(SEED)
+    for _ in range(500):
+        now, kept, all_of_them = draw.uniform(0, 1e6), None, []
+        for _ in range(draw.randrange(1, 6)):
+            now += draw.uniform(0, REMEMBERED / 4)
+            all_of_them.append(a_refusal(now, draw.randrange(1, 9)))
+            kept = all_of_them[-1].after(kept)
+            newest = all_of_them[-1]
+            assert kept.holds(newest.nodes, now)
+            assert kept in all_of_them
+            if len(all_of_them) == 2 and all_of_them[0].holds(1, now):
+                assert kept.holds(1, now)
+
+
+def test_a_task_skips_what_was_refused_though_more_machines_were_refused_since(
+    backend: OciDataScience,
+) -> None:
+    few, many = (parsing.build(job_with({"shape": SECOND}, nodes=nodes)) for nodes in (2, 8))
+    for job in (few, many):
+        Candidates(backend, job, log).refuse(a_key(), "", Cause.QUOTA, "as the service says")
+    for job in (few, many):
+        assert Candidates(backend, job, log).chosen(a_key()) == 1
+
+
 def test_what_was_refused_long_ago_is_asked_for_again(
     submit: Callable[..., RunRef], refuse: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

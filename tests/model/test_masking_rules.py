@@ -50,6 +50,11 @@ SURE, LIKELY, POSSIBLE, NONE = "DB_PASSWORD", "DB_PASS", "some_key", "sort_key"
             (reference, set())
             for reference in ("${X}", "$(x)", "<your key>", "vault://x/y", "%(x)s", "$HOME_1")
         ),
+        # A password may begin as a reference does.
+        *(
+            (begun, {SURE, LIKELY})
+            for begun in ("<k8J2mQ9v", "%(k8J2mQ9v", "$(k8J2mQ9v", "{{k8J2mQ9v", "${k8J2mQ9v", "{%k8J2mQ9v")
+        ),
         *((path, set()) for path in ("/run/secrets/db", "~/x.pem", "./a/b/", "../key", "/a")),
         *((word, {SURE, LIKELY}) for word in ("$1", "a/b", "/a//b", "x ocid1.", "$A-B", "X", "/")),
         (f"/run/{RANDOM}", {SURE, LIKELY, POSSIBLE}),

@@ -11,8 +11,13 @@ from airflow_provider_ocidist.model.masking.names import Weight, weight_of, word
 from airflow_provider_ocidist.model.masking.patterns import lazily
 
 MASK = "***"
-REFERENCES = ("ocid1.", "{{", "{%", "oci://", "${", "$(", "<", "vault://", "%(")
-"""Beginnings of values that only refer to a secret, as an OCID of Vault, or are placeholders."""
+_REFERENCE = lazily(
+    r"(?:ocid1\.|oci://|vault://).*|(?:\{\{.*\}\}|\{%.*%\}|\$\{.*\}|\$\(.*\)|%\(.*\)s).*|<.*>"
+    # In a text a value ends at the first space or brace.
+    r"|\{\{|\{%|<[A-Za-z_-]*|\$\{[A-Z_][A-Z0-9_]*",
+    re.DOTALL,
+)
+"""Values that only refer to a secret, as an OCID of Vault, or are placeholders: a password may begin with any sign."""
 _VARIABLE = lazily(r"\$[A-Za-z_]\w*")
 _NOTHING = word_set(
     """
@@ -59,7 +64,7 @@ def is_secret_of(weight: Weight, value: str) -> bool:
 def is_ordinary(value: str) -> bool:
     """Return whether a value is no secret under any name: nothing, a reference, a path."""
     value = value.strip("'\"")
-    if value.lower() in _NOTHING or value.startswith(REFERENCES) or _VARIABLE().fullmatch(value):
+    if value.lower() in _NOTHING or _REFERENCE().fullmatch(value) or _VARIABLE().fullmatch(value):
         return True
     return bool(_PATH().fullmatch(value)) and not any(looks_random(part) for part in value.split("/"))
 
