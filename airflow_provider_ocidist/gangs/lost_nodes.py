@@ -41,7 +41,9 @@ def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
     if not lost:
         return _end_of(silent, record, status)
     failures = [_loss(node, record, status) for node in lost]
-    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None
+    if not _may_replace(record, status, failures):
+        return None
+    return Replace(tuple(failures), launch=_launch_of(lost), over=_launch_over(status))
 
 
 def _end_of(silent: Sequence[NodeStatus], record: RunRecord, status: RunStatus) -> Replace | None:
@@ -51,7 +53,7 @@ def _end_of(silent: Sequence[NodeStatus], record: RunRecord, status: RunStatus) 
     if not alive or not _may_replace(record, status, failures):
         return None
     agreed = all(node.report and len(node.report.restarts) < len(status.restarts) for node in alive)
-    return Replace(tuple(failures), first_ends=True, first_asks=not agreed)
+    return Replace(tuple(failures), first_ends=True, first_asks=not agreed, launch=_launch_of(alive))
 
 
 def _is_silent(node: NodeStatus, record: RunRecord) -> bool:
@@ -157,6 +159,25 @@ def _go_on(status: RunStatus, besides: Collection[NodeStatus] = ()) -> bool:
     )
     begun = any(node.state is NodeState.RUNNING for node in living)
     return begun and not leaving and (status.has_trained or bool(status.restarts))
+
+
+def _launch_of(nodes: Sequence[NodeStatus]) -> int | None:
+    """Return the last launch, from 0, in which any of these has taken part; None: not all newest reports were read."""
+    reports = [node.report for node in nodes if node.report_is_newest]
+    if None in reports or len(reports) < len(nodes):
+        return None
+    return max(len(report.restarts) for report in reports if report)
+
+
+def _launch_over(status: RunStatus) -> int | None:
+    """Return the launch that live nodes have ended, from 0; None: all of them train on, or wait.
+
+    Who saves begins another launch only where the nodes have agreed on it before: after a success it begins none.
+    """
+    saving = [
+        node.report for node in status.nodes if node.is_saving and node.report and not node.report.stopped
+    ]
+    return max((len(report.restarts) for report in saving), default=None)
 
 
 def _loss(node: NodeStatus, record: RunRecord, status: RunStatus) -> Restart:

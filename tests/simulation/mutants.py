@@ -627,7 +627,7 @@ MUTANTS = (
         "a lost machine costs a new gang",
         "15.1",
         "gangs/lost_nodes.py",
-        "    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None",
+        "    return Replace(tuple(failures), launch=_launch_of(lost), over=_launch_over(status))",
         "    return None",
         "not replaced",
         needs="only a machine is lost",
