@@ -153,7 +153,7 @@ def test_what_has_ended_for_a_reason_of_its_own_is_not_replaced(node: NodeStatus
         (a_record(irreplaceable="its nodes are to end"), a_gang(gone())),
         (a_record(a_ref(replaced=(replace(LOST, step=7),))), a_gang(gone())),
         (a_record(), a_gang(gone(), a_node(0, NodeState.ENDING))),
-        (a_record(), a_gang(gone(), a_node(0, report=a_report(0, phase=Phase.DONE, exit_code=1)))),
+        (a_record(), a_gang(gone(), a_node(0, report=a_report(0, phase=Phase.DONE, exit_code=0)))),
         (a_record(deadline=NOW - 1), a_gang(gone())),
     ],
     ids=[
@@ -168,6 +168,38 @@ def test_what_has_ended_for_a_reason_of_its_own_is_not_replaced(node: NodeStatus
 )
 def test_where_no_replacement_helps_the_gang_is_ended_as_ever(record: RunRecord, status: RunStatus) -> None:
     assert isinstance(decide(record, status, NOW), Cancel)
+
+
+ENDS = [
+    {"phase": Phase.DONE, "stopped": True, "exit_code": 143},
+    {"phase": Phase.DONE, "stopped": True, "exit_code": 0},
+    {"phase": Phase.DONE, "exit_code": 143},
+    {"phase": Phase.DONE, "restarts": (LOST,)},
+    {"phase": Phase.SAVING, "stopped": True},
+]
+"""Reports of nodes that were stopped from outside."""
+
+
+@pytest.mark.parametrize(
+    "said", ENDS, ids=["done", "exits with 0", "of an earlier agent", "before its program began", "saves"]
+)
+def test_of_two_that_are_stopped_at_once_the_first_is_replaced_while_the_service_calls_the_other_alive(
+    said: dict[str, Any],
+) -> None:
+    agreed = said.get("restarts", ())
+    first, second = (a_report(rank, message="stopped by SIGTERM", **said) for rank in (1, 2))
+    third = a_node(0, report=a_report(0, restarts=agreed))
+    one = a_gang(third, gone(1, report=first), a_node(2, report=second))
+    action = decide(a_record(), one, NOW)
+    assert isinstance(action, Replace)
+    assert [each.rank for each in action.failures] == [1]
+    both = a_gang(third, gone(1, report=first), gone(2, report=second))
+    action = decide(a_record(), both, NOW)
+    assert isinstance(action, Replace)
+    assert [each.rank for each in action.failures] == [1, 2]
+    # Without a third there is nobody who goes on.
+    alone = a_gang(gone(0, report=replace(first, rank=0)), a_node(1, report=replace(second, rank=1)), nodes=2)
+    assert not isinstance(decide(a_record(), alone, NOW), Replace)
 
 
 @pytest.mark.parametrize("newest", [True, False])
