@@ -33,6 +33,10 @@ class Replace:
     """Whether the service reports them as alive: then they are ended first, and a later look replaces them."""
     first_asks: bool = False
     """Whether they may still take part: then the others are asked first to wait for others in their places."""
+    launch: int | None = None
+    """Last launch, from 0, in which they took part when that was decided; None: not known."""
+    over: int | None = None
+    """Launch, from 0, that others have ended: they begin another only where that is agreed already; None: none has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, steps_behind
+from airflow_provider_ocidist.agent.join.peer_reports import steps_behind
 from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.job import Restarts
@@ -13,8 +13,6 @@ from airflow_provider_ocidist.model.run import RunStatus
 
 MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
 """Causes after which a try makes the gang again, on other machines."""
-LAUNCHED = (Phase.TRAINING, *TRAINED)
-"""Phases of a node on which the program was launched."""
 
 
 class GangToReplace(Exception):
@@ -43,8 +41,18 @@ def _reached(status: RunStatus) -> int | None:
         return progress.step
     reports = [node.report for node in status.nodes if node.report]
     launch = max((len(report.restarts) for report in reports), default=0)
-    has_begun = any(report.phase in LAUNCHED for report in reports if len(report.restarts) == launch)
+    has_begun = any(was_launched(report) for report in reports if len(report.restarts) == launch)
     return checkpoint.step if checkpoint and has_begun else None
+
+
+def was_launched(report: NodeReport) -> bool:
+    """Whether the launch that a node reports has begun there: all members had come.
+
+    A node that was stopped while it waited for them is done too, and its program has no exit code.
+    """
+    if report.phase is Phase.DONE:
+        return report.exit_code is not None
+    return report.phase in (Phase.TRAINING, Phase.SAVING)
 
 
 def _behind(status: RunStatus) -> int:

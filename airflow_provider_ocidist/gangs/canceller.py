@@ -20,6 +20,8 @@ from airflow_provider_ocidist.model.run import Ending, RunRef, RunStatus
 
 LONGEST_PAUSE = 10.0
 """Seconds between two looks at a gang that is to end."""
+GONE_AFTER = 3
+"""Answers 404 in a row after which the job of an incomplete gang counts as gone: one may be wrong while nodes live."""
 CLAIM_PATIENCE = 1.5
 """Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
 ended."""
@@ -57,18 +59,21 @@ class Canceller:
 
     def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
         """Delete the job of an incomplete gang: an earlier try may still be creating nodes in it."""
+        missing = 0
         while True:
             try:
                 return near(self._backend, ref).delete(ref)
             except BackendError as error:
-                if error.status_code == 404:
+                missing = missing + 1 if error.status_code == 404 else 0
+                if missing == GONE_AFTER:
                     return None
-                if error.status_code != 409:
+                if error.status_code not in (404, 409):
                     raise
                 if time.monotonic() > deadline:
                     raise _not_removed(ref, within) from error
-            # A node was created since the last look.
-            self._cancel(ref)
+            if not missing:
+                # A node was created since the last look.
+                self._cancel(ref)
             self._pause()
 
     def _cancel(self, ref: RunRef) -> bool:

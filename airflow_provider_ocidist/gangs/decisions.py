@@ -59,11 +59,12 @@ def _why_waiting_is_pointless(
     `status`: of all nodes. `members`: of those that take part. `change`: what makes up for lost nodes.
     """
     match change:
-        case Replace():
+        case Replace(over=None):
             return limits.of_the_run(record, status, now)
         case GoOnWithout():
             # The nodes that are asked to go on live.
             return limits.of_the_run(record, status, now) or limits.lost_from_sight(record, members)
+    # Also where a replacement is of use only if another launch is agreed on: it is made while the nodes save.
     return (
         _failed_and_saved(record, members)
         or limits.of_the_run(record, status, now)

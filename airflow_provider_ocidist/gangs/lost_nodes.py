@@ -20,9 +20,6 @@ from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import Phase, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
-BEGUN = (Phase.TRAINING, Phase.SAVING, Phase.DONE)
-"""Phases of a node whose launch has begun: every member had come."""
-
 
 def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
     """Return the replacement of all ended nodes, if each was lost with its machine and the others train on.
@@ -32,16 +29,19 @@ def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
     """
     lost = [node for node in status.nodes if node.state.terminal]
     silent = [node for node in status.nodes if _is_silent(node, record)]
+    stopped = [node for node in status.nodes if _is_stopped(node)]
     if not (record.ref.replaces and status.reports_readable) or record.irreplaceable:
         return None
-    if not all(_is_gone(node, record, status) for node in lost) or not _go_on(status, besides=silent):
+    if not all(_is_gone(node, record, status) for node in lost) or not _go_on(status, [*silent, *stopped]):
         return None
     if durations.seconds(record, durations.FAILURE) >= record.replace_timeout:
         return None
     if not lost:
         return _end_of(silent, record, status)
     failures = [_loss(node, record, status) for node in lost]
-    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None
+    if not _may_replace(record, status, failures):
+        return None
+    return Replace(tuple(failures), launch=_launch_of(lost), over=_launch_over(status))
 
 
 def _end_of(silent: Sequence[NodeStatus], record: RunRecord, status: RunStatus) -> Replace | None:
@@ -51,7 +51,7 @@ def _end_of(silent: Sequence[NodeStatus], record: RunRecord, status: RunStatus) 
     if not alive or not _may_replace(record, status, failures):
         return None
     agreed = all(node.report and len(node.report.restarts) < len(status.restarts) for node in alive)
-    return Replace(tuple(failures), first_ends=True, first_asks=not agreed)
+    return Replace(tuple(failures), first_ends=True, first_asks=not agreed, launch=_launch_of(alive))
 
 
 def _is_silent(node: NodeStatus, record: RunRecord) -> bool:
@@ -159,6 +159,33 @@ def _go_on(status: RunStatus, besides: Collection[NodeStatus] = ()) -> bool:
     return begun and not leaving and (status.has_trained or bool(status.restarts))
 
 
+def _is_stopped(node: NodeStatus) -> bool:
+    """Whether a node that the service calls alive was stopped from outside, and is about to end: it is lost then."""
+    report = node.report
+    is_done = report is not None and report.phase is Phase.DONE and report.exit_code != 0
+    may_end = node.state in (NodeState.RUNNING, NodeState.UNKNOWN)
+    return may_end and report is not None and report.cause is None and (report.stopped or is_done)
+
+
+def _launch_of(nodes: Sequence[NodeStatus]) -> int | None:
+    """Return the last launch, from 0, in which any of these has taken part; None: not all newest reports were read."""
+    reports = [node.report for node in nodes if node.report_is_newest]
+    if None in reports or len(reports) < len(nodes):
+        return None
+    return max(len(report.restarts) for report in reports if report)
+
+
+def _launch_over(status: RunStatus) -> int | None:
+    """Return the launch that live nodes have ended, from 0; None: all of them train on, or wait.
+
+    Who saves begins another launch only where the nodes have agreed on it before: after a success it begins none.
+    """
+    saving = [
+        node.report for node in status.nodes if node.is_saving and node.report and not node.report.stopped
+    ]
+    return max((len(report.restarts) for report in saving), default=None)
+
+
 def _loss(node: NodeStatus, record: RunRecord, status: RunStatus) -> Restart:
     """Return why a node is lost, and how far the gang's training had come by then."""
     cause, message = _finding(node, record, status)
@@ -202,5 +229,5 @@ def _failures_before(node: NodeStatus, record: RunRecord) -> list[Restart]:
     is no earlier failure. Neither is the one for which the node has waited when it was lost.
     """
     its_predecessors = [each for each in record.ref.replaced if each.rank == node.rank]
-    of_the_gang = node.report.restarts if node.report and node.report.phase in BEGUN else ()
+    of_the_gang = node.report.restarts if node.report and another_gang.was_launched(node.report) else ()
     return [*its_predecessors, *of_the_gang]

@@ -27,11 +27,11 @@ def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> b
         case GoOnWithout():
             go_on_without(watch, change.change, log)
         case Replace(first_asks=True):
-            give_up_silent(watch, change.failures, log)
+            give_up_silent(watch, change.failures, log, launch=change.launch)
         case Replace(first_ends=True):
             end_silent(watch, change.failures, log)
         case Replace():
-            return replace_lost(watch, change.failures, log)
+            return replace_lost(watch, change.failures, log, launch=change.launch, over=change.over)
     return False
 
 
@@ -45,15 +45,18 @@ def go_on_without(watch: Watch, change: Restart, log: TaskLog) -> None:
         log.warning("%s; will ask again", error)
 
 
-def give_up_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
+def give_up_silent(
+    watch: Watch, failures: Sequence[Restart], log: TaskLog, launch: int | None = None
+) -> None:
     """Ask the others to wait for new nodes in the places of silent ones. May be repeated.
 
     Once they report that, a silent node is ended: its end is no failure of the gang then, for any process that looks.
+    `launch`: the last one in which it took part; if it has begun a later one since, it lives, and nobody is asked.
     """
     ref = watch.record.ref
     log.warning("%s: the others wait for another in its place", _in_words(failures))
     try:
-        if not near(watch.backend, ref).directories.launch_again(ref, failures):
+        if not near(watch.backend, ref).directories.launch_again(ref, failures, launch, alive=True):
             _leave_unreplaced(watch, TO_END)
     except BackendError as error:
         watch.note_unreplaced(error)
@@ -72,13 +75,22 @@ def end_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
         log.warning("%s; will ask again", error)
 
 
-def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> bool:
+def replace_lost(
+    watch: Watch,
+    failures: Sequence[Restart],
+    log: TaskLog,
+    launch: int | None = None,
+    over: int | None = None,
+) -> bool:
     """Create a node in the place of each lost one; return whether the gang has the new nodes now.
 
     Each step may be repeated, also by another process after this one was killed: the nodes agree in the run directory
     on another launch, then each node is created under a name that only one can have, then it is recorded. After an
     error that may pass, as one refusal may, the next look tries again; after any other the watch's record says so, and
     the gang is ended.
+
+    `launch`: the last one in which the lost nodes took part; None: as their reports say now. `over`: the one that
+    others have ended, and of which they save the rest: without an agreed launch after it no node is replaced.
     """
     ref, backend = watch.record.ref, near(watch.backend, watch.record.ref)
     members = watch.record.members
@@ -87,7 +99,10 @@ def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> boo
         replaces = ReplacesNodes.of(backend)
         now = replaces.current(ref)
         if now.replaced == ref.replaced:
-            if waited_for and not backend.directories.launch_again(now, failures):
+            if over is not None and not backend.directories.goes_on_after(now, over):
+                # All has ended, or is about to say so: nobody would train with a new node.
+                return False
+            if waited_for and not backend.directories.launch_again(now, failures, launch):
                 return _leave_unreplaced(watch, TO_END)
             now = replaces.replace_nodes(now, failures)
         backend.gangs.renew(now)

@@ -266,6 +266,8 @@ class GangSubmitter:
         if not ref.complete:
             lost = any(state.terminal for state in states)
             return not lost and not self._backend.directories.stop_requested(ref)
+        if not status.ended and self._is_complete_unseen(ref, known):
+            return False
         at = now_at(self._backend) if status.at is None else status.at
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
@@ -294,6 +296,17 @@ class GangSubmitter:
         """Return whether nodes of an attempt that has none would end at once: a try that gave up has called it off."""
         begun = any(attempt.key == gang.key for attempt in known)
         return begun and self._backend.directories.stop_requested(gang)
+
+    def _is_complete_unseen(self, ref: RunRef, known: Sequence[Attempt]) -> bool:
+        """Return whether a gang is complete, and the try that created it did not see that, and has called it off.
+
+        Its nodes end as soon as they read that. Of a gang that was seen complete, a stop request is no such word: a
+        node that has failed may have written it.
+        """
+        attempt = next((each for each in known if each.key == ref.key), None)
+        if attempt is None or (attempt.ref is not None and attempt.ref.complete):
+            return False
+        return self._backend.directories.stop_requested(ref)
 
     def _note_refusal(self, ref: RunRef, known: Sequence[Attempt], status: RunStatus) -> None:
         """Record that the service had no machine for a gang, if the try that requested it died before it saw that."""

@@ -115,16 +115,36 @@ class RunDirectories:
         except (StorageError, OSError) as error:
             raise BackendError(f"{gang.key.name}: {error}", retryable=True) from error
 
-    def launch_again(self, ref: RunRef, failures: Sequence[Restart]) -> bool:
+    def goes_on_after(self, ref: RunRef, launch: int) -> bool:
+        """Return whether the nodes have agreed on another launch after this one, from 0. Raises BackendError."""
+        try:
+            request = _stop_request(*self._run_dirs.at(ref.run_dir))
+        except (StorageError, OSError, ValueError, TypeError) as error:
+            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+        return request is not None and len(request.restarts) > launch
+
+    def launch_again(
+        self,
+        ref: RunRef,
+        failures: Sequence[Restart],
+        launch: int | None = None,
+        *,
+        alive: bool = False,
+    ) -> bool:
         """Ask the live nodes to end this launch, and to wait for the replacements of the lost ones.
 
+        `launch`: the last one, from 0, in which the lost nodes took part when they were judged to be lost; None: as
+        their reports say now. One that has begun a later launch since had not heard that it counts as lost: no further
+        launch is asked for on its account. `alive`: whether it is left alone then; otherwise it is named as lost.
         Return whether they will: an earlier request, by a node or by the waiting side, stays. Raises BackendError.
         """
 
         def changed(request: StopRequest | None, store: Store, prefix: str) -> StopRequest:
             agreed = request.restarts if request else ()
-            launch = max(_launch_of(store, prefix, rank) for rank in _ranks(failures))
-            if request is not None and len(agreed) > launch:
+            judged = _last_launch(store, prefix, failures) if launch is None else launch
+            if request is not None and len(agreed) > judged:
+                if alive and _last_launch(store, prefix, failures) > judged:
+                    return request
                 return replace(request, restarts=_explained(agreed, failures))
             members = agreed[-1].members if agreed else ()
             failure = replace(_as_one(failures), members=members, lost=_ranks(failures))
@@ -199,6 +219,11 @@ def _stop_request(store: Store, prefix: str) -> StopRequest | None:
 
 def _ranks(failures: Sequence[Restart]) -> tuple[int, ...]:
     return tuple(each.rank for each in failures if each.rank is not None)
+
+
+def _last_launch(store: Store, prefix: str, failures: Sequence[Restart]) -> int:
+    """Return the last launch, from 0, in which any of the lost nodes has taken part, by their reports."""
+    return max(_launch_of(store, prefix, rank) for rank in _ranks(failures))
 
 
 def _launch_of(store: Store, prefix: str, rank: int) -> int:

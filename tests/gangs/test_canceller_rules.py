@@ -242,10 +242,19 @@ def test_a_stopped_submitter_removes_no_longer(model: Model) -> None:
     assert model.done("delete") == [ref.job_id]
 
 
-def test_a_job_that_is_gone_already_is_removed(model: Model) -> None:
+@pytest.mark.parametrize(
+    "answers, deletions",
+    [([404], 2), ([404, 404], 3), ([404, 404, 404], 3), ([404, 404, 409, 404, 404, 404, 404], 6)],
+    ids=str,
+)
+def test_a_job_counts_as_gone_after_three_answers_in_a_row_of_which_one_may_be_wrong(
+    model: Model, answers: list[int], deletions: int
+) -> None:
     ref = model.has(a_key(), [DONE], missing=1)
-    model.refusals["delete"] = [refused(404)]
+    model.refusals["delete"] = [refused(status) for status in answers]
     canceller(model).end([ref], "it is old")
+    assert model.done("delete") == [ref.job_id] * deletions
+    assert model.done("cancel") == [ref.job_id] * answers.count(409)
     assert model.done("close") == [ref.job_id]
 
 
@@ -353,3 +362,4 @@ def test_why_a_task_gives_up_its_gang_is_recorded_in_500_characters_and_without_
 
 def test_these_times_are_documented() -> None:
     assert (module.END_WITHIN, module.LONGEST_PAUSE, module.CLAIM_PATIENCE) == (1800.0, 10.0, 1.5)
+    assert module.GONE_AFTER == 3

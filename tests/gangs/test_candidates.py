@@ -501,3 +501,24 @@ def test_while_a_node_of_a_refused_candidate_may_live_no_other_is_asked_for(
     assert live == set(record.ref.run_ids)
     assert left.id not in live
     backend.cancel(record.ref)
+
+
+def test_while_a_run_that_no_list_shows_may_live_no_other_candidate_is_asked_for(
+    backend: OciDataScience, faults: Callable[..., None], emulator: Access, no_node_starts: None
+) -> None:
+    """The answer to the creation of one run is lost, and what is asked then is refused."""
+    faults(method="GET", path="/20190101/jobRuns", stale_s=600)
+    faults(method="POST", path="/20190101/jobRuns", drop="after", times=1)
+    faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded", times=2)
+    key, job, ti = a_key(), parsing.build(job_with({"shape": SECOND})), Ti()
+    ti.run_id = key.run_id
+    with pytest.raises(LeftRuns, match=r"LimitExceeded.*have not ended: what no list shows of ocid1"):
+        GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    (left,) = runs_of(backend, ti)
+    assert (shape_of(left), left.lifecycle_state) == (FIRST, "ACCEPTED")
+    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2)
+    live = {run.id for run in runs_of(backend, ti) if run.lifecycle_state in ("ACCEPTED", "IN_PROGRESS")}
+    assert live == set(record.ref.run_ids)
+    assert left.id not in live
+    backend.cancel(record.ref)

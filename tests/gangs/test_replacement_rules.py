@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.monitor.node_hours import seconds_in
+from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.backends.oci_data_science.refs import with_listed
 from airflow_provider_ocidist.backports import UTC
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.actions import Cancel, GoOnWithout, Replace, Wait
-from airflow_provider_ocidist.gangs.decisions import decide
+from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.job import Restarts
@@ -151,7 +153,7 @@ def test_what_has_ended_for_a_reason_of_its_own_is_not_replaced(node: NodeStatus
         (a_record(irreplaceable="its nodes are to end"), a_gang(gone())),
         (a_record(a_ref(replaced=(replace(LOST, step=7),))), a_gang(gone())),
         (a_record(), a_gang(gone(), a_node(0, NodeState.ENDING))),
-        (a_record(), a_gang(gone(), a_node(0, report=a_report(0, phase=Phase.DONE, exit_code=1)))),
+        (a_record(), a_gang(gone(), a_node(0, report=a_report(0, phase=Phase.DONE, exit_code=0)))),
         (a_record(deadline=NOW - 1), a_gang(gone())),
     ],
     ids=[
@@ -166,6 +168,84 @@ def test_what_has_ended_for_a_reason_of_its_own_is_not_replaced(node: NodeStatus
 )
 def test_where_no_replacement_helps_the_gang_is_ended_as_ever(record: RunRecord, status: RunStatus) -> None:
     assert isinstance(decide(record, status, NOW), Cancel)
+
+
+ENDS = [
+    {"phase": Phase.DONE, "stopped": True, "exit_code": 143},
+    {"phase": Phase.DONE, "stopped": True, "exit_code": 0},
+    {"phase": Phase.DONE, "exit_code": 143},
+    {"phase": Phase.DONE, "restarts": (LOST,)},
+    {"phase": Phase.SAVING, "stopped": True},
+]
+"""Reports of nodes that were stopped from outside."""
+
+
+@pytest.mark.parametrize(
+    "said", ENDS, ids=["done", "exits with 0", "of an earlier agent", "before its program began", "saves"]
+)
+def test_of_two_that_are_stopped_at_once_the_first_is_replaced_while_the_service_calls_the_other_alive(
+    said: dict[str, Any],
+) -> None:
+    agreed = said.get("restarts", ())
+    first, second = (a_report(rank, message="stopped by SIGTERM", **said) for rank in (1, 2))
+    third = a_node(0, report=a_report(0, restarts=agreed))
+    one = a_gang(third, gone(1, report=first), a_node(2, report=second))
+    action = decide(a_record(), one, NOW)
+    assert isinstance(action, Replace)
+    assert [each.rank for each in action.failures] == [1]
+    both = a_gang(third, gone(1, report=first), gone(2, report=second))
+    action = decide(a_record(), both, NOW)
+    assert isinstance(action, Replace)
+    assert [each.rank for each in action.failures] == [1, 2]
+    # Without a third there is nobody who goes on.
+    alone = a_gang(gone(0, report=replace(first, rank=0)), a_node(1, report=replace(second, rank=1)), nodes=2)
+    assert not isinstance(decide(a_record(), alone, NOW), Replace)
+
+
+@pytest.mark.parametrize("newest", [True, False])
+@pytest.mark.parametrize("launch", range(3))
+def test_a_replacement_names_the_last_launch_of_the_lost_node_as_it_was_judged(
+    launch: int, *, newest: bool
+) -> None:
+    agreed = (LOST,) * launch
+    lost = gone(report=a_report(1, restarts=agreed), report_is_newest=newest)
+    others = [a_node(rank, report=a_report(rank, restarts=(*agreed, LOST))) for rank in (0, 2)]
+    action = decide(a_record(restarts=Restarts(node=9)), a_gang(lost, *others), NOW)
+    assert isinstance(action, Replace)
+    assert action.launch == (launch if newest else None)
+    assert action.over is None
+    unheard = gone(report=None, cause=Cause.NODE)
+    action = decide(a_record(restarts=Restarts(node=9)), a_gang(unheard, *others), NOW)
+    assert isinstance(action, Replace)
+    assert action.launch is None
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.SAVING])
+@pytest.mark.parametrize("saving", [(0,), (0, 2)])
+@pytest.mark.parametrize("launch", range(2))
+def test_beside_nodes_that_save_what_a_launch_has_left_one_is_replaced_only_if_another_launch_is_agreed(
+    launch: int, saving: tuple[int, ...], phase: Phase
+) -> None:
+    agreed = (LOST,) * launch
+    others = [
+        a_node(
+            rank,
+            report=a_report(rank, restarts=agreed, phase=Phase.SAVING if rank in saving else Phase.TRAINING),
+        )
+        for rank in (0, 2)
+    ]
+    status = a_gang(gone(report=a_report(1, restarts=agreed, phase=phase)), *others)
+    record = a_record(restarts=Restarts(node=9))
+    action = decide(looked(record, status, SAVING_LIMIT - 1), status, NOW)
+    assert isinstance(action, Replace)
+    assert (action.launch, action.over) == (launch, launch)
+    # By then they would have begun it: what they save is no reason to wait longer.
+    assert isinstance(decide(looked(record, status, SAVING_LIMIT), status, NOW), Cancel)
+    # One that was stopped decides nothing.
+    preempted = [replace(each, report=replace(each.report, stopped=True)) for each in others if each.report]
+    action = decide(record, a_gang(status.nodes[1], preempted[0], a_node(2), a_node(3), nodes=4), NOW)
+    assert isinstance(action, Replace)
+    assert action.over is None
 
 
 def test_nothing_is_replaced_while_it_cannot_be_read_why_a_node_has_ended() -> None:
@@ -256,7 +336,7 @@ def test_a_silent_node_is_given_up_by_the_others_then_ended_then_replaced(rank: 
     assert decided(record, 101.0, a_node(rank, NodeState.ENDING), failure) == Wait()
     # Also for a process that has not seen it silent.
     action = decided(record, 0.0, a_node(rank, NodeState.CANCELED, details="cancelled"), failure)
-    assert action == Replace((found,))
+    assert action == Replace((found,), launch=0)
     ended_itself = decided(record, 0.0, gone(rank), failure)
     assert isinstance(ended_itself, Replace)
     assert not ended_itself.first_ends
@@ -439,11 +519,55 @@ def test_the_others_are_asked_for_the_launch_after_the_lost_nodes_last_and_once(
         else:
             store.delete(STOP_FILE)
         for _ in range(2):
-            assert directories.launch_again(ref, [LOST])
+            assert directories.launch_again(
+                ref, [LOST], draw.choice([None, lost_in]), alive=draw.random() < 0.5
+            )
             request = StopRequest.from_json(store.read(STOP_FILE))
             last = agreed[-1] if len(agreed) > lost_in else LOST
             others = agreed[:-1] if len(agreed) > lost_in else agreed
             assert request.restarts == (*others, replace(last, lost=(1,)))
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.parametrize("before", range(3))
+def test_a_node_that_begins_the_next_launch_as_it_is_judged_to_be_lost_costs_no_further_launch(
+    directory: Any, before: int, *, alive: bool
+) -> None:
+    directories, ref, store = directory
+    earlier = tuple(replace(LOST, step=step) for step in range(before))
+    agreed = (*earlier, LOST)
+    store.write(STOP_FILE, StopRequest(cause=Cause.NODE, message="m", restarts=agreed).to_json())
+    lost = gone(report=a_report(1, restarts=earlier))
+    others = [a_node(rank, report=a_report(rank, restarts=earlier)) for rank in (0, 2)]
+    action = decide(a_record(restarts=Restarts(node=9)), a_gang(lost, *others), NOW)
+    assert isinstance(action, Replace)
+    # In this second it begins the launch that the others have agreed on.
+    back = Heartbeat(store, a_report(1, phase=Phase.FETCHING, restarts=agreed), StopSwitch())
+    assert back.write()
+    for _ in range(2):
+        assert directories.launch_again(ref, action.failures, action.launch, alive=alive)
+    assert len(StopRequest.from_json(store.read(STOP_FILE)).restarts) == len(agreed)
+    # What the service calls ended reads that it is lost; what it calls alive takes part.
+    back.read_stop_request()
+    assert back.switch.is_lost is not alive
+    for rank in (0, 2):
+        other = Heartbeat(store, a_report(rank, restarts=agreed), StopSwitch())
+        assert other.read_stop_request() is None, "no launch follows the one that was agreed on"
+
+
+def test_the_nodes_go_on_after_a_launch_where_they_have_agreed_on_another(directory: Any) -> None:
+    directories, ref, store = directory
+    assert not directories.goes_on_after(ref, 0)
+    for launches in range(3):
+        agreed = (LOST,) * launches
+        store.write(STOP_FILE, StopRequest(cause=Cause.NODE, message="m", restarts=agreed).to_json())
+        assert [directories.goes_on_after(ref, launch) for launch in range(4)] == [
+            launch < launches for launch in range(4)
+        ]
+    store.write(STOP_FILE, b"{")
+    with pytest.raises(BackendError) as caught:
+        directories.goes_on_after(ref, 0)
+    assert caught.value.retryable
 
 
 def test_a_request_to_end_the_run_stays(directory: Any) -> None:

@@ -37,7 +37,9 @@ class Home(Backend, ReplacesNodes, SpansRegions):
     def __init__(self, now: RunRef | None = None, **errors: Exception) -> None:
         self.now = now or REF
         self.errors = errors
-        self.launches = True
+        self.launches = self.goes_on = True
+        self.judged: list[Any] = []
+        """Which launch was judged when another was asked for, and whether the lost nodes live."""
         self.done: list[Any] = []
 
     def _does(self, step: str, *what: Any) -> None:
@@ -64,9 +66,16 @@ class Home(Backend, ReplacesNodes, SpansRegions):
     def end_nodes(self, ref: RunRef, ranks: Sequence[int]) -> None:
         self._does("end_nodes", ref, list(ranks))
 
-    def launch_again(self, ref: RunRef, failures: Sequence[Restart]) -> bool:
+    def launch_again(
+        self, ref: RunRef, failures: Sequence[Restart], launch: int | None = None, *, alive: bool = False
+    ) -> bool:
         self._does("launch_again", ref, failures)
+        self.judged.append((launch, alive))
         return self.launches
+
+    def goes_on_after(self, ref: RunRef, launch: int) -> bool:
+        self._does("goes_on_after", ref, launch)
+        return self.goes_on
 
     def go_on_without(self, ref: RunRef, change: Restart) -> bool:
         self._does("go_on_without", ref, change)
@@ -216,6 +225,34 @@ def test_before_a_silent_node_is_ended_the_others_are_asked_to_wait_for_another(
         "node 1: gone: the others wait for another in its place",
         "node 1: gone; node 2: gone: it is ended, and asked for again",
     ]
+
+
+@pytest.mark.parametrize("launch", [None, 0, 2])
+def test_who_is_asked_for_another_launch_hears_which_one_was_judged_and_whether_the_lost_node_lives(
+    launch: int | None,
+) -> None:
+    for change in (
+        Replace((LOST,), first_ends=True, first_asks=True, launch=launch),
+        Replace((LOST,), launch=launch),
+    ):
+        home = Home()
+        watch, log = watching(home)
+        change_nodes(watch, change, log)
+        assert home.judged == [(launch, change.first_asks)]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_where_the_others_have_ended_a_node_is_replaced_only_for_a_launch_that_is_agreed_already(
+    *, goes_on: bool
+) -> None:
+    home = Home()
+    home.goes_on = goes_on
+    watch, log = watching(home)
+    assert change_nodes(watch, Replace((LOST,), launch=1, over=1), log) is goes_on
+    assert home.done[:2] == [("current", REF), ("goes_on_after", REF, 1)]
+    assert steps(home)[2:] == ([*STEPS[1:], "rest"] if goes_on else [])
+    if not goes_on:
+        assert watch.record == a_record(REF), "whether the gang is ended is decided at a later look"
 
 
 @pytest.mark.parametrize("first_asks", [True, False])

@@ -214,6 +214,12 @@ def test_machines_that_are_lost_while_the_others_wait_for_another_are_each_repla
             reports = [replace(each, phase=Phase.TRAINING, progress=Progress(step=40)) for each in reports]
         gang = [node(each.rank, NodeState.RUNNING, report=each) for each in reports]
         gang[lost] = replace(gang[lost], state=NodeState.FAILED)
+        last = gang[lost].report
+        if launch and last and draw.random() < 0.5:
+            # Its machine was given back with a notice: it has said that it ends.
+            gang[lost] = replace(
+                gang[lost], report=replace(last, phase=Phase.DONE, message="stopped by SIGTERM")
+            )
         change = replacement(known, RunStatus(nodes=tuple(gang)))
         assert isinstance(change, Replace), f"loss {launch}"
         known = after(known, change.failures)
@@ -229,21 +235,32 @@ def test_a_machine_in_the_place_of_a_lost_one_that_is_lost_before_it_trains_is_a
     assert replacement(known, again) is None
 
 
-@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize(
+    "phase, exit_code", [*((phase, None) for phase in Phase), (Phase.DONE, 143), (Phase.DONE, -15)]
+)
 @pytest.mark.parametrize("saved_at", [40, 39])
 def test_a_machine_that_is_lost_again_before_the_launch_has_reported_a_step_is_one_at_its_checkpoint(
-    phase: Phase, saved_at: int
+    phase: Phase, exit_code: int | None, saved_at: int
 ) -> None:
     lost = Restart(cause=Cause.NODE, message="m", rank=1, step=40, checkpoint="a", lost=(1,))
     saved = replace(CHECKPOINT, step=saved_at, digest="a")
-    again = report(1, phase=phase, restarts=(lost,), progress=Progress(), checkpoint=saved, incarnation=1)
+    again = report(
+        1,
+        phase=phase,
+        exit_code=exit_code,
+        restarts=(lost,),
+        progress=Progress(),
+        checkpoint=saved,
+        incarnation=1,
+    )
     status = RunStatus(
         nodes=(
             node(0, NodeState.RUNNING, report=replace(again, rank=0, incarnation=0)),
             node(1, NodeState.FAILED, report=again),
         )
     )
-    was_launched = phase in (Phase.TRAINING, Phase.SAVING, Phase.DONE)
+    # One that was stopped while it waited for the others is done too.
+    was_launched = phase in (Phase.TRAINING, Phase.SAVING) or exit_code is not None
     failure = lost_gang(Cause.NODE, "m", status)
     assert failure
     assert failure.step == (saved_at if was_launched else None)

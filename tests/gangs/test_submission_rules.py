@@ -219,6 +219,26 @@ def test_a_gang_of_one_run_whose_first_nodes_have_succeeded_is_adopted_while_oth
     assert model.done("cancel") == ([] if is_going else [ref.job_id])
 
 
+@pytest.mark.parametrize("called_off", [False, True])
+@pytest.mark.parametrize("seen", ["nothing", "in part", "complete"])
+@pytest.mark.parametrize("state", [NodeState.PENDING, LIVE])
+def test_a_gang_that_is_complete_and_was_called_off_before_that_was_seen_is_ended_and_made_again(
+    model: Model, state: NodeState, seen: str, called_off: bool
+) -> None:
+    key = a_key()
+    ref = model.has(key, [state, state])
+    known = {"nothing": None, "in part": replace(ref, run_ids=(ref.run_ids[0], "")), "complete": ref}[seen]
+    recorded(model, ref, ref=known)
+    if called_off:
+        model.called_off.add(ref.run_dir)
+    is_adopted = seen == "complete" or not called_off
+    assert submit(model, key, number=2).ref.key.attempt == (1 if is_adopted else 2)
+    assert model.done("cancel") == ([] if is_adopted else [ref.job_id])
+    if not is_adopted:
+        made = [call[0] for call in model.calls].index("submit")
+        assert ("close", ref.job_id, End(succeeded=False)) in model.calls[:made], "before another is made"
+
+
 def test_the_newest_gang_counts_and_the_others_are_ended(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -463,12 +463,14 @@ MUTANTS = (
         "left running|two gangs|slow cancel",
         needs="a gang created in part",
     ),
-    _one(
+    _some(
         "a failed submission leaves no stop request",
         "5",
         f"{_OCI}gangs.py",
-        "        self.leave_stop_request(ref.run_dir, ref.key)\n        cleanup",
-        "        cleanup",
+        (
+            ("        self.leave_stop_request(ref.run_dir, ref.key)\n        cleanup", "        cleanup"),
+            ("self._is_removed(left)):", "self._is_removed(left) or True):"),
+        ),
         "left running|two gangs|slow cancel",
     ),
     _one(
@@ -627,7 +629,7 @@ MUTANTS = (
         "a lost machine costs a new gang",
         "15.1",
         "gangs/lost_nodes.py",
-        "    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None",
+        "    return Replace(tuple(failures), launch=_launch_of(lost), over=_launch_over(status))",
         "    return None",
         "not replaced",
         needs="only a machine is lost",
@@ -720,14 +722,28 @@ MUTANTS = (
         "gave up|healthy gang ended|left running|two gangs",
         needs="a job that is listed and not found",
     ),
-    _one(
+    _some(
         "a failed submission relies on the list of runs",
         "5",
         f"{_OCI}gangs.py",
-        "with_runs(ref, existing | submission.abandoned()), stop)\n            if alive",
-        "with_runs(ref, {}), stop)\n            if alive",
+        (
+            (
+                "with_runs(ref, existing | submission.abandoned()), stop)\n            if alive",
+                "with_runs(ref, {}), stop)\n            if alive",
+            ),
+            ("self._is_removed(left)):", "self._is_removed(left) or True):"),
+        ),
         "left running|two gangs|slow cancel",
         needs="a gang created in part",
+    ),
+    _one(
+        "an attempt is closed while a run of it that no list shows may live",
+        "5",
+        f"{_OCI}gangs.py",
+        "        if not (alive or left.complete or self._is_removed(left)):",
+        "        if not (alive or left.complete or self._is_removed(left) or True):",
+        "two gangs",
+        needs="refusals amid the creation",
     ),
     _one(
         "a node of one run that has succeeded counts as cancelled",

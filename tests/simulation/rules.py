@@ -1051,9 +1051,14 @@ class Rules:
         return [self._as_known(gang, faults[0]) for faults in found if len(faults) == 1]
 
     def _as_known(self, gang: Gang, fault: Fault) -> Fault:
-        """Return a fault as the others know it: that of a node that was replaced has never reached them (1127.3610)."""
+        """Return a fault as the others know it: that of a node that was replaced has never reached them (1127.3610).
+
+        They know one for which that node has launched the training again itself (m1.298).
+        """
         is_there = fault.machine is self._machine_of(gang, fault.rank)
-        return fault if is_there else replace(fault, budget="node", kind="a lost node")
+        program = fault.machine.program if fault.machine else None
+        was_heard = program is not None and program.launch > fault.launch
+        return fault if is_there or was_heard else replace(fault, budget="node", kind="a lost node")
 
     def agent_ended(self, machine: Machine, code: int) -> None:
         """A node has ended itself: not where nothing was wrong, nor for a fault that another launch makes up for."""

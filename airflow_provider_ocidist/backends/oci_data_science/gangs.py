@@ -16,7 +16,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import (
     read_job,
     read_run,
 )
-from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
+from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive, unseen
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_in_tags
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
     asked_at,
@@ -258,10 +258,15 @@ class Gangs(RecordedGangs):
             return self._clean_up(plan, ref, stop)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the first error is raised
             log.warning("%s: what was created is not known to have ended: %s", ref.key.name, problem)
-            return dict.fromkeys(runs_of(ref).values(), f"not known: {problem}")
+            known = dict.fromkeys(runs_of(ref).values(), f"not known: {problem}")
+            return known if ref.complete else known | unseen(ref.job_id)
 
     def _clean_up(self, plan: Plan, ref: RunRef, stop: threading.Event | None) -> dict[str, str]:
-        """End what exists of a gang that cannot be completed; return the runs that live on, with their states."""
+        """End what exists of a gang that cannot be completed; return the runs that may live on, with their states.
+
+        The attempt is closed, so that another may be begun, once none of its runs can live: all are known and have
+        ended, or the service has accepted the deletion of their job.
+        """
         self.leave_stop_request(ref.run_dir, ref.key)
         cleanup = Cleanup(
             self._client(),
@@ -272,13 +277,14 @@ class Gangs(RecordedGangs):
         runs, alive = cleanup.end(runs_of(ref), 0.0 if stopped else WITHIN)
         left = with_runs(ref, runs)
         self._record_created(plan, left)
+        for run_id, state in alive.items():
+            log.warning("%s: job run %s was cancelled and has not ended: %s", ref.key.name, run_id, state)
+        if not (alive or left.complete or self._is_removed(left)):
+            # A request may have created a run though its answer was an error, and no list has to show it yet.
+            return unseen(ref.job_id)
         if not alive:
             # Its nodes have a stop request: the next try must not create its own in the same run directory.
             self.close(left, End(succeeded=False))
-        if not runs:
-            self._remove_if_it_goes(ref)
-        for run_id, state in alive.items():
-            log.warning("%s: job run %s was cancelled and has not ended: %s", ref.key.name, run_id, state)
         return alive
 
     def _record_created(self, plan: Plan, ref: RunRef) -> None:
@@ -297,12 +303,19 @@ class Gangs(RecordedGangs):
         except BackendError as problem:
             log.info("%s", problem)
 
-    def _remove_if_it_goes(self, ref: RunRef) -> None:
+    def _is_removed(self, ref: RunRef) -> bool:
+        """Remove the job of a gang that lacks runs, with those that have ended; return whether that is accepted.
+
+        The service does so only where no run of the job is active, whatever its lists show.
+        """
         try:
-            self._remove(ref.job_id)
+            with oci_errors("removing the job of a gang that was created in part"):
+                self._client().delete_job(ref.job_id, delete_related_job_runs=True)
         except BackendError as error:
-            # There is a first error to report, and a job without runs costs nothing.
-            log.info("%s: its job stays: %s", ref.key.name, error)
+            # There is a first error to report, and the next try removes the job.
+            log.warning("%s: runs of it may live that no list shows yet: %s", ref.key.name, error)
+            return False
+        return True
 
     def _remove(self, job_id: str) -> None:
         """Remove a job that has no runs, where the service still has it."""

@@ -21,7 +21,7 @@ from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
     wants_main_run,
     with_main_run,
 )
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.errors import BackendError, Cause, LeftRuns
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef, Tries
@@ -270,6 +270,64 @@ def test_half_a_gang_that_was_asked_to_stop_is_not_completed(
     assert not impatient._store(ref.run_dir).exists(STOP_FILE)
     assert _runs_of(key, impatient, emulator)[left] in TERMINAL
     impatient.cancel(ref)
+
+
+@pytest.mark.parametrize("nodes, lost", [(1, 1), (2, 2), (3, 1), (3, 2)])
+@pytest.mark.parametrize("lag", [0, 4])
+def test_runs_whose_creation_is_not_answered_and_that_no_list_shows_are_ended_before_the_next_gang(
+    impatient: OciDataScience,
+    faults: Callable[..., None],
+    emulator: Access,
+    no_node_starts: None,
+    nodes: int,
+    lost: int,
+    lag: int,
+) -> None:
+    key, job = a_key(), a_job(nodes=nodes)
+    plan = impatient.plan(job, key)
+    faults(method="GET", path="/20190101/jobRuns", stale_s=600)
+    faults(method="POST", path="/20190101/jobRuns", drop="after", times=lost)
+    with pytest.raises(LeftRuns, match=r"have not ended: what no list shows of ocid1\.datasciencejob"):
+        submit(impatient, job, key)
+    (begun,) = impatient.gangs.attempts(plan)
+    first = _runs_of(key, impatient, emulator)
+    assert len(first) == nodes
+    assert len(set(first.values()) - TERMINAL) > 0, "the case is not met"
+    assert begun.end is None, "its runs live"
+    if lag:
+        faults(method="GET", path="/20190101/jobRuns", stale_s=lag)
+    ref = submit(impatient, job, key, 2)
+    states = _runs_of(key, impatient, emulator)
+    assert {run_id for run_id, state in states.items() if state not in TERMINAL} == set(ref.run_ids)
+    assert set(first).isdisjoint(ref.run_ids), "they were asked to stop"
+    assert ref.key.attempt == 2
+    impatient.cancel(ref)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_attempt_whose_creation_failed_is_closed_at_once_where_none_of_its_runs_can_live(
+    impatient: OciDataScience,
+    faults: Callable[..., None],
+    emulator: Access,
+    no_node_starts: None,
+    answered: bool,
+) -> None:
+    """The service refuses to delete a job that has an active run, whatever its lists show."""
+    key, job = a_key(), a_job(nodes=3)
+    plan = impatient.plan(job, key)
+    faults(method="GET", path="/20190101/jobRuns", stale_s=600)
+    if answered:
+        faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded", times=2)
+    else:
+        faults(method="POST", path="/20190101/jobRuns", drop="before", times=3)
+    with pytest.raises(BackendError) as caught:
+        submit(impatient, job, key)
+    assert not isinstance(caught.value, LeftRuns)
+    (begun,) = impatient.gangs.attempts(plan)
+    assert begun.end is not None
+    states = _runs_of(key, impatient, emulator)
+    assert len(states) == (1 if answered else 0)
+    assert set(states.values()) <= TERMINAL
 
 
 def test_an_attempt_that_nobody_sees_counts_as_ended_only_where_its_nodes_would_find_the_stop_request(
