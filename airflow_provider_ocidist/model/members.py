@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.model.report import NodeReport, Restart
+from airflow_provider_ocidist.model.report import Restart
 
 
 def members_of(restarts: Sequence[Restart], nodes: int) -> tuple[int, ...]:
@@ -12,9 +12,9 @@ def members_of(restarts: Sequence[Restart], nodes: int) -> tuple[int, ...]:
     return (restarts[-1].members if restarts else ()) or tuple(range(nodes))
 
 
-def others_of(report: NodeReport, nodes: int) -> tuple[int, ...]:
-    """Return the ranks, in order, of the other members that a node's report names, of a gang of so many nodes."""
-    return tuple(rank for rank in members_of(report.restarts, nodes) if rank != report.rank)
+def others_of(own: int, restarts: Sequence[Restart], nodes: int) -> tuple[int, ...]:
+    """Return the ranks, in order, of the other members after these restarts, of a gang of so many nodes."""
+    return tuple(rank for rank in members_of(restarts, nodes) if rank != own)
 
 
 def in_words(members: Sequence[int]) -> str:

@@ -120,7 +120,7 @@ def _retry_strategy(max_attempts: int, service: Service, *, urgent: bool = False
     checker, strategy = _retry_kinds()
     conflicts = {} if service.startswith("data_science") else {409: list(CONFLICTS)}
     checkers = [
-        retry_checkers.LimitBasedRetryChecker(max_attempts=max(1, max_attempts)),
+        retry_checkers.LimitBasedRetryChecker(max_attempts=max_attempts),
         retry_checkers.TotalTimeExceededRetryChecker(
             time_limit_seconds=_URGENT_TOTAL_S if urgent else _RETRY_TOTAL_S
         ),

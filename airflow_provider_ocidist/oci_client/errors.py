@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,23 +11,32 @@ from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.oci_client.request import RequestError
 
 
-@contextmanager
-def oci_errors(doing: str) -> Iterator[None]:
+def oci_errors(doing: str) -> _OciErrors:
     """Turn what the OCI SDK and its HTTP library raise into one BackendError, or RunNotFound for a 404.
 
     The message is one line: the operation, the cause, the remedy. Errors of other origin pass through.
     """
-    try:
-        yield
-    except Exception as error:
-        mapped = _backend_error(error, doing)
-        if mapped is None:
-            raise
-        try:
-            raise mapped from error
-        finally:
-            # Its traceback holds this frame: a cycle for each absent stop request, at every beat.
-            del mapped
+    return _OciErrors(doing)
+
+
+class _OciErrors:
+    """Of one request. No generator: each request has two or three of these around it."""
+
+    __slots__ = ("_doing",)
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        mapped = _backend_error(error, self._doing) if isinstance(error, Exception) else None
+        if mapped is not None:
+            try:
+                raise mapped from error
+            finally:
+                # Its traceback holds this frame: a cycle for each absent stop request, at every beat.
+                del mapped
 
 
 def _backend_error(error: Exception, doing: str) -> BackendError | None:

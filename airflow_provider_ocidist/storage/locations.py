@@ -103,9 +103,13 @@ WEB_TOKEN = re.compile(r"(://[^/\s]+/p/)[^/\s]+")
 WEB_ADDRESS = re.compile(r"(?:https?|ftp)://[^\s'\"<>]+")
 
 
+_OUTSIDE = frozenset({"", ".", ".."})
+"""Parts of a name by which it may leave its folder."""
+
+
 def safe_name(name: str) -> str:
     """Return the relative name if it stays inside its folder on any store, else raise StorageError."""
-    if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+    if not name or "\0" in name or not _OUTSIDE.isdisjoint(name.split("/")):
         raise StorageError(f"refused the name {name!r}: it is empty, or does not stay inside its folder")
     return name
 
@@ -119,6 +123,8 @@ def text_name(name: str) -> str:
 
 def is_text(name: str) -> bool:
     """Return whether a name can be written as UTF-8; a file may have any bytes for its name."""
+    if name.isascii():
+        return True
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
@@ -133,6 +133,16 @@ def test_what_is_read_is_of_its_declared_type_or_an_error_that_names_the_field_a
             with pytest.raises((TypeError, ValueError), match=rf"Measured\.{name}|Outcome") as caught:
                 codec.decode(Measured, {name: value})
             assert "'x'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [JOB, JOB.limits, JOB.program], ids=lambda value: type(value).__name__)
+def test_a_dataclass_with_other_values_is_as_dataclasses_makes_it(value):
+    names = [each.name for each in fields(value)]
+    for name in names:
+        changes = {name: getattr(value, names[0])}
+        assert codec.replaced(value, **changes) == replace(value, **changes)
+    with pytest.raises(TypeError, match="no_field"):
+        codec.replaced(value, no_field=1)
 
 
 def test_dataclasses_in_a_mapping_come_back_as_such():

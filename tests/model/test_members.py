@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.members import in_words, members_of, others_of
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
+from airflow_provider_ocidist.model.report import Restart
 
 
 def launches(*members: tuple[int, ...]) -> tuple[Restart, ...]:
@@ -24,12 +24,8 @@ def test_a_launch_that_names_nobody_is_of_all_nodes() -> None:
 
 
 def test_a_node_is_none_of_its_others() -> None:
-    report = NodeReport(rank=1, phase=Phase.TRAINING, address="a", started_at=0.0, heartbeat_at=0.0)
-    assert others_of(report, 3) == (0, 2)
-    fewer = NodeReport(
-        rank=1, phase=Phase.TRAINING, address="a", started_at=0.0, heartbeat_at=0.0, restarts=launches((1, 3))
-    )
-    assert others_of(fewer, 4) == (3,)
+    assert others_of(1, (), 3) == (0, 2)
+    assert others_of(1, launches((1, 3)), 4) == (3,)
 
 
 def test_members_are_named_in_a_message() -> None:

@@ -148,7 +148,7 @@ def http_date(now: float) -> str:
     return _http_date(int(now))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.cache
 def _http_date(now: int) -> str:
     return formatdate(EPOCH + now, usegmt=True)
 
@@ -227,10 +227,13 @@ class Network:
     def _fault_of(
         self, actor: Process, name: str, args: Sequence[Any], key_read_at: float | None
     ) -> str | None:
-        fault = self.faults.of_call(actor, name, args[0] if args and isinstance(args[0], str) else "")
-        if name.partition(".")[0] in actor.cut_off:
+        faults = self.faults
+        fault = None
+        if faults.windows or faults.rates:
+            fault = faults.of_call(actor, name, args[0] if args and isinstance(args[0], str) else "")
+        if actor.cut_off and name.partition(".")[0] in actor.cut_off:
             return "unreachable"
-        return "401" if self.faults.has_expired(key_read_at) else fault
+        return "401" if faults.expires is not None and faults.has_expired(key_read_at) else fault
 
     def _lose(self, actor: Process, name: str, work: Any, args: Any) -> None:
         """Do what was asked for, without an answer."""

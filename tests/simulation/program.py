@@ -597,7 +597,9 @@ class Program:
 
     def _write(self, path: Path, data: bytes, pieces: int, each: float, *, full: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.open_for_writing.add(str(path))
+        real = os.fspath(path)
+        self.open_for_writing.add(real)
+        stamped = [real] if path.parent == self.folder else [real, os.path.dirname(real)]
         step = -(-len(data) // pieces)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -613,22 +615,21 @@ class Program:
                     self.say("OSError: [Errno 28] No space left on device")
                     self.end(1)
                 os.write(descriptor, data[at : at + step])
-                self._stamp(path)
+                self._stamp(stamped)
                 self._nap(each)
                 if self.habits.pause and at == 0 and pieces > 1:
                     self._nap(self.habits.pause)
         finally:
             os.close(descriptor)
-        self._stamp(path)
-        self.open_for_writing.discard(str(path))
+        self._stamp(stamped)
+        self.open_for_writing.discard(real)
 
-    def _stamp(self, path: Path) -> None:
-        """Give the file the time of this world: the file system's own clock is another."""
+    def _stamp(self, paths: list[str]) -> None:
+        """Give a file, and the entry that it is in, the time of this world: the file system's own clock is another."""
         now = int((EPOCH + self.world.now + self.process.skew) * 1e9)
         with contextlib.suppress(OSError):
-            os.utime(path, ns=(now, now))
-            if path.parent != self.folder:
-                os.utime(path.parent, ns=(now, now))
+            for path in paths:
+                os.utime(path, ns=(now, now))
 
     def _nap(self, seconds: float) -> None:
         if seconds > 0:

@@ -50,7 +50,7 @@ class Process:
         self.held: Task | None = None
         """The thread that a signal handler has interrupted."""
         self.globals: dict[int, Any] = {}
-        """What it has of `World.globals`, by their numbers, while another process runs that has its own."""
+        """What it has of the world's `Global`s, by their numbers, while another process runs that has its own."""
         self.is_node = name.startswith("node ")
         self.tasks: list[Task] = []
         self.on_death: list[Callable[[], None]] = []
@@ -155,11 +155,16 @@ class World:
         self._ties = self.number("ties") or 1
         self._last: Process | None = None
         self._until = 0.0
-        self.globals: Sequence[Global] = ()
-        """What a real process has of its own."""
+        self._globals: list[tuple[int, Global]] = []
+        self._globals_of_nodes: list[tuple[int, Global]] = []
         self._holders: dict[int, Process] = {}
         """Whose each of these is now, by their numbers."""
         self._ids = 0
+
+    def give_globals(self, found: Sequence[Global]) -> None:
+        """Take what a real process has of its own, each under its number."""
+        self._globals = list(enumerate(found))
+        self._globals_of_nodes = [each for each in self._globals if each[1].on_nodes]
 
     # chance: by name, so that dropping one event leaves the others as they are
 
@@ -221,6 +226,9 @@ class World:
             timeout = max(0.0, timeout)
             if timeout < SHORT and self._passes(task, timeout):
                 return False
+        return self._wait_for(task, waiters, timeout)
+
+    def _wait_for(self, task: Task, waiters: deque[Waiter] | None, timeout: float | None) -> bool:
         waiter = Waiter(task)
         if waiters is not None:
             waiters.append(waiter)
@@ -248,7 +256,11 @@ class World:
         return True
 
     def sleep(self, seconds: float) -> None:
-        self.wait(None, seconds)
+        task = self.current
+        if task is None or self.closed or task.process.dead or not 0.0 <= seconds < SHORT:
+            self.wait(None, seconds)
+        elif not self._passes(task, seconds):
+            self._wait_for(task, None, seconds)
 
     def check(self) -> None:
         """End the thread of a process that is dead."""
@@ -295,13 +307,14 @@ class World:
         return over()
 
     def _change_globals(self, process: Process) -> None:
-        for number, (names, name, make, on_nodes) in enumerate(self.globals):
-            if on_nodes or not process.is_node:
-                holder = self._holders.get(number)
-                if holder is not None:
-                    holder.globals[number] = names[name]
-                names[name] = process.globals[number] if number in process.globals else make()
-                self._holders[number] = process
+        for number, (names, name, make, _) in self._globals_of_nodes if process.is_node else self._globals:
+            holder = self._holders.get(number)
+            if holder is process:
+                continue
+            if holder is not None:
+                holder.globals[number] = names[name]
+            names[name] = process.globals[number] if number in process.globals else make()
+            self._holders[number] = process
         self._last = process
 
     def close(self) -> None:
@@ -336,13 +349,17 @@ def _task() -> Task | None:
 
 
 def now_time() -> float:
-    task = _task()
-    return real_time.time() if task is None else EPOCH + WORLD.now + task.process.skew
+    # Asked so often that no other function is called for it.
+    world = WORLD
+    if world is None or world.current is None:
+        return real_time.time()
+    return EPOCH + world.now + world.current.process.skew
 
 
 def now_monotonic() -> float:
     # On its own scale, so that code which mixes it with Unix time is found out.
-    return real_time.monotonic() if _task() is None else 5000.0 + WORLD.now
+    world = WORLD
+    return real_time.monotonic() if world is None or world.current is None else 5000.0 + world.now
 
 
 def sleep(seconds: float) -> None:
@@ -432,7 +449,15 @@ class RLock(Lock):
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._owner is not None and self._owner is (_task() or self):
+        world, owner = WORLD, self._owner
+        if world is not None and world.current is not None and not world.closed:
+            if owner is None:
+                self._owner, self._depth = world.current, 1
+                return True
+            if owner is world.current:
+                self._depth += 1
+                return True
+        elif owner is not None and owner is (_task() or self):
             self._depth += 1
             return True
         if super().acquire(blocking, timeout):
@@ -443,7 +468,9 @@ class RLock(Lock):
     def release(self) -> None:
         self._depth -= 1
         if self._depth <= 0:
-            super().release()
+            self._owner = None
+            if self._waiters:
+                super().release()
 
     def __enter__(self) -> bool:
         return self.acquire()

@@ -17,7 +17,10 @@ from tests.simulation.scenario import Scenario, draw
 
 HORIZON = 10000.0
 """Seconds of the world after which a task that is not over has waited without a limit."""
-SCRATCH = Path(os.environ.get("OCIDIST_SIMULATION_DIR", "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"))
+SCRATCH = Path(
+    os.environ.get("OCIDIST_SIMULATION_DIR", "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp")
+).resolve()
+"""Where nodes have their files. Without links: the kernel names open files so."""
 
 
 _OWN = re.compile(re.escape(f"{SCRATCH}/ocidist-simulation-") + r"\d+")
@@ -67,7 +70,7 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
     world = runtime.World(scenario.seed)
     runtime.enter(world)
     seams.begin(world)
-    world.globals = installed.globals
+    world.give_globals(installed.globals)
     gc.disable()
     faults = Faults(world, scenario.rates, scenario.windows, scenario.left_out, scenario.key_replaced_at)
     faults.quiet_after = 1200.0

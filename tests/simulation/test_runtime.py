@@ -62,7 +62,7 @@ def test_each_process_has_its_own_of_what_a_module_keeps_and_nodes_have_what_tra
     dice = random.Random(seed)
     everywhere: dict[str, Any] = {"_kept": None}
     in_airflow: dict[str, Any] = {"_kept": None}
-    world.globals = [Global(everywhere, "_kept", list, True), Global(in_airflow, "_kept", list, False)]
+    world.give_globals([Global(everywhere, "_kept", list, True), Global(in_airflow, "_kept", list, False)])
     names = ["node 0.0", "node 0.1", "worker 1.1", "triggerer 1"]
     wrong: list[str] = []
 

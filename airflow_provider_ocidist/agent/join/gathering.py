@@ -41,7 +41,9 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     arrive, or it cannot read those of others, the store may be at fault: none counts as silent.
     """
     own = heartbeat.report
-    gathering = Gathering(store, others_of(own, nodes), len(own.restarts), quick_store=heartbeat.quick_store)
+    gathering = Gathering(
+        store, others_of(own.rank, own.restarts, nodes), len(own.restarts), quick_store=heartbeat.quick_store
+    )
     began = time.monotonic()
     deadline = (began if heartbeat.launch else heartbeat.began_at) + timeout
     pause, say_at = FIRST_LOOK, began + SAY_INTERVAL

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError, StorageError
+from airflow_provider_ocidist.model.codec import replaced
 from airflow_provider_ocidist.model.report import NodeReport, Restart, StopRequest
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE, STOP_FILE, report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -122,7 +123,7 @@ class Heartbeat:
         """The report as it is now."""
         with self._lock:
             if self._changes:
-                self._report = replace(self._report, **self._changes)
+                self._report = replaced(self._report, **self._changes)
                 self._changes = {}
             return self._report
 
@@ -162,7 +163,14 @@ class Heartbeat:
     @property
     def launch(self) -> int:
         """The number of this launch of the training, from 0."""
-        return len(self.report.restarts)
+        return len(self.restarts)
+
+    @property
+    def restarts(self) -> tuple[Restart, ...]:
+        """The restarts of this run so far. Unlike a look at the report, one at these makes no new report."""
+        with self._lock:
+            found: tuple[Restart, ...] = self._changes.get("restarts", self._report.restarts)
+            return found
 
     def read_stop_request(self) -> StopRequest | None:
         """Return the stop request for this launch, if one can be read without a retry.

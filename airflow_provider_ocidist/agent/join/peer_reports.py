@@ -53,7 +53,7 @@ def read_reports(store: Store, ranks: Iterable[int]) -> list[NodeReport | None]:
 
 def read_others(store: Store, own: NodeReport, nodes: int) -> list[NodeReport | None]:
     """Return the reports of all others that take part in the launch of the node that has this report, by rank."""
-    return read_reports(store, others_of(own, nodes))
+    return read_reports(store, others_of(own.rank, own.restarts, nodes))
 
 
 def furthest_step(reports: Iterable[NodeReport | None], launch: int) -> int | None:

@@ -26,6 +26,7 @@ from airflow_provider_ocidist.agent.monitor.process_logs import NewOutput
 from airflow_provider_ocidist.agent.monitor.step_clock import STEPS_TIMED, StepClock
 from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, LossCurve, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles
+from airflow_provider_ocidist.model.codec import replaced
 from airflow_provider_ocidist.model.report import Progress, RankPace
 
 LOOKED_AT = 4096
@@ -81,7 +82,7 @@ class ProgressMeter:
     def progress(self) -> Progress:
         with self._lock:
             clock = self._clock
-            return replace(
+            return replaced(
                 self._progress,
                 idle=round(clock.idle, 1),
                 by_steps=clock.by_steps,
@@ -294,7 +295,7 @@ class ProgressMeter:
                 self._clock.step(found["step"])
                 found["printed"] = printed
                 self._reported |= printed
-            self._progress = replace(self._progress, updated_at=time.time(), **found)
+            self._progress = replaced(self._progress, updated_at=time.time(), **found)
             if is_record:
                 self._place(self._unplaced.given(found.get("loss"), newest, now))
             elif "loss" in found and self._progress.step is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from airflow_provider_ocidist.backports import dataclass
 
@@ -33,6 +34,12 @@ def align(now: Iterable[str], number: int | None, before: Iterable[str], its: in
     of a part: `global_step1/zero_pp_rank_1.pt`. A number in a name is the checkpoint's own if, at its place, all names
     of the checkpoint before have that one's number, and at least one name of this checkpoint has its own.
     """
+    return _align(tuple(now), number, tuple(before), its)
+
+
+@lru_cache(maxsize=64)
+def _align(now: Sequence[str], number: int | None, before: Sequence[str], its: int | None) -> Aligned:
+    """Do what `align` does. Kept: an entry that is not proved yet is compared several times at each look."""
     mine, others = _by_form(now), _by_form(before)
     own = {form: _own_places(mine.get(form, ()), number, others[form], its) for form in others}
     return Aligned(_hashed(mine, own, number), _hashed(others, own, its))

@@ -366,7 +366,7 @@ def _sizes(item: Candidate) -> dict[str, int]:
 def _name_in(item: Candidate, name: str) -> str:
     """Return the name of a file among an entry's files, of one that is the entry itself another."""
     # The entry may be deleted by now.
-    return ALONE if set(item.files) == {item.path.name} else name
+    return ALONE if len(item.files) == 1 and item.path.name in item.files else name
 
 
 def _follows(other: Candidate, item: Candidate) -> bool:

@@ -33,8 +33,9 @@ def open_files_in(path: Path, written: frozenset[str]) -> tuple[str, ...]:
     if not written:
         return ()
     place = os.path.realpath(path)
-    found = (name for name in sorted(written) if name == place or name.startswith(f"{place}/"))
-    return tuple(os.path.relpath(name, os.path.realpath(path.parent)) for name in found)
+    found = [name for name in written if name == place or name.startswith(f"{place}/")]
+    folder = os.path.realpath(path.parent) if found else ""
+    return tuple(os.path.relpath(name, folder) for name in sorted(found))
 
 
 def _written_by(pid: int, mapped: bool) -> frozenset[str] | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.entries import candidates
+from airflow_provider_ocidist.agent.save.entries import Stamp, candidates, stamps_in
 from airflow_provider_ocidist.agent.save.shards import is_companion, is_shard
 
 
@@ -13,24 +13,19 @@ class OwnFiles:
     """Which files of an entry this node's processes have written, not fetched to resume from."""
 
     def __init__(self, folder: Path, pattern: str | None = None) -> None:
-        self._before = {item.path: _stamps(item.path) for item in candidates(folder, pattern)}
+        self._before = {item.path: stamps_in(item.path) for item in candidates(folder, pattern)}
 
     def names(self, path: Path) -> set[str]:
-        return set(_stamps(path)) - self.stale(path)
+        now = stamps_in(path)
+        return now.keys() - self._stale_of(path, now)
 
     def stale(self, path: Path) -> set[str]:
         """Return the files from before the start that other nodes may have rewritten."""
-        before, now = self._before.get(path, {}), _stamps(path)
+        return self._stale_of(path, stamps_in(path))
+
+    def _stale_of(self, path: Path, now: Mapping[str, Stamp]) -> set[str]:
+        before = self._before.get(path)
+        if not before:
+            return set()
         of_one_process = {name for name in now if is_shard(name) or is_companion(name)}
         return {name for name in of_one_process if before.get(name) == now[name]}
-
-
-def _stamps(path: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of each file in a folder."""
-    found = {}
-    for file in path.rglob("*"):
-        with contextlib.suppress(OSError):
-            if file.is_file():
-                status = file.stat()
-                found[file.relative_to(path).as_posix()] = (status.st_size, status.st_mtime_ns)
-    return found

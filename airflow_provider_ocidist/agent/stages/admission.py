@@ -28,8 +28,11 @@ class Admission:
         context = self._context
         present = (context.rank, *context.others)
         absent = [rank for rank in range(context.config.nodes) if rank not in present]
+        # First what most beats decide by: each look at a report that has changed makes a new one.
+        if not absent or not context.is_main:
+            return
         report = context.heartbeat.report
-        if not absent or not context.is_main or report.phase is not Phase.TRAINING:
+        if report.phase is not Phase.TRAINING:
             return
         if _is_at_its_end(report.progress):
             # Its last checkpoint is no reason to begin again: another node may just have succeeded.

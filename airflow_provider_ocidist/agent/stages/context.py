@@ -59,12 +59,12 @@ class NodeContext:
     @property
     def is_member(self) -> bool:
         """Whether this node takes part in this launch; else it waits until another one names it."""
-        return self.rank in members_of(self.heartbeat.report.restarts, self.config.nodes)
+        return self.rank in members_of(self.heartbeat.restarts, self.config.nodes)
 
     @property
     def others(self) -> tuple[int, ...]:
         """The ranks of the other nodes that take part in this launch."""
-        return others_of(self.heartbeat.report, self.config.nodes)
+        return others_of(self.rank, self.heartbeat.restarts, self.config.nodes)
 
     @property
     def fence(self) -> Fence:

@@ -189,13 +189,24 @@ def _refusal(answer: Any, text: bytes) -> Exception:
     return refusal
 
 
-@contextmanager
-def storage_errors(place: str) -> Iterator[None]:
+def storage_errors(place: str) -> _StorageErrors:
     """Turn BackendError into StorageError; the cause keeps status, code and request id."""
-    try:
-        yield
-    except BackendError as error:
-        raise StorageError(str(error), uri=place, retryable=error.retryable) from error
+    return _StorageErrors(place)
+
+
+class _StorageErrors:
+    """Of one request; no generator, as that of `oci_errors`."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, BackendError):
+            raise StorageError(str(error), uri=self._place, retryable=error.retryable) from error
 
 
 @contextmanager

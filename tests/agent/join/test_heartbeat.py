@@ -44,12 +44,13 @@ def test_a_beat_without_a_request_makes_one_new_report_however_much_has_changed(
         made.append(dataclasses.replace(before, **changes))
         return made[-1]
 
-    monkeypatch.setattr(heartbeats, "replace", replaced)
+    monkeypatch.setattr(heartbeats, "replaced", replaced)
     report = NodeReport(rank=0, phase=Phase.TRAINING, address="", started_at=0.0, heartbeat_at=0.0)
     heartbeat = Heartbeat(LocalStore(tmp_path), report, StopSwitch())
     heartbeat.watches += [
         lambda: heartbeat.update(moved=len(made)),
         lambda: heartbeat.update(health=(f"beat {len(made)}",)),
+        lambda: (heartbeat.launch, heartbeat.restarts),
     ]
     for _ in range(beats):
         heartbeat._beat()

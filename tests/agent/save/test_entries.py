@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.entries import candidates, scan
+from airflow_provider_ocidist.agent.save.entries import candidates, scan, stamps_in
 
 
 def grow(folder: Path, dice: random.Random, depth: int = 3) -> None:
@@ -49,7 +49,8 @@ def test_an_entry_has_all_files_below_it_wherever_they_are(tmp_path: Path, seed:
     stamps = {name: (each.size, each.modified_ns, each.inode) for name, each in scan(entry).items()}
     assert stamps == found
     (only,) = candidates(tmp_path, r"step-\d+")
-    assert only.files == scan(entry)
+    assert only.files == scan(entry) == stamps_in(entry)
+    assert stamps_in(entry / "nowhere") == {}
 
 
 def test_an_entry_is_the_same_object_at_the_next_look_until_something_in_it_changes(tmp_path: Path) -> None:
