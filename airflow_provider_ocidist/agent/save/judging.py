@@ -91,7 +91,7 @@ class Judge:
         self._clock = WallClock()
         self._seen = {item.path: item.signature for item in there}
         self._begun_beside: dict[Path, Mapping[Path, Signature]] = {}
-        """Signatures of what was there at the last look before an entry appeared; of none that was renamed into place."""
+        """Signatures of what was there at the last look before an entry appeared, unless it was renamed into place."""
         self._steps: dict[Path, int | None] = {}
         """The program's step when the version of an entry that was last seen was new."""
         self._proved = dict(self._seen)

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ BEGIN = 1_500_000_000 * 10**9
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
-    return Watched(tmp_path)
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    found = Watched(tmp_path)
+    yield found
+    found.uploader.judge.close()
 
 
 def put(path: Path, text: str, at: int | None = None) -> Path:
@@ -120,6 +123,7 @@ def test_what_is_left_of_a_checkpoint_that_the_program_deletes_is_no_checkpoint(
     watched = Watched(tmp_path, keep=1)
     if fetched:
         watched.begin(5, *files)
+        watched.uploader.judge.close()
         watched = Watched(tmp_path, keep=1)
     place = watched.begin(5) if fetched else watched.begin(5, *files)
     watched.announce(checkpoint="step-5")
@@ -134,6 +138,7 @@ def test_what_is_left_of_a_checkpoint_that_the_program_deletes_is_no_checkpoint(
         watched.uploader._upload()
     assert stored(watched) == before
     assert "is not published" not in caplog.text
+    watched.uploader.judge.close()
 
 
 # Copies that keep their time

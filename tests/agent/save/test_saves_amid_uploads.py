@@ -24,8 +24,10 @@ soon = partial(until, timeout=20)
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
-    return Watched(tmp_path)
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    found = Watched(tmp_path)
+    yield found
+    found.uploader.judge.close()
 
 
 def put(path: Path, text: str) -> Path:
