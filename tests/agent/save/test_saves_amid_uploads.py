@@ -119,6 +119,7 @@ def test_what_is_saved_while_others_are_sent_waits_for_one_of_them_at_most(
     slow["step-1.txt may go on"].set()
     soon(lambda: "step-2.txt begins" in slow)
     put(watched.folder / "step-3.txt", "of now")
+    soon(lambda: watched.folder / "step-3.txt" in watched.uploader.judge._seen)
     for name in ("step-2.txt", "step-3.txt", "last.bin.save-3", "best.bin.save-2"):
         slow[f"{name} may go on"].set()
     soon(lambda: len(watched.published) == 5)
