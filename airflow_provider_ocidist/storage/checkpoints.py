@@ -314,7 +314,9 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
         )
     links = [name for name in source.skipped if (path / name).is_symlink() or (path / name).is_dir()]
     if links:
-        raise Unpublishable(f"{path} has links that lead out of it: {names_text(links)}", uri=str(path))
+        raise Unpublishable(
+            f"{path} has links that lead out of it, or nowhere: {names_text(links)}", uri=str(path)
+        )
     if source.skipped:
         log.warning("left out of %s, because they are not files: %s", path, names_text(source.skipped))
     if any(entry.name == MANIFEST for entry in entries):

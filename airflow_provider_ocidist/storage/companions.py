@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
 
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -16,6 +16,8 @@ from airflow_provider_ocidist.storage.manifests import Manifest
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
+MIXED = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z]*[0-9][A-Za-z])[0-9A-Za-z]{5,}(?![0-9A-Za-z])")
+"""Word of letters and digits, as a hash: a program may use a new one in each name."""
 MOST_MODELS = 2
 """Most names that differ only in their numbers and still name different models: `resnet18.pt`, `resnet50.pt`."""
 MOST = 8
@@ -27,8 +29,9 @@ def companions(one: Manifest, manifests: Sequence[Manifest]) -> list[Manifest]:
     """Return a checkpoint's companions among all manifests, the newest first; of each series the newest.
 
     A companion has the same number or step in another series, as `optimizer_100.pt` and `model_100.pt`, or was saved
-    before under a name without a number, as `last.ckpt`: a program looks for that name. Of a checkpoint that has no
-    number itself, as `best.pt`, the newest of each numbered series is one too: a program may resume from those only.
+    before under a name without a number, as `last.ckpt`: a program looks for that name. The newest of each further
+    numbered series is one too, with what was saved at its step: beside `best.pt` or `export-150.pt` a program may
+    resume from `checkpoint-100` only.
     """
     found = [*_companions(one, manifests)]
     seen = {_series(each.name) for each in (one, *found)}
@@ -54,14 +57,25 @@ def _companions(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[Manife
 
 
 def _numbered_series(one: Manifest, manifests: Sequence[Manifest], seen: set[str]) -> Iterator[Manifest]:
-    """Yield the newest of each series with numbers that is not seen yet, where the one has no number itself."""
-    steady = _steady_names(manifests)
-    for each in manifests if _number(one.name) is None else ():
-        series = _series(each.name)
-        is_numbered = each.name not in steady and _is_numbered(each.name)
-        if is_numbered and series not in seen and each.fence <= one.fence:
-            seen.add(series)
+    """Yield the newest of each series with numbers that is not seen yet, each followed by what is of the same step."""
+    steady, kinds = _steady_names(manifests), set(map(_kind, seen))
+    may_be_dates = _number(one.name) is None
+    for each in manifests:
+        kind = _kind(_series(each.name))
+        has_number = _is_numbered(each.name) if may_be_dates else _has_own_number(each.name)
+        is_numbered = has_number and each.name not in steady
+        if is_numbered and kind not in kinds and each.fence <= one.fence:
+            kinds.add(kind)
             yield each
+            yield from _of_its_step(each, manifests)
+
+
+def _of_its_step(one: Manifest, manifests: Sequence[Manifest]) -> Iterable[Manifest]:
+    """Return the newest of each other series that was saved at the same step."""
+    same = [each for each in manifests if each is not one and _is_of_the_same_step(each, one)]
+    return {
+        _series(each.name): each for each in reversed(same) if _series(each.name) != _series(one.name)
+    }.values()
 
 
 def _is_of_the_same_step(each: Manifest, one: Manifest) -> bool:
@@ -112,6 +126,11 @@ def _series(name: str) -> str:
     return NUMBER.sub("#", placed.series if placed else name)
 
 
+def _kind(series: str) -> str:
+    """Return a series without its words of letters and digits, as the hash in `step-#-a1b2c3.pt`."""
+    return MIXED.sub("#", series)
+
+
 def _number(name: str) -> int | None:
     placed = place(name)
     return placed.number if placed else None
@@ -119,6 +138,12 @@ def _number(name: str) -> int | None:
 
 def _is_numbered(name: str) -> bool:
     return _number(name) is not None or NUMBER.search(name) is not None
+
+
+def _has_own_number(name: str) -> bool:
+    """Whether a name has a number that is neither a date nor a decimal."""
+    placed = place(name)
+    return placed is not None and (placed.number is not None or NUMBER.search(placed.series) is not None)
 
 
 def _numbers(name: str) -> set[int]:

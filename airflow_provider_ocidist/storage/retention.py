@@ -46,10 +46,21 @@ def superfluous(manifests: Sequence[Manifest], rule: Retention, fence: Fence) ->
 
     Never the newest, no companion of a kept one, and none of an attempt later than `fence`.
     """
+    versions, manifests = manifests, _last_versions(manifests)
     last = _last(manifests, max(1, rule.keep))
     kept = [*last, *_every(manifests, rule.every), *_best(manifests, rule.best)]
     kept += [each for one in kept for each in companions(one, manifests)]
-    return [each for each in manifests if each.fence <= fence and not any(each is other for other in kept)]
+    return [each for each in versions if each.fence <= fence and not any(each is other for other in kept)]
+
+
+def _last_versions(manifests: Sequence[Manifest]) -> Sequence[Manifest]:
+    """Return the last version of each save: a file that a program adds to a whole one makes another."""
+    found: dict[object, Manifest] = {}
+    for number, each in enumerate(manifests):
+        # Version 1 had no numbers.
+        save = (each.fence, each.sequence, each.name) if each.sequence else number
+        found.setdefault(save, each)
+    return tuple(found.values())
 
 
 def _last(manifests: Sequence[Manifest], count: int) -> list[Manifest]:

@@ -34,7 +34,17 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
     "names, expected",
     [
         (["model_100.pt", "optim_100.pt"], ["model_100.pt"]),
-        (["model_100.pt", "optim_100.pt", "model_200.pt"], []),
+        # Until its other half is there, the pair before is what a program can resume from.
+        (["model_100.pt", "optim_100.pt", "model_200.pt"], ["optim_100.pt", "model_100.pt"]),
+        (["model_100.pt", "optim_100.pt", "model_200.pt", "optim_200.pt"], ["model_200.pt"]),
+        # A program may resume from one series only, and saves another more often.
+        (["checkpoint-500", "export-510", "export-520"], ["checkpoint-500"]),
+        (["step=400.ckpt", "epoch=3-val_loss=0.42.ckpt"], ["step=400.ckpt"]),
+        (["model_100.pt", "optim_100.pt", "export-110"], ["optim_100.pt", "model_100.pt"]),
+        (
+            ["step-8-a1b2c3.pt", "step-9-d4e5f6.pt", "export-10-9f8e7d", "export-11-7a6b5c"],
+            ["step-9-d4e5f6.pt"],
+        ),
         (["last.ckpt", "epoch=3-step=200.ckpt"], ["last.ckpt"]),
         (["epoch=3-step=200.ckpt", "last.ckpt"], ["epoch=3-step=200.ckpt"]),
         # A program may resume from its steps only.
@@ -56,7 +66,10 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
             ["resnet18_last.pth", "resnet50_last.pth", "resnet50_epoch_3.pth"],
         ),
         # The model's number is no step.
-        (["resnet18_epoch_17.pth", "head_epoch_17.pth", "head_epoch_18.pth"], []),
+        (
+            ["resnet18_epoch_17.pth", "head_epoch_17.pth", "head_epoch_18.pth"],
+            ["head_epoch_17.pth", "resnet18_epoch_17.pth"],
+        ),
         (["optim100.pt", "optim200.pt", "optim300.pt", "model_400.pt"], []),
         (["phi-2.pt", "step-1", "phi-2.pt", "step-2"], ["phi-2.pt"]),
         (["ckpt-20261122.pt", "ckpt-loss0.42.pt", "step-9"], []),
@@ -117,3 +130,39 @@ def test_what_was_saved_at_its_step_is_kept_beside_each_save_of_one_name() -> No
     manifests = [replace(each, name=each.name.format(each.step)) for each in manifests]
     gone = superfluous(manifests, Retention(keep=2), Fence(attempt=1))
     assert [each.name for each in manifests if each not in gone] == ["last", "step-300", "last", "step-200"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_series_that_is_saved_more_often_deletes_the_last_of_another(seed: int) -> None:
+    print("seed", seed)
+    dice = Random(seed)
+    patterns = dice.sample(
+        ["checkpoint-{}", "export-{}.pt", "step={}.ckpt", "epoch={}-val_loss=0.4{}.ckpt", "ema_{}.pt"], 3
+    )
+    often = [dice.randint(1, 12) for _ in patterns]
+    names = [
+        pattern.format(step, step % 10)
+        for step in range(1, 60)
+        for pattern, every in zip(patterns, often)
+        if step % every == 0
+    ]
+    for keep in (1, 2, 3):
+        kept: list[Manifest] = []
+        for number in range(1, len(names) + 1):
+            now = [saved(*names[:number])[0], *kept]
+            gone = superfluous(now, Retention(keep=keep), Fence(attempt=1))
+            kept = [each for each in now if each not in gone]
+        for pattern in patterns:
+            start = pattern.partition("{")[0]
+            last = next(name for name in reversed(names) if name.startswith(start))
+            assert last in [each.name for each in kept]
+        assert len(kept) <= keep + 2 * len(patterns)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_versions_of_one_save_count_once_and_only_the_last_of_them_stays(keep: int) -> None:
+    once = saved(*(f"step-{number}" for number in range(1, 6)))
+    twice = [replace(each, created_at=at) for each in once for at in (1.0, 0.0)]
+    gone = superfluous(twice, Retention(keep=keep), Fence(attempt=1))
+    kept = [(each.name, each.created_at) for each in twice if each not in gone]
+    assert kept == [(f"step-{number}", 1.0) for number in range(5, 5 - keep, -1)]

@@ -8,7 +8,7 @@ import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -66,6 +66,8 @@ class Candidate:
     signature: Signature
     begun_ns: int
     """Earliest time at which its save can have begun, by its files."""
+    is_readable: bool = True
+    """Whether it could be read at this look; else this is what an earlier one has found."""
 
     @property
     def step(self) -> int | None:
@@ -77,7 +79,8 @@ class Candidate:
 
 
 def scan(path: Path) -> dict[str, Stamp]:
-    """Return the files of an entry: what else lies in it, as a pipe, is none of a checkpoint, and may never end.
+    """Return the files of an entry: what else lies in it, as a pipe, is none of a checkpoint, and may never end; nor is
+    a link that leads nowhere.
 
     Raises FileNotFoundError when one vanishes meanwhile, OSError where it is neither a file nor a folder.
     """
@@ -95,44 +98,62 @@ def _scan_below(folder: str, prefix: str, found: dict[str, Stamp]) -> None:
     """Note the files of a folder and of those in it, but for one to which a link leads; raises as `scan` does."""
     # Runs each second for each file: strings are ten times as fast as Path, and a loop twice as fast as generators.
     for entry in _entries_of(folder):
-        if not entry.is_dir():
-            status = os.stat(entry.path)
-            if stat.S_ISREG(status.st_mode):
-                found[prefix + entry.name] = Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+        if not _is_folder(entry):
+            status = _status_of(entry)
+            if status and stat.S_ISREG(status.st_mode):
+                found[prefix + entry.name] = _stamp_of(status)
         elif not entry.is_symlink():
             _scan_below(entry.path, f"{prefix}{entry.name}/", found)
 
 
 def _entries_of(folder: str) -> list[os.DirEntry[str]]:
+    """Return what a folder has. Raises OSError if it cannot be read now: its entry would look smaller."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
-    except OSError:
-        # It was deleted meanwhile.
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link that leads to itself.
+        return False
+
+
+def _status_of(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Return the status of what lies there, None for a link that leads nowhere. Raises OSError for anything else."""
+    try:
+        return os.stat(entry.path)
+    except OSError:
+        if not entry.is_symlink():
+            raise
+        return None
+
+
 def stamps_in(folder: Path) -> dict[str, Stamp]:
-    """Return the files below a folder; without those that vanish meanwhile, and none where there is no folder."""
+    """Return the files below a folder, without those that vanish or cannot be read; none without a folder."""
     found = {}
     below = len(os.path.join(folder, ""))
-    for file in _files_below(os.fspath(folder)):
-        with contextlib.suppress(OSError):
-            status = os.stat(file)
-            if stat.S_ISREG(status.st_mode):
-                found[file[below:]] = _stamp_of(status)
+    with contextlib.suppress(OSError):
+        for file in _files_below(os.fspath(folder)):
+            with contextlib.suppress(OSError):
+                status = os.stat(file)
+                if stat.S_ISREG(status.st_mode):
+                    found[file[below:]] = _stamp_of(status)
     return found
 
 
 def _files_below(folder: str) -> Iterator[str]:
-    """Yield what `os.walk` finds, without a folder to which a link leads, in less time."""
+    """Yield what `os.walk` finds, without a folder to which a link leads, faster; raises as `_entries_of` does."""
     folders = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.is_dir():
-                yield entry.path
-            elif not entry.is_symlink():
-                folders.append(entry.path)
+    for entry in _entries_of(folder):
+        if not _is_folder(entry):
+            yield entry.path
+        elif not entry.is_symlink():
+            folders.append(entry.path)
     for inner in folders:
         yield from _files_below(inner)
 
@@ -159,19 +180,21 @@ def candidates(folder: Path, pattern: str | None = None, before: Iterable[Candid
     """Return the entries whose names can be placed, the last written first.
 
     `before`: what was found there at an earlier look. What has not changed since is the same object again: a look each
-    second at hundreds of files has nothing else to do for it.
+    second at hundreds of files has nothing else to do for it. So is what cannot be read now, and is not gone.
     """
     known = {item.path.name: item for item in before}
     found = []
-    with contextlib.suppress(OSError):
+    try:
         for name in sorted(names_in(folder)):
             placed = place_in(folder, name, pattern)
             if placed:
-                try:
-                    found.append(_candidate(folder, name, placed, known.get(name)))
-                except OSError:
-                    continue  # it was deleted meanwhile
-    return sorted(found, key=lambda candidate: candidate.signature.modified_ns, reverse=True)
+                found.append(_candidate_now(folder, name, placed, known.get(name)))
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return [replace(item, is_readable=False) for item in known.values()]
+    there = (candidate for candidate in found if candidate is not None)
+    return sorted(there, key=lambda candidate: candidate.signature.modified_ns, reverse=True)
 
 
 def place_in(folder: Path, name: str, pattern: str | None = None) -> Placed | None:
@@ -192,11 +215,22 @@ def _is_pointer(path: Path) -> bool:
     return not stat.S_ISDIR(status.st_mode) and status.st_size <= LARGEST_POINTER
 
 
+def _candidate_now(folder: Path, name: str, placed: Placed, before: Candidate | None) -> Candidate | None:
+    """Return an entry, as it was before where it cannot be read now, and None where it is gone."""
+    try:
+        return _candidate(folder, name, placed, before)
+    except OSError:
+        # If one look lost it from sight, the next would take it for a save that was just begun.
+        if before is None or not os.path.lexists(folder / name):
+            return None
+        return replace(before, is_readable=False)
+
+
 def _candidate(folder: Path, name: str, placed: Placed, before: Candidate | None) -> Candidate:
     path = before.path if before else folder / name
     files = _sorted_stamps(path)
     # Of an entry without a file only its own time shows a change.
-    if before and files and files == before.signature.files:
+    if before and before.is_readable and files and files == before.signature.files:
         return before
     times = [stamp.modified_ns for _, stamp in files] or [path.stat().st_mtime_ns]
     return Candidate(path, placed, Signature(files), min(times))
@@ -225,7 +259,9 @@ def _is_usual(name: str) -> bool:
 def weights_in(folder: Path, name: str) -> str | None:
     """Return a file of weights below a folder whose name is not that of a checkpoint; None where none is found soon."""
     files = itertools.islice(_files_below(os.fspath(folder / name)), MOST_LOOKED_AT)
-    return next((file for file in files if _ending(os.path.basename(file)) in WEIGHTS_EXTENSIONS), None)
+    with contextlib.suppress(OSError):
+        return next((file for file in files if _ending(os.path.basename(file)) in WEIGHTS_EXTENSIONS), None)
+    return None
 
 
 def _ending(name: str) -> str:

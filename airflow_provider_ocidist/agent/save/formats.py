@@ -40,6 +40,8 @@ SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
 """Constant of Linux; PyPy lacks the name."""
 LONGEST_HEADER = 100_000_000
 """Most bytes of JSON that are read into memory to check a file."""
+CUT_WITHIN_A_LETTER = ("unexpected end of data", "truncated data")
+"""Reasons of a decoder for a text that ends within a letter."""
 NUMPY = b"\x93NUMPY"
 """First bytes of an array of numpy."""
 LOCAL_HEADER = 30
@@ -167,13 +169,24 @@ def _check_json(file: IO[bytes], size: int) -> None:
     try:
         value = json.loads(file.read())
     except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            # JSON lines, which some loggers name so: their end cannot be checked.
+        if error.msg == "Extra data" or _goes_on(error):
+            # JSON lines, or settings with comments, which some name so: their end cannot be checked.
             raise _CannotTell from error
         raise
+    except UnicodeDecodeError as error:
+        if error.reason in CUT_WITHIN_A_LETTER:
+            raise
+        raise _CannotTell from error
     if not isinstance(value, (dict, list)):
         # The first digits of a number are a number too.
         raise _CannotTell
+
+
+def _goes_on(error: json.JSONDecodeError) -> bool:
+    """Whether a text goes on after what is no JSON: one that was cut off ends within the word that cannot be read."""
+    if error.msg.startswith("Unterminated string"):
+        return False
+    return re.search(r"[\s\]}]", error.doc[error.pos :]) is not None
 
 
 def _check_safetensors(file: IO[bytes], size: int) -> None:

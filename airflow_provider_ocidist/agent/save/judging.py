@@ -90,6 +90,8 @@ class Judge:
         self._order = SaveOrder(there)
         self._clock = WallClock()
         self._seen = {item.path: item.signature for item in there}
+        self._begun_beside: dict[Path, Mapping[Path, Signature]] = {}
+        """Signatures of what was there at the last look before an entry appeared, unless it was renamed into place."""
         self._steps: dict[Path, int | None] = {}
         """The program's step when the version of an entry that was last seen was new."""
         self._proved = dict(self._seen)
@@ -110,18 +112,9 @@ class Judge:
         While the training runs, an entry that changed since the last scan is skipped.
         """
         self._begins(str(self.folder))
-        renamed = self.renamed()
-        found = self._there = candidates(self.folder, self.pattern, self._there)
-        self._clock.went_back()
-        # What was renamed into place later still has its stamp from before.
-        self._order.note(found, self._proved, self._folder_ns if self._clock.was_set_back else None)
-        at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
-        step = self._step()
-        self._steps = {
-            item.path: self._steps.get(item.path) if self._seen.get(item.path) == item.signature else step
-            for item in found
-        }
-        self._seen = {item.path: item.signature for item in found}
+        before, renamed = self._seen, self.renamed()
+        found = self._take_in(renamed)
+        at_rest = [item for item in found if item.is_readable and before.get(item.path) == item.signature]
         looked_at = at_rest if moment is Moment.RUNNING else found
         new = [item for item in reversed(looked_at) if self._is_unproved(item)]
         # Slow on a machine with hundreds of processes: called once, and only where something may be open.
@@ -138,8 +131,30 @@ class Judge:
             for item in new
         ]
 
+    def observe(self) -> None:
+        """Note what has changed and what is open, without judging it: while a checkpoint is being sent."""
+        self._note_what_is_open(self._take_in(self.renamed()), cache(files_by_writer))
+
+    def _take_in(self, renamed: Collection[str]) -> list[Candidate]:
+        """Return what is there now, once its order, its steps and what was beside it are noted."""
+        found = self._there = candidates(self.folder, self.pattern, self._there)
+        self._clock.went_back()
+        # What was renamed into place later still has its stamp from before.
+        self._order.note(found, self._proved, self._folder_ns if self._clock.was_set_back else None)
+        before, step = self._seen, self._step()
+        self._steps = {
+            item.path: self._steps.get(item.path) if before.get(item.path) == item.signature else step
+            for item in found
+        }
+        beside = {item.path: self._begun_beside.get(item.path, {}) for item in found if item.path in before}
+        new = (item for item in found if item.path not in before and item.path.name not in renamed)
+        self._begun_beside = {**beside, **{item.path: before for item in new}}
+        self._seen = {item.path: item.signature for item in found}
+        return found
+
     def _is_unproved(self, item: Candidate) -> bool:
-        return self._proved.get(item.path) != item.signature
+        proved = self._proved.get(item.path)
+        return proved != item.signature and not _is_rest_of(item, proved)
 
     def renamed(self) -> frozenset[str]:
         """Return the entries renamed into place since the folder was first seen."""
@@ -184,7 +199,7 @@ class Judge:
     ) -> Evidence:
         if moment is Moment.EXITED:
             return evidence
-        followers = [other.path for other in found if _follows(other, item)]
+        followers = [other.path for other in found if self._follows(other, item)]
         if moment is Moment.CUT_OFF:
             left = self._left_open.left_in(item, followers, has_ended=True)
             return replace(evidence, left_open=left)
@@ -275,10 +290,18 @@ class Judge:
             lacks=() if last is None else _aligned(item, last.item).lacking,
             smaller=() if before is None else _smaller(item, reading, before, self.elsewhere),
             is_like_the_last=last is not None and _is_like(item, reading, last),
-            followed=any(_follows(other, item) for other in found),
+            followed=any(self._follows(other, item) for other in found),
             announced=self._is_announced(item),
             renamed=item.path.name in renamed and _was_moved_whole(item),
         )
+
+    def _follows(self, other: Candidate, item: Candidate) -> bool:
+        """Whether the program has begun another save of the series since it last wrote to this one."""
+        if not _is_later(other, item):
+            return False
+        # What keeps the time of its origin, as a copied tokenizer, makes a save look older than it is.
+        was_there = self._begun_beside.get(other.path, {}).get(item.path) == item.signature
+        return was_there or other.begun_ns > item.signature.modified_ns
 
     def _is_announced(self, item: Candidate) -> bool:
         """Whether the program has announced this version: nothing was written to it since."""
@@ -301,6 +324,13 @@ def _modified(path: Path) -> int | None:
 def _has_grown(was: Reading, now: Reading, name: str) -> bool:
     """Whether a file holds more than before, of which nothing has gone: the same save may go on."""
     return name in was.members and was.members[name] < now.members.get(name, frozenset())
+
+
+def _is_rest_of(item: Candidate, before: Signature | None) -> bool:
+    """Whether the program has only deleted files of an entry since: the proof was one of the whole."""
+    known = {} if before is None else dict(before.files)
+    is_less = len(item.files) < len(known)
+    return is_less and all(known.get(name) == stamp for name, stamp in item.files.items())
 
 
 def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
@@ -369,15 +399,10 @@ def _name_in(item: Candidate, name: str) -> str:
     return ALONE if len(item.files) == 1 and item.path.name in item.files else name
 
 
-def _follows(other: Candidate, item: Candidate) -> bool:
+def _is_later(other: Candidate, item: Candidate) -> bool:
+    """Whether the name of an entry has a higher number of the same series."""
     mine, its = item.placed.number, other.placed.number
-    return (
-        other.placed.series == item.placed.series
-        and mine is not None
-        and its is not None
-        and its > mine
-        and other.begun_ns > item.signature.modified_ns
-    )
+    return other.placed.series == item.placed.series and mine is not None and its is not None and its > mine
 
 
 def _was_moved_whole(item: Candidate) -> bool:

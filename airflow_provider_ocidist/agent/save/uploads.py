@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks for checkpoints."""
+LONG_UPLOAD = 5.0
+"""Seconds of sending after which a look comes before the next upload: a newer checkpoint may be complete."""
 SOME_STEPS = 10
 """Steps, or a tenth of all, that a program may be further than it has reported: it reports every few steps."""
 
@@ -111,6 +114,7 @@ class CheckpointUploader:
         self._warnings = EntryWarnings(folder, checkpoints.pattern)
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
+        self._looked_at = 0.0
         self._moment = self._end = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
         self._program_ended = threading.Event()
@@ -224,7 +228,7 @@ class CheckpointUploader:
 
     def _look_and_upload(self) -> None:
         try:
-            if self._training_ended.is_set() or not self._program_ended.is_set():
+            if self._may_look:
                 self._look()
             if time.monotonic() >= self._try_again_at:
                 self._upload()
@@ -232,8 +236,37 @@ class CheckpointUploader:
             # One odd entry must not stop the later uploads.
             self._warnings.warn_of_error(error)
 
+    @property
+    def _may_look(self) -> bool:
+        """Whether a look shows the work of a program that lives, or has ended in a way that is known."""
+        return self._training_ended.is_set() or not self._program_ended.is_set()
+
+    @contextlib.contextmanager
+    def _observing(self) -> Iterator[None]:
+        """Have the folder looked at while this thread sends a checkpoint, which may take minutes."""
+        if self._moment is not Moment.RUNNING:
+            yield
+            return
+        sent = threading.Event()
+        observer = threading.Thread(target=self._observe, args=(sent,), name="observer", daemon=True)
+        observer.start()
+        try:
+            yield
+        finally:
+            sent.set()
+            observer.join()
+
+    def _observe(self, sent: threading.Event) -> None:
+        while not sent.wait(LOOK_INTERVAL) and not self._training_ended.is_set():
+            try:
+                if self._may_look:
+                    self.judge.observe()
+            except Exception as error:
+                self._warnings.warn_of_error(error)
+
     def _look(self) -> list[Verdict]:
         """Queue what has become complete; return what is new and unproved."""
+        self._looked_at = time.monotonic()
         self._warnings.warn_of_names()
         self._newest_saves.begin_look()
         verdicts = self.judge.look(self._moment)
@@ -289,22 +322,34 @@ class CheckpointUploader:
         return {name: announced.at_ns for name, announced in self.program.announced().items()}
 
     def _upload(self) -> bool:
-        """Publish what waits, the newest first: a restart needs it. Return whether all succeeded."""
+        """Publish what waits, the newest first: a restart needs it. Return whether all that was tried succeeded.
+
+        While the training runs, what has taken long lets a look come before the next: a newer one may be complete.
+        """
         before = self._published
         for whole in sorted(self._waiting.values(), key=lambda whole: whole.begun, reverse=True):
             if self._fenced:
                 return False
             if not self._try(whole):
                 return False
+            if self._is_time_to_look:
+                break
         if self._published != before:
             self._publisher.retain()
         self.error = None
         return True
 
+    @property
+    def _is_time_to_look(self) -> bool:
+        if self._moment is not Moment.RUNNING:
+            return False
+        return self._training_ended.is_set() or time.monotonic() - self._looked_at >= LONG_UPLOAD
+
     def _try(self, whole: Whole) -> bool:
         self._movement.further(str(whole.item.path))
         try:
-            self._publisher.publish(whole, lambda published: self._succeeded(whole, published))
+            with self._observing():
+                self._publisher.publish(whole, lambda published: self._succeeded(whole, published))
         except Fenced as error:
             self._fenced, self.error = True, error
             logger.error("%s", error)

@@ -385,6 +385,44 @@ def test_what_of_json_has_a_certain_end(tmp_path: Path, text: bytes, found: Form
     assert says(tmp_path, "a.json", text) is found
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{\n  "stage": 2  // of ZeRO\n}\n',
+        b'{\n  # for one node\n  "stage": 2\n}\n',
+        b'{"stage": 2, }',
+        b"{stage: 2}",
+        b'{"text": "two\nlines"}',
+        '{"author": "Zo\u00eb"}'.encode("latin-1"),
+    ],
+)
+def test_settings_that_are_no_strict_json_are_not_broken(tmp_path: Path, text: bytes) -> None:
+    assert says(tmp_path, "ds_config.json", text) is NOTHING
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_json_that_was_cut_off_at_any_byte_is_broken(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    values: list[Any] = [
+        "a b} ]",
+        "Zo\u00eb \u2026",
+        '\t\\"',
+        1.5e-9,
+        -12,
+        True,
+        None,
+        [],
+        {},
+        [1, [2, {"x": "y"}]],
+    ]
+    content = {f"key {number}": dice.choice(values) for number in range(dice.randint(1, 9))}
+    text = json.dumps(content, indent=dice.choice([None, 2]), ensure_ascii=dice.random() < 0.5).encode()
+    assert says(tmp_path, "a.json", text) is WHOLE
+    for length in range(1, len(text)):
+        assert says(tmp_path, "a.json", text[:length]) is BROKEN, text[:length]
+
+
 def test_json_that_is_too_large_to_be_looked_through_cannot_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import io
 import os
 import pickle
@@ -187,6 +188,8 @@ def test_a_limit_is_named_for_the_error_that_it_leads_to_alone(number: int) -> N
 @contextlib.contextmanager
 def no_free_descriptor() -> Iterator[None]:
     """Let this process open no file, and so take no instance of inotify."""
+    # What an earlier test has left open would be closed meanwhile.
+    gc.collect()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)
