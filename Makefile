@@ -38,8 +38,14 @@ AIRFLOW ?= $(OLDER_AIRFLOWS)
 AIRFLOW_READY = $(filter $(AIRFLOW:%=.venv-airflow-%/.ready),$(OLDER_READY))
 TESTS ?=
 MODULES ?=
-# Most tests wait for programs, so three at a time keep two cores busy; tests/longest.py says which files come first.
-PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+# Most tests wait for programs, so that three files at a time keep two cores busy, of those that start more than they
+# compute, four; tests/longest.py says which files come first.
+FILES := --dist loadfile --no-loadscope-reorder
+PARALLEL ?= -n 3 $(FILES)
+MORE_PARALLEL ?= -n 4 $(FILES)
+# Tests of tests/nights.toml are left to `.ci/nightly`, which has NIGHT=1; who names tests gets them.
+NIGHT ?=
+LEAVE_TO_NIGHT := $(if $(NIGHT)$(TESTS),,1)
 GANGS := tests/agent tests/gangs
 HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_contract.py homes)
 ROWS ?=
@@ -61,6 +67,8 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
+test test-gangs test-homes test-airflow test-clients test-launchers test-containers test-python39: export LEAVE_TO_NIGHT := $(LEAVE_TO_NIGHT)
+
 .PHONY: help demo up down test test-gangs test-homes test-k8s test-clients test-airflow test-launchers test-programs test-gpu test-matrix test-containers test-chaos drills test-python39 packages environments fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
@@ -75,14 +83,14 @@ up: $(READY) ## start the emulator and Airflow, trigger the demo's DAG, leave al
 down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
-test: $(READY) ## run the test suite; TESTS=path runs a part
+test: $(READY) ## run the test suite; TESTS=path runs a part, NIGHT=1 also what tests/nights.toml leaves to the night
 	@$(if $(TESTS),,$(NEEDS) $(BROWSER) $(LOGINS))
-	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" \
+	@$(PYTEST) $(MORE_PARALLEL) --durations 10 -m "not launchers" \
 	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples gpu older programs) $(addprefix --ignore ,$(GANGS) $(HOMES)))
 
 test-gangs: $(READY) ## the life of a gang and of its nodes, with real processes: started, killed, replaced, restored
 	@$(NEEDS) $(BROWSER) $(LOGINS)
-	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" $(GANGS)
+	@$(PYTEST) $(MORE_PARALLEL) --durations 10 -m "not launchers" $(GANGS)
 
 test-homes: $(READY) ## Kubernetes and Run:ai: their stand-ins, and gangs that train there
 	@$(PYTEST) $(PARALLEL) --durations 10 $(HOMES)
@@ -96,7 +104,7 @@ test-k8s: $(READY) ## Kubernetes alone, on the cluster of KUBECONFIG: K8S_WORK_D
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
-	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder --durations 10 $(or $(TESTS),tests/e2e tests/examples)
+	@$(PYTEST) $(PARALLEL) --durations 10 $(or $(TESTS),tests/e2e tests/examples)
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS, ocifs and kubectl
 	@$(NEEDS) $(KUBECTL)

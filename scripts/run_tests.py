@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,8 @@ MOST_AGAIN = 3
 """Failures up to which a second look is taken: a change that breaks something breaks more, or breaks it twice."""
 FAILED = 1
 """pytest's exit code when tests failed, and nothing worse."""
-LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
+LAST_FAILED = Path("v", "cache", "lastfailed")
+"""Within pytest's cache."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,18 +24,19 @@ def main(arguments: Sequence[str]) -> int:
     if os.environ.get("CI", "").lower() in ("", "0", "false"):
         return _pytest(arguments)
     before = _changes()
-    code = _twice(arguments)
+    # A cache of its own: runs that are side by side must not take each other's failures for theirs.
+    with tempfile.TemporaryDirectory(prefix="ocidist-pytest-") as cache:
+        code = _twice([*arguments, "-o", f"cache_dir={cache}"], Path(cache, LAST_FAILED))
     if left := sorted(_changes() - before):
         print(f"tests have changed the checkout: {', '.join(left)}", flush=True)
     return code or (FAILED if left else 0)
 
 
-def _twice(arguments: Sequence[str]) -> int:
-    LAST_FAILED.unlink(missing_ok=True)
+def _twice(arguments: Sequence[str], last_failed: Path) -> int:
     code = _pytest(arguments)
     if code != FAILED:
         return code
-    failed = _last_failed()
+    failed = _last_failed(last_failed)
     if not 0 < len(failed) <= MOST_AGAIN:
         return code
     print(f"failed beside others, so run again alone: {', '.join(failed)}", flush=True)
@@ -62,9 +65,9 @@ def _changes() -> set[str]:
     return set(done.stdout.splitlines())
 
 
-def _last_failed() -> list[str]:
+def _last_failed(path: Path) -> list[str]:
     try:
-        return sorted(json.loads(LAST_FAILED.read_text()))
+        return sorted(json.loads(path.read_text()))
     except FileNotFoundError:
         return []
 

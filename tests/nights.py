@@ -1,7 +1,8 @@
-"""What CI leaves to `.ci/nightly`: long tests that vary what a shorter one shows, as tests/nights.toml names them."""
+"""What CI and make leave to `.ci/nightly`: long tests that vary what another shows, as tests/nights.toml names them."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +20,16 @@ except ModuleNotFoundError:  # before Python 3.11, where pytest brings it
 
 LEFT = Path(__file__).with_name("nights.toml")
 ARE_LEFT = "left_to_the_night"
+# Taken out, as skips.py takes out `CI`: a run of pytest that a test starts has all tests.
+ASKED_TO_LEAVE = os.environ.pop("LEAVE_TO_NIGHT", "") != ""
 
 
 @dataclass(frozen=True)
 class Left:
     """Tests that CI does not run."""
 
-    tests: str
-    """A node id; `*` stands for any text."""
+    tests: Sequence[str]
+    """Node ids; `*` stands for any text."""
     why: str
 
     @classmethod
@@ -35,7 +38,8 @@ class Left:
 
     def has(self, nodeid: str) -> bool:
         # Not fnmatch: the brackets of a parameter are no set of characters.
-        return re.fullmatch(".*".join(map(re.escape, self.tests.split("*"))), nodeid) is not None
+        patterns = (".*".join(map(re.escape, each.split("*"))) for each in self.tests)
+        return any(re.fullmatch(pattern, nodeid) for pattern in patterns)
 
 
 class Nights:
@@ -52,7 +56,7 @@ class Nights:
 
     @pytest.hookimpl(optionalhook=True)  # of xdist
     def pytest_configure_node(self, node: Any) -> None:
-        # A worker of xdist does not see `CI`: what tests start should do as it does elsewhere.
+        # A worker of xdist sees neither variable: what tests start should do as it does elsewhere.
         node.workerinput[ARE_LEFT] = True
 
     def pytest_report_header(self) -> str:
@@ -60,7 +64,7 @@ class Nights:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In CI, also in the workers of xdist."""
+    """In CI and where make asks for it, also in the workers of xdist."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-    if IN_CI if worker is None else worker.get(ARE_LEFT):
+    if IN_CI or ASKED_TO_LEAVE if worker is None else worker.get(ARE_LEFT):
         config.pluginmanager.register(Nights(Left.read(LEFT)), "nights")

@@ -1,9 +1,12 @@
-"""What CI leaves to the night: only what is named, and only there."""
+"""What CI and make leave to the night: only what is named, and only there."""
 
 from __future__ import annotations
 
 import ast
+import os
 import random
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,38 +36,68 @@ pytest_configure = nights.pytest_configure
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("ci", [True, False])
-def test_only_ci_leaves_tests_to_the_night_and_only_those_that_are_named(
-    tmp_path: Path, workers: int, ci: bool
+@pytest.mark.parametrize("ci, asked", [(True, ""), (False, "1"), (False, "")])
+def test_only_ci_and_make_leave_tests_to_the_night_and_only_those_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, ci: bool, asked: str
 ) -> None:
+    monkeypatch.setenv("LEAVE_TO_NIGHT", asked)
+    leaves = ci or bool(asked)
     numbers = random.sample(range(100), random.randint(2, 5))
     (tmp_path / "test_file.py").write_text(FILE.format(numbers=", ".join(map(str, numbers))))
     left = f"test_file.py::test_some[{numbers[0]}]"
-    (tmp_path / "nights.toml").write_text(f'[[left]]\ntests = "{left}"\nwhy = "one is enough"\n')
+    (tmp_path / "nights.toml").write_text(f'[[left]]\ntests = ["{left}"]\nwhy = "one is enough"\n')
     (tmp_path / "plugin.py").write_text(PLUGIN.format(path=str(tmp_path / "nights.toml")))
     options = ["-v", "-pplugin", "-pno:cacheprovider", "test_file.py"]
     options += ["-pxdist", "-n", str(workers)] if workers else []
     with run_in_ci(tmp_path, "pytest", options, ci=ci) as process:
         said, _ = process.communicate(timeout=120)
-    assert f"{len(numbers) + (0 if ci else 1)} passed" in said
-    assert (left in said) is not ci
-    assert ("to the night" in said) is ci
+    assert f"{len(numbers) + (0 if leaves else 1)} passed" in said
+    assert (left in said) is not leaves
+    assert ("to the night" in said) is leaves
 
 
 def test_each_entry_names_tests_that_exist_and_says_what_ci_runs_instead() -> None:
     for left in Left.read(LEFT):
-        file, _, name = left.tests.partition("::")
-        tree = ast.parse((ROOT / file).read_text())
-        function = name.split("[")[0].split("::")[-1]
-        names = {
-            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
-        assert function == "*" or function in names, left.tests
         assert left.why
+        for tests in left.tests:
+            file, _, name = tests.partition("::")
+            tree = ast.parse((ROOT / file).read_text())
+            function = name.split("[")[0].split("::")[-1]
+            names = {
+                node.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+            assert function == "*" or function in names, tests
+
+
+@pytest.mark.parametrize("asked, left", [((), "1"), (("NIGHT=1",), ""), (("TESTS=tests/cli",), "")])
+def test_make_leaves_them_unless_night_is_asked_for_or_tests_are_named(
+    asked: tuple[str, ...], left: str
+) -> None:
+    command = [
+        "make",
+        "--no-print-directory",
+        "--dry-run",
+        "--eval",
+        "shown: ; @echo $(LEAVE_TO_NIGHT)",
+        "shown",
+    ]
+    # What the make that runs these tests was given is none of this one's.
+    others = ("MAKE", "MFLAGS", "NIGHT", "TESTS", "LEAVE_TO_NIGHT")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    done = subprocess.run(
+        [*command, *asked], cwd=ROOT, env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["echo", *left]
+
+
+def test_the_night_runs_all() -> None:
+    assert re.search(r"^export NIGHT=1$", (ROOT / ".ci" / "nightly").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
     "nodeid, is_left", [("a.py::t[x-y]", True), ("a.py::t[y]", False), ("a.py::t", False)]
 )
 def test_brackets_are_no_set_of_characters(nodeid: str, is_left: bool) -> None:
-    assert Left("a.py::t[x*]", "it varies").has(nodeid) is is_left
+    assert Left(["b.py::t", "a.py::t[x*]"], "it varies").has(nodeid) is is_left

@@ -1,4 +1,4 @@
-"""Some hundred schedules of the simulation, in processes of their own: their clocks and threads are not pytest's."""
+"""A hundred schedules of the simulation, in processes of their own: their clocks and threads are not pytest's."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def simulate(*arguments: str, expect: int = 0, mutant: str = "") -> str:
     return done.stdout
 
 
-def test_some_hundred_schedules_violate_no_rule_and_each_is_the_same_again_in_every_detail():
+def test_a_hundred_schedules_violate_no_rule_and_each_is_the_same_again_in_every_detail():
     campaign = simulate(
-        "--seeds", "200", "--seed", "suite", "--processes", "2", "--digests", "8", "--no-shrink"
+        "--seeds", "100", "--seed", "suite", "--processes", "2", "--digests", "8", "--no-shrink"
     )
     again = simulate("--seeds", "8", "--seed", "suite", "--processes", "1", "--digests", "8", "--no-shrink")
     shown = traces(campaign)
     assert len(set(shown.values())) == 8
     assert traces(again) == shown
     # A model that lacks what the code asks for would let every task fail at once, and violate nothing by that.
-    assert int(re.findall(r"^tasks: .*?(\d+) success", campaign, re.MULTILINE)[0]) > 60
+    assert int(re.findall(r"^tasks: .*?(\d+) success", campaign, re.MULTILINE)[0]) > 30
 
 
 def traces(printed: str) -> dict[str, str]:
