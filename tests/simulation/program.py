@@ -104,6 +104,8 @@ PARTS = 3
 """Arrays of an archive, or pickles of one file."""
 ENDS_ANYWAY = ("npz", "pkl")
 """Layouts of which a save that an exception ends has an end all the same."""
+STATES_NO_STEP = ("rolling", "lightning")
+"""Layouts of which the name of a checkpoint states no step."""
 RANK = 1
 """The number of the process that trains, below its launcher."""
 FIRST_HELPER = 2

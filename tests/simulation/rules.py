@@ -12,7 +12,7 @@ from typing import Any
 from tests.simulation.airflow_model import BUDGETS, LOG, Airflow
 from tests.simulation.faults import Faults
 from tests.simulation.machines import Machine, Machines, shape_of
-from tests.simulation.program import SECRET, Fault, Gang, Save, Truth, is_looked_for
+from tests.simulation.program import SECRET, STATES_NO_STEP, Fault, Gang, Save, Truth, is_looked_for
 from tests.simulation.runtime import Process, World
 from tests.simulation.scenario import SHAPES, Scenario
 from tests.simulation.seams import SHORT_ENDING
@@ -1039,10 +1039,18 @@ class Rules:
                 self.violate("budget", f"{where}: restarts.{budget} is {allowed}, and {spent} were needed")
         if number > sum(self.scenario.restarts):
             self.violate("budget", f"{where}: {self.scenario.restarts} are allowed")
-        if loop := _again(known):
+        if loop := _again([fault for fault in known if self._is_step_known(fault)]):
             self.violate(
                 "crash loop", f"{where}: {loop.kind} after step {loop.at} has ended two launches before"
             )
+
+    def _is_step_known(self, fault: Fault) -> bool:
+        """Whether its node knows exactly at which step it happened.
+
+        A checkpoint whose name states no step has that of the program when the agent first saw it, which may be a later
+        one; then it takes one more launch to see the loop (circ.170).
+        """
+        return fault.said is not None or self.scenario.habits.layout not in STATES_NO_STEP
 
     def _budgets(self) -> dict[str, int]:
         return dict(zip(BUDGETS, self.scenario.restarts, strict=True))
