@@ -93,9 +93,37 @@ def _launches_just_after_a_save(scenario: Scenario) -> bool:
     return sum(scenario.restarts) > 0 and is_quick and habits.fails_at > 0 and not disturbed
 
 
+def _is_gone_amid_a_file(scenario: Scenario) -> bool:
+    habits = scenario.habits
+    return habits.preallocates and habits.pause == 0.0 and habits.fails_in_save
+
+
+def _loses_several_at_once(scenario: Scenario) -> bool:
+    times = [event.at for event in scenario.events if event.what == "lose"]
+    return scenario.only_loss and len(set(times)) < len(times)
+
+
+def _fails_again(scenario: Scenario) -> bool:
+    """Whether a program fails twice in the step that follows a quick save, and nothing else goes wrong."""
+    habits = scenario.habits
+    is_again = habits.fails_at > 1 and habits.fails_at in habits.fails_later[:1]
+    return _launches_just_after_a_save(scenario) and is_again and scenario.restarts[0] > 1
+
+
 CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a full disk": _fills_the_disk,
     "a kill amid a save": _is_killed_amid_saves,
+    "a rank is gone amid a file of full size": _is_gone_amid_a_file,
+    "a rank dies, and its launcher lives": lambda scenario: scenario.habits.lingers > 0,
+    "a program goes on after the error of a save": lambda scenario: scenario.habits.goes_on,
+    "an exception writes an end": lambda scenario: (
+        scenario.habits.full_at > 0 and scenario.habits.layout in ("npz", "pkl")
+    ),
+    "a process of its own writes each save": lambda scenario: (
+        scenario.habits.helpers and scenario.habits.fails_at > 0
+    ),
+    "a save is complete after later ones": lambda scenario: scenario.habits.slow_save > 0,
+    "a clock is set back amid saves": lambda scenario: scenario.habits.clock_back_at > 0,
     "an end amid the second file": _stops_amid_the_second_file,
     "a save over another": _saves_over,
     "Lightning's names": lambda scenario: scenario.checkpoints and scenario.habits.layout == "lightning",
@@ -119,14 +147,21 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "fetches for ever": lambda scenario: scenario.stuck_fetching >= 0,
     "no store at the start": lambda scenario: _has_window(scenario, "store down at the start"),
     "no store amid a save": lambda scenario: _has_window(scenario, "no store amid a save"),
+    "a part is refused after the training": lambda scenario: _has_window(scenario, "part refused"),
+    "the main node of one run saves for minutes": lambda scenario: _has_window(
+        scenario, "checkpoints refused for minutes"
+    ),
     "a kill of a worker that waits": lambda scenario: (
         not scenario.deferrable and _happens(scenario, "mark_failed", "clear", "second_try")
     ),
     "a worker dies as its nodes end one after another": _ends_bit_by_bit_alone,
     "a launch just after a save": _launches_just_after_a_save,
+    "the same failure again": _fails_again,
     "only a machine is lost": lambda scenario: scenario.only_loss,
     "machines are lost": _loses_machines,
     "more machines are lost than may be replaced": _loses_more_than_allowed,
+    "machines are lost together": _loses_several_at_once,
+    "a replacement is refused": lambda scenario: _has_window(scenario, "replacement refused"),
     "a lost node comes back": lambda scenario: any("back" in event.details for event in scenario.events),
     "a machine is silent": lambda scenario: scenario.restarts[2] > 0 and _happens(scenario, "cut_off"),
     "refused shapes": lambda scenario: bool(scenario.refused_shapes),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import pickle
 import random
 import struct
+import zipfile
 import zlib
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +71,18 @@ class Habits:
     last_too: bool = False
     """Saves `last.ckpt` after each checkpoint, and goes on from that name only, as Lightning may."""
     preallocates: bool = False
-    """Whether a file has its full size before its content is written."""
+    """Whether a file has its full size before its content is written; without a pause, writes never rest."""
+    goes_on: bool = False
+    """Whether it catches what ends a save, as a full disk, and trains on."""
+    lingers: float = 0.0
+    """Seconds for which the launcher outlives a rank that has raised."""
+    helpers: bool = False
+    """Whether a process of its own writes each save, while the training goes on; it ends with the save, or some seconds
+    later."""
+    slow_save: int = 0
+    """The save, counted from 1, for which its helper takes until after the last step; 0: none."""
+    clock_back_at: int = 0
+    """The step of the first gang before which the clock of the main node is set back; 0: never."""
 
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>'
@@ -82,6 +96,25 @@ FAULTS = {
     "ECC": ("node", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
 }
 """What a rank may raise: the budget that pays for another launch, and the last line of the traceback."""
+PIECES = 3
+"""Into which a file is written, one after another."""
+MANY_PIECES = 20
+"""Of a file that is written to from one look of the agent to the next."""
+PARTS = 3
+"""Arrays of an archive, or pickles of one file."""
+ENDS_ANYWAY = ("npz", "pkl")
+"""Layouts of which a save that an exception ends has an end all the same."""
+STATES_NO_STEP = ("rolling", "lightning")
+"""Layouts of which the name of a checkpoint states no step."""
+RANK = 1
+"""The number of the process that trains, below its launcher."""
+FIRST_HELPER = 2
+SET_BACK_BY = -100.0
+"""Seconds by which a clock is set that was ahead."""
+
+
+class DiskFull(OSError):
+    """No space is left for a save, and its program goes on without it."""
 
 
 @dataclass(frozen=True)
@@ -175,11 +208,16 @@ class Metadata:
 
 def zipped(text: str, size: int) -> bytes:
     """Return what torch.save writes: a zip archive. Made by hand, in a tenth of the time that `zipfile` takes."""
-    members = {
-        b"archive/data.pkl": pickle.dumps({"id": text}),
-        b"archive/data/0": _filled(text, size),
-        b"archive/version": b"3\n",
-    }
+    return _archive(
+        {
+            b"archive/data.pkl": pickle.dumps({"id": text}),
+            b"archive/data/0": _filled(text, size),
+            b"archive/version": b"3\n",
+        }
+    )
+
+
+def _archive(members: Mapping[bytes, bytes]) -> bytes:
     content, directory = b"", b""
     for name, data in members.items():
         about = struct.pack("<5H3L2H", 20, 0, 0, 0, 33, zlib.crc32(data), len(data), len(data), len(name), 0)
@@ -187,6 +225,30 @@ def zipped(text: str, size: int) -> bytes:
         content += b"PK\3\4" + about + name + data
     end = struct.pack("<4H2LH", 0, 0, len(members), len(members), len(directory), len(content), 0)
     return content + directory + b"PK\5\6" + end
+
+
+def _arrays(text: str, size: int) -> bytes:
+    """Return what numpy.savez writes."""
+    about = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({size},), }}\n".encode()
+    head = b"\x93NUMPY\1\0" + len(about).to_bytes(2, "little") + about
+    return _archive({f"w{part}.npy".encode(): head + _filled(f"{text}{part}", size) for part in range(PARTS)})
+
+
+def _pickles(text: str, size: int) -> bytes:
+    """Return several pickles in one file, which are read one after another."""
+    return b"".join(pickle.dumps({"id": text, "part": part, "w": "w" * size}) for part in range(PARTS))
+
+
+def ended_early(data: bytes) -> bytes:
+    """Return an archive, or a file of pickles, as an exception leaves it before the last part."""
+    file = io.BytesIO(data)
+    if data.startswith(b"PK"):
+        with zipfile.ZipFile(file) as archive:
+            *names, _ = archive.namelist()
+            return _archive({name.encode(): archive.read(name) for name in names})
+    for _ in range(PARTS - 1):
+        pickle.load(file)
+    return data[: file.tell()]
 
 
 def safetensors(text: str, size: int) -> bytes:
@@ -227,6 +289,10 @@ def files_of(
             return f"checkpoint-{step}", files, owners
         case "last":
             return LAST, {"": zipped(save_id, size)}, {"": 0}
+        case "npz":
+            return f"step-{step:06d}.npz", {"": _arrays(save_id, size)}, {"": 0}
+        case "pkl":
+            return f"step-{step:06d}.pkl", {"": _pickles(save_id, size)}, {"": 0}
         case "bin":
             files = {
                 "model.bin": _filled(save_id + "m", size),
@@ -246,7 +312,8 @@ def is_looked_for(habits: Habits, name: str) -> bool:
     """Whether the program goes on from an entry of this name."""
     if habits.last_too:
         return name == LAST
-    starts = {"pt": "step-", "rolling": "snapshot.pt", "lightning": "epoch=", "dcp": "step-"}
+    starts = {"rolling": "snapshot.pt", "lightning": "epoch="}
+    starts |= dict.fromkeys(("pt", "npz", "pkl", "dcp"), "step-")
     return (
         name.startswith(starts.get(habits.layout, "checkpoint-"))
         and ".part" not in name
@@ -331,7 +398,7 @@ class Gang:
             self.saves += 1
             version = f"<{self.name}#{self.number}.{self.saves}.{step}>"
             size = 600 + self.world.number("size", self.number, self.saves) % 6000
-            if layout in ("bin", "dcp", "hf"):
+            if layout in ("bin", "dcp", "hf", "npz", "pkl"):
                 size = 1500  # the same at every save, as of one model
             name, files, owners = files_of(layout, version, step, self.nodes, size)
             save = Save(self.number, self.saves, step, name, files, owners, self.world.now)
@@ -358,7 +425,11 @@ class Program:
         self.signalled: float | None = None
         self.told_to_end: float | None = None
         """As `signalled`, which is over once it has heeded that."""
-        self.open_for_writing: set[str] = set()
+        self.writers: dict[int, set[str]] = {0: set(), RANK: set()}
+        """By living process: the files that it has open for writing. The launcher, 0, has none."""
+        self._helpers: list[Any] = []
+        """The threads of those that write saves."""
+        self._rank_is_gone = False
         self.on_end: list[Any] = []
         self.step = 0
         self.before: list[str] = []
@@ -375,7 +446,7 @@ class Program:
         takes_part = self.launch == self.gang.launch
         if takes_part:
             self.gang.exits[self.rank] = code
-        self.open_for_writing.clear()
+        self.writers.clear()
         self.world.note(self.process.name, "exits with %d", code)
         for act in self.on_end:
             act()
@@ -413,6 +484,8 @@ class Program:
             self.say("already trained")
         for step in range(start + 1, habits.steps + 1):
             self._do_step(step)
+        for helper in self._helpers:
+            helper.join()
         self.end(0)
 
     def _meet(self) -> bool:
@@ -489,6 +562,8 @@ class Program:
         habits, gang = self.habits, self.gang
         self.step = step
         fails = self._fails_at() == step and self.rank == habits.fails_rank % gang.nodes
+        if habits.clock_back_at == step and gang.number == self.rank == 0:
+            self._set_clock_back()
         if habits.hangs_at == step and gang.number == 0 and gang.launch < habits.hangs_launches:
             gang.fail(self, "hang", "a hang")
             gang.hung_at = gang.hung_at or self.world.now
@@ -512,6 +587,11 @@ class Program:
                 # The others wait for the save, as at a barrier.
                 self._busy(habits.write_seconds * (2 if habits.last_too else 1))
 
+    def _set_clock_back(self) -> None:
+        machines = self.machine.machines
+        if machines.faults.fire("clock set back", "clock set back amid saves"):
+            machines.set_clock(self.rank, SET_BACK_BY)
+
     def _fails_at(self) -> int:
         """Return the step at which a rank raises in this launch; 0: none does."""
         habits, gang = self.habits, self.gang
@@ -530,7 +610,18 @@ class Program:
         self.gang.fail(self, budget, self.habits.raises)
         self.say(f'{TRACEBACK}\n  connect("{SECRET}")')
         self.say(text)
+        if self.habits.lingers:
+            self._outlive_rank()
         self.end(1)
+
+    def _outlive_rank(self) -> None:
+        """Let the rank be gone, and with it what it was writing; its launcher ends some time later."""
+        self._rank_is_gone = True
+        # Its end closes what it had open.
+        del self.writers[RANK]
+        self._count("rank dies alone")
+        self.world.note(self.process.name, "its rank is gone, the launcher lives")
+        self.world.sleep(self.habits.lingers)
 
     def be_killed(self) -> None:
         """Be ended by the kernel, or by a person, at any moment."""
@@ -541,6 +632,13 @@ class Program:
     # saving
 
     def _save_all(self, step: int) -> None:
+        if self.habits.helpers:
+            # It begins at once: the order in which saves are begun is that of the steps.
+            save = self.gang.save_at(step, self.habits.layout)
+            number = FIRST_HELPER + len(self._helpers)
+            self.writers[number] = set()
+            self._helpers.append(self.process.spawn(self._help, save, number, name="helper"))
+            return
         self._save(step, self.habits.layout)
         if self.habits.last_too:
             self._count("last.ckpt beside others")
@@ -550,7 +648,19 @@ class Program:
         """Count a circumstance that is no fault."""
         self.machine.machines.faults.kinds[kind] += 1
 
-    def _save(self, step: int, layout: str) -> None:
+    def _help(self, save: Save, number: int) -> None:
+        """Be the process that writes one save."""
+        habits = self.habits
+        self._count("saved by a helper")
+        is_slow = self.gang.number == 0 and save.number == habits.slow_save
+        seconds = habits.write_seconds + (habits.steps * habits.step_seconds if is_slow else 0.0)
+        self._save(save.step, habits.layout, number, seconds)
+        stays = self.world.between(-3.0, 3.0, "helper stays", self.gang.number, save.number)
+        self.world.sleep(max(0.0, stays))
+        self.writers.pop(number, None)
+
+    def _save(self, step: int, layout: str, writer: int = RANK, seconds: float | None = None) -> None:
+        """`writer`: the process that does it. `seconds`: for which that takes; None: as always."""
         save = self.gang.save_at(step, layout)
         save.machines[self.rank] = self.machine
         self.world.note(self.process.name, "saves %s", save.name)
@@ -560,8 +670,8 @@ class Program:
         atomic = self.habits.atomic and self.habits.layout != "dcp"
         place = self.folder / f"{save.name}.tmp" if atomic else final
         self.folder.mkdir(parents=True, exist_ok=True)
-        pieces = 3
-        each = self.habits.write_seconds / max(1, len(mine) * pieces)
+        pieces = MANY_PIECES if self.habits.preallocates and not self.habits.pause else PIECES
+        each = (self.habits.write_seconds if seconds is None else seconds) / max(1, len(mine) * pieces)
         for name in mine:
             if name == ".metadata":
                 # Written last, when the files of all nodes are there.
@@ -569,7 +679,13 @@ class Program:
                     self.world.sleep(0.2)
                 self._look()
             path = place / name if name else place
-            self._write(path, save.files[name], pieces, each, full=bool(full and name == mine[-1]))
+            is_full = bool(full and name == mine[-1])
+            try:
+                self._write(path, save.files[name], pieces, each, full=is_full, writer=writer)
+            except DiskFull as error:
+                self._count("save given up")
+                self.say(f"a save has failed, and is left out: OSError: {error}")
+                return
             if not atomic:
                 self._written(save, name)
             self._nap(self.habits.pause)
@@ -595,34 +711,43 @@ class Program:
             save.complete_at = self.world.now
             self.world.note(self.process.name, "%s is whole", save.label)
 
-    def _write(self, path: Path, data: bytes, pieces: int, each: float, *, full: bool) -> None:
+    def _write(self, path: Path, data: bytes, pieces: int, each: float, *, full: bool, writer: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         real = os.fspath(path)
-        self.open_for_writing.add(real)
+        self.writers[writer].add(real)
         stamped = [real] if path.parent == self.folder else [real, os.path.dirname(real)]
-        step = -(-len(data) // pieces)
+        ends_early = full and self.habits.layout in ENDS_ANYWAY
+        content = ended_early(data) if ends_early else data
+        step = -(-len(content) // pieces)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             if self.habits.preallocates:
                 self._count("file preallocated")
                 os.pwrite(descriptor, bytes(len(data)), 0)
-            for at in range(0, len(data), step):
-                if full and at:
-                    self.world.note(
-                        self.process.name, "no space left on device, after %d of %d bytes", at, len(data)
-                    )
-                    self.gang.fail(self, "program", "a full disk")
-                    self.say("OSError: [Errno 28] No space left on device")
-                    self.end(1)
-                os.write(descriptor, data[at : at + step])
+            for at in range(0, len(content), step):
+                if full and at and not ends_early:
+                    self._meet_full_disk(at, len(data))
+                os.write(descriptor, content[at : at + step])
                 self._stamp(stamped)
                 self._nap(each)
                 if self.habits.pause and at == 0 and pieces > 1:
                     self._nap(self.habits.pause)
+            if ends_early:
+                self._meet_full_disk(len(content), len(data))
         finally:
             os.close(descriptor)
+            if writer in self.writers:
+                self.writers[writer].discard(real)
         self._stamp(stamped)
-        self.open_for_writing.discard(real)
+
+    def _meet_full_disk(self, written: int, size: int) -> None:
+        """Fail where the disk is full, or raise DiskFull where the program catches that."""
+        self.world.note(self.process.name, "no space left on device, after %d of %d bytes", written, size)
+        if self.habits.goes_on:
+            raise DiskFull(28, "No space left on device")
+        self.gang.fail(self, "program", "a full disk")
+        self.say("OSError: [Errno 28] No space left on device")
+        self.end(1)
 
     def _stamp(self, paths: list[str]) -> None:
         """Give a file, and the entry that it is in, the time of this world: the file system's own clock is another."""
@@ -634,6 +759,9 @@ class Program:
     def _nap(self, seconds: float) -> None:
         if seconds > 0:
             self.world.sleep(seconds)
+            if self._rank_is_gone:
+                # What it did is done no further, until its launcher ends too.
+                self.world.sleep(10 * self.habits.lingers)
             if self.gang.broken is not None:
                 self._look()
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.simulation.airflow_model import BUDGETS, LOG, Airflow
 from tests.simulation.faults import Faults
 from tests.simulation.machines import Machine, Machines, shape_of
-from tests.simulation.program import SECRET, Fault, Gang, Save, Truth, is_looked_for
+from tests.simulation.program import SECRET, STATES_NO_STEP, Fault, Gang, Save, Truth, is_looked_for
 from tests.simulation.runtime import Process, World
 from tests.simulation.scenario import SHAPES, Scenario
 from tests.simulation.seams import SHORT_ENDING
@@ -34,6 +34,8 @@ LOG_LATE = 20.0
 LIVE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION", "CANCELING")
 CANCEL_LIMIT = 60.0
 """Seconds after a kill within which the gang has to be told."""
+STORED_WITHIN = 10.0
+"""Seconds in which a whole save is stored once the program has begun the next one, while nothing hinders that."""
 STILL_TRIED = 40.0
 """Seconds since a refused cancel within which another has to follow: who is refused again and again has no limit."""
 GOES_ON_FOR = 25.0
@@ -1037,10 +1039,18 @@ class Rules:
                 self.violate("budget", f"{where}: restarts.{budget} is {allowed}, and {spent} were needed")
         if number > sum(self.scenario.restarts):
             self.violate("budget", f"{where}: {self.scenario.restarts} are allowed")
-        if loop := _again(known):
+        if loop := _again([fault for fault in known if self._is_step_known(fault)]):
             self.violate(
                 "crash loop", f"{where}: {loop.kind} after step {loop.at} has ended two launches before"
             )
+
+    def _is_step_known(self, fault: Fault) -> bool:
+        """Whether its node knows exactly at which step it happened.
+
+        A checkpoint whose name states no step has that of the program when the agent first saw it, which may be a later
+        one; then it takes one more launch to see the loop (circ.170).
+        """
+        return fault.said is not None or self.scenario.habits.layout not in STATES_NO_STEP
 
     def _budgets(self) -> dict[str, int]:
         return dict(zip(BUDGETS, self.scenario.restarts, strict=True))
@@ -1130,6 +1140,32 @@ class Rules:
                 "order",
                 f"launch {gang.launch} of gang {gang.number} went on from {save.label if save else 'nothing'}, "
                 f"though {newest.label} was there",
+            )
+        if first == 0:
+            self._check_stored(gang, save)
+
+    def _check_stored(self, gang: Gang, save: Save | None) -> None:
+        """What was whole when a later save was begun is there for the next gang, if only the program has failed."""
+        scenario = self.scenario
+        before = next((each for each in self.machines.gangs.values() if each.number == gang.number - 1), None)
+        disturbed = scenario.windows or scenario.rates or scenario.events or scenario.max_runtime is not None
+        if disturbed or before is None or gang.launch or before.launch or not before.faults:
+            return
+        last = min(harm.at for harm in before.harm) - STORED_WITHIN
+        saves = [each for each in self.truth.saves if each.gang == before.number]
+        due = [
+            each
+            for each in saves
+            if each.complete_at is not None
+            and any(each.complete_at < later.begun < last for later in saves)
+            and is_looked_for(scenario.habits, each.name)
+        ]
+        newest = max(due, key=lambda each: each.order, default=None)
+        if newest is not None and (save is None or save.order < newest.order):
+            self.violate(
+                "late",
+                f"gang {gang.number} went on from {save.label if save else 'nothing'}, though {newest.label} was whole "
+                "long before",
             )
 
     def refused_call(self, actor: Process, call: str, args: Sequence[Any], status: str) -> None:

@@ -16,7 +16,7 @@ ODD_TOO = 0.4
 """The share of schedules that have one more kind of `_ODDITIES`."""
 LOSES_A_MACHINE = 0.05
 """The share of schedules that lose a machine for which another may take its place."""
-ALONE = 0.16
+ALONE = 0.24
 """The share of schedules that have one kind of `_ALONE`, and nothing else that goes wrong."""
 OUTLIVES = 28
 """Steps of six seconds of a node that is cut off, from its start after about 75 s on: it trains when it comes back, at
@@ -1047,8 +1047,143 @@ def _logged_for_long(dice: random.Random, scenario: Scenario, length: float) -> 
     return {"logs": True, "topology": "job_runs", "deferrable": False, "habits": lasts}
 
 
+def _goes_on_from_its_saves(scenario: Scenario, habits: Habits) -> Mapping[str, Any]:
+    """One node whose machine fails by a fault that costs a gang, and not the task."""
+    return {
+        **_ONE_NODE,
+        "checkpoints": True,
+        "resume": True,
+        "retries": max(2, scenario.retries),
+        "restarts": (0, 0, 0),
+        "habits": replace(habits, fails_rank=0, fails_times=1, raises="ECC", on_sigterm="dies"),
+    }
+
+
+def _gone_amid_a_file(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A rank is gone amid a file that has its full size from the start, and is written to all the time; half of the
+    time its launcher lives on for some looks of the agent."""
+    habits = replace(_steady(scenario.habits), layout="bin", preallocates=True, atomic=False, pause=0.0)
+    habits = replace(habits, save_every=2, write_seconds=6.0, keeps=0, lingers=dice.choice([0.0, 25.0]))
+    return _goes_on_from_its_saves(
+        scenario, replace(habits, fails_at=dice.choice([4, 6]), fails_in_save=True)
+    )
+
+
+def _goes_on_after_an_error(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A program catches what ends a save, and trains on; or fails by it, with a file that has an end all the same."""
+    layout, goes_on = dice.choice(
+        [("bin", True), ("npz", True), ("pkl", True), ("npz", False), ("pkl", False)]
+    )
+    habits = replace(_steady(scenario.habits), layout=layout, atomic=False, pause=0.0, save_every=2, keeps=0)
+    habits = replace(habits, steps=12, write_seconds=dice.choice([0.3, 2.0]), goes_on=goes_on)
+    habits = replace(habits, full_at=dice.choice([2, 3]), fails_at=dice.choice([0, 9]), fails_in_save=False)
+    return _goes_on_from_its_saves(scenario, habits)
+
+
+def _saved_by_helpers(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A process of its own writes each save while the training goes on. Half of the time one of them takes until after
+    the last step, else the node fails when some have been written."""
+    slow = dice.choice([0, 0, 1, 2])
+    habits = replace(_steady(scenario.habits), helpers=True, atomic=False, pause=0.0, keeps=0, steps=12)
+    if slow:
+        habits = replace(habits, layout="pt", slow_save=slow, step_seconds=2.0)
+    else:
+        habits = replace(habits, layout="bin", step_seconds=4.0, fails_at=9, fails_in_save=False)
+    return _goes_on_from_its_saves(scenario, replace(habits, save_every=2, write_seconds=1.5))
+
+
+def _set_back_amid_saves(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A clock is set back shortly before the end of a training that saves several times from one look to the next."""
+    habits = replace(_steady(scenario.habits), layout="pt", atomic=False, pause=0.0, keeps=0, save_every=1)
+    habits = replace(habits, steps=12, step_seconds=0.1, write_seconds=0.1)
+    at = dice.choice(range(9, 13))
+    return {**_ONE_NODE, "checkpoints": True, "habits": replace(habits, clock_back_at=at)}
+
+
+def _saved_late(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The store refuses one node's part of a checkpoint until a minute or two after the training; or, where all nodes
+    are one run, the checkpoints of the main node for minutes, while the others are done."""
+    habits = replace(_steady(scenario.habits), steps=12, step_seconds=3.0, save_every=4, write_seconds=0.3)
+    is_one_run = dice.random() < 0.5
+    more = {"nodes": max(2, scenario.nodes), "odd_rank": 0, "checkpoints": True, "restarts": (0, 0, 0)}
+    if is_one_run:
+        end, name, kind, actors = 480.0, "checkpoints refused for minutes", "503", "node "
+    else:
+        end, name, kind, actors = dice.choice([110.0, 170.0]), "part refused", "404", "node 0.1"
+    return {
+        **more,
+        "topology": "multi_node" if is_one_run else "job_runs",
+        "habits": replace(habits, layout="pt" if is_one_run else "dcp", pause=0.0, keeps=0),
+        "windows": (Window(name, kind, "store.put", 35.0, end, actors=actors, objects="/checkpoints/"),),
+    }
+
+
+def _lost_together(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Two of three machines are lost at once; the service shows one of them when the other has been replaced. Or one is
+    lost, and another in its place is refused for a while."""
+    at, is_refused = dice.uniform(35.0, 50.0), dice.random() < 0.5
+    habits = replace(_lasts(_steady(scenario.habits)), steps=40, write_seconds=0.3, pause=0.0)
+    ranks = dice.sample(range(3), 1 if is_refused else 2)
+    window = Window(
+        "replacement refused", "404", "service.create_job_run", at, at + dice.choice([20.0, 45.0])
+    )
+    return {
+        "nodes": 3,
+        "topology": "job_runs",
+        "odd_rank": 0,
+        "checkpoints": True,
+        "only_loss": True,
+        "restarts": (*scenario.restarts[:2], 2),
+        "habits": habits,
+        "windows": (window,) if is_refused else (),
+        "events": tuple(
+            Event(f"machine {rank} lost", "lose", at, {"rank": rank, "noticed": noticed})
+            for rank, noticed in zip(ranks, (2.0, 30.0), strict=False)
+        ),
+    }
+
+
+def _fails_again(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A program fails in two launches in the same step, just after a save that was still being sent the first time; in
+    the second it reports no step before."""
+    habits = replace(_steady(scenario.habits), layout="pt", steps=12)
+    habits = replace(habits, save_every=1, step_seconds=0.3, write_seconds=0.3, pause=0.0, keeps=0)
+    at = dice.randrange(3, 12)
+    return {
+        "checkpoints": True,
+        "restarts": (9, 0, 0),
+        "habits": replace(
+            habits, fails_at=at, fails_later=(at,), fails_in_save=False, fails_times=1, raises="ValueError"
+        ),
+    }
+
+
+def _worker_dies_at_the_end(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """All nodes are one run, and end one after another, as the main node saves for longer; the worker dies by then."""
+    habits = replace(_steady(scenario.habits), layout="bin", atomic=False, pause=4.0, keeps=0, steps=8)
+    return {
+        "nodes": max(2, scenario.nodes),
+        "topology": "multi_node",
+        "odd_rank": 0,
+        "checkpoints": True,
+        "deferrable": False,
+        "retries": max(1, scenario.retries),
+        "restarts": (0, 0, 0),
+        "habits": replace(habits, save_every=2, step_seconds=3.0, write_seconds=2.0),
+        "events": (Event("worker dies", "kill_worker", dice.uniform(45.0, 75.0), {}),),
+    }
+
+
 _ALONE = {
     "disk full in a file": _full_in_a_file,
+    "gone amid a file": _gone_amid_a_file,
+    "goes on after an error": _goes_on_after_an_error,
+    "saved by helpers": _saved_by_helpers,
+    "set back amid saves": _set_back_amid_saves,
+    "saved late": _saved_late,
+    "lost together": _lost_together,
+    "fails again": _fails_again,
+    "worker dies at the end": _worker_dies_at_the_end,
     "saves over alone": _saves_over_alone,
     "back late": _back_late,
     "back between restores": _back_between_restores,

@@ -303,7 +303,7 @@ def _files_by_writer() -> dict[int, frozenset[str]]:
     program = here().program
     if program is None or program.exit_code is not None:
         return {}
-    return {id(program): frozenset(program.open_for_writing)}
+    return {number: frozenset(files) for number, files in program.writers.items()}
 
 
 def _patch_airflow() -> None:

@@ -63,9 +63,18 @@ def take_place(context: NodeContext, launcher: Launcher, reports: Sequence[NodeR
 
 
 def _agreed(reports: Sequence[NodeReport], own: tuple[Restart, ...]) -> tuple[Restart, ...]:
-    """Return the restarts as the last replacement has read them, with the reason why it was created."""
-    newest = max(reports, key=lambda report: report.incarnation)
-    return newest.restarts if newest.incarnation and len(newest.restarts) == len(own) else own
+    """Return the restarts as the last replacement has read them, with the reason why it was created.
+
+    Of replacements for machines that were lost together, each has read which ranks were known as lost by then. A node
+    that took the view of an earlier one would not find its predecessor's name in it, and take itself for the lost one.
+    """
+    replacements = [each for each in reports if each.incarnation and len(each.restarts) == len(own)]
+    newest = max(replacements, key=lambda each: (_lost_in(each.restarts), each.incarnation), default=None)
+    return newest.restarts if newest else own
+
+
+def _lost_in(restarts: Sequence[Restart]) -> int:
+    return sum(len(each.lost) for each in restarts)
 
 
 def _require_same_checkpoint(reports: Sequence[NodeReport], *, restores: bool) -> None:
