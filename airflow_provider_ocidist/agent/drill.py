@@ -127,6 +127,7 @@ class Drill:
     def _look(self) -> None:
         self._record_step()
         self._record_save()
+        self._record_writing()
         fault = self._due()
         if fault is not None and fault.when not in CALLED and self._is_the_moment(fault):
             self._strike(fault)
@@ -189,6 +190,12 @@ class Drill:
         # At once: the fault may kill this node.
         self._write()
 
+    def _record_writing(self) -> None:
+        if self._journal.writes or self.folder is None or not self._is_training():
+            return
+        if any(not name.startswith(".") for name in _names_in(self.folder)):
+            self._journal, self._unwritten = replace(self._journal, writes=True), True
+
     def _is_training(self) -> bool:
         return self.heartbeat.report.phase is Phase.TRAINING
 
@@ -239,7 +246,7 @@ class Drill:
 
     def is_saving(self, folder: Path) -> bool:
         """Return whether an entry has appeared in the folder since the first question."""
-        names = frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
+        names = _names_in(folder)
         if self._known is None:
             self._known = names
         return not names <= self._known
@@ -379,6 +386,10 @@ _INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], 
     FaultKind.FULL_DISK: Drill.fill_disk,
     FaultKind.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
 }
+
+
+def _names_in(folder: Path) -> frozenset[str]:
+    return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
 
 
 def ranks() -> list[int]:

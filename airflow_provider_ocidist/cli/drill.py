@@ -157,8 +157,12 @@ class _Choice:
             return any(fault.kind is FaultKind.CUT_NETWORK for fault in self.named)
         return self.no_cut is None and self.job.nodes > 1
 
-    def faults(self, steps: int, *, more: int = 0) -> list[Fault]:
-        """Return the faults for a training of so many steps; `more`: random ones beyond those that were asked for."""
+    def faults(self, steps: int, *, more: int = 0, writers: Sequence[int] = ()) -> list[Fault]:
+        """Return the faults for a training of so many steps.
+
+        `more`: random ones beyond those that were asked for; `writers`: ranks of the nodes on which the program writes
+        checkpoints, where that is known.
+        """
         from airflow_provider_ocidist.gangs.drills import drawn_faults, usual_faults
 
         if self.named:
@@ -166,7 +170,10 @@ class _Choice:
         without = [] if self.no_cut is None else [FaultKind.CUT_NETWORK]
         if self.options.campaign is None:
             return usual_faults(self.job, steps, without=without)
-        return drawn_faults(self.job, steps, self.options.campaign + more, self.options.seed, without=without)
+        count = self.options.campaign + more
+        return drawn_faults(
+            self.job, steps, count, self.options.seed, without=without, writers=writers or (0,)
+        )
 
 
 def _choice(options: argparse.Namespace, job: TrainingJob) -> _Choice:
@@ -236,7 +243,7 @@ def _drilled(trainings: _Trainings, choice: _Choice) -> list[Drilled]:
     if done[0].failure:
         raise Unusable(f"without any fault the training fails: {done[0].failure}")
     steps = done[0].step or 1
-    faults = choice.faults(steps)
+    faults = choice.faults(steps, writers=done[0].writers)
     while faults:
         count = len(done) - 1 + len(faults)
         done += trainings.with_each(
@@ -256,7 +263,7 @@ def _others_for(choice: _Choice, steps: int, done: Sequence[Drilled]) -> list[Fa
     missing = min(wanted - spent, DRAWS * wanted - drilled)
     if missing <= 0:
         return []
-    return choice.faults(steps, more=drilled + missing - wanted)[drilled:]
+    return choice.faults(steps, more=drilled + missing - wanted, writers=done[0].writers)[drilled:]
 
 
 class _Log:

@@ -110,6 +110,8 @@ class Drilled:
     """Pace of the checkpoints in the undisturbed training; None: it has published none while it trained."""
     lag: int = 0
     """Steps, at most, that were trained while a checkpoint was on its way to the store."""
+    writers: tuple[int, ...] = ()
+    """Ranks of the nodes whose program has written checkpoints, or parts of them."""
 
 
 class DrillStopped(Exception):
@@ -151,6 +153,7 @@ def carry_out(
         replaced=sum(each.replaced for each in done),
         pace=pace_of(done) if fault is None else None,
         lag=lag_of(done),
+        writers=tuple(rank for rank, journal in enumerate(done[-1].journals) if journal.writes),
     )
 
 
@@ -411,11 +414,18 @@ def usual_faults(job: TrainingJob, steps: int, *, without: Collection[FaultKind]
 
 
 def drawn_faults(
-    job: TrainingJob, steps: int, count: int, seed: int, *, without: Collection[FaultKind] = ()
+    job: TrainingJob,
+    steps: int,
+    count: int,
+    seed: int,
+    *,
+    without: Collection[FaultKind] = (),
+    writers: Sequence[int] = (0,),
 ) -> list[Fault]:
     """Return so many random faults; the same for the same seed.
 
-    Each possible pair of kind and moment is drawn once before any is drawn again; nodes and steps are drawn for each.
+    `writers`: ranks of the nodes on which the program writes checkpoints; those alone save and upload. Each possible
+    pair of kind and moment is drawn once before any is drawn again; nodes and steps are drawn for each.
     """
     chance = random.Random(seed)
     possible = [
@@ -425,7 +435,10 @@ def drawn_faults(
         if kind not in without and _fits(_at_most(Fault(kind=kind, when=when)), job)
     ]
     return [
-        _drawn(chance, *pair, job.nodes, steps) for pair in itertools.islice(_rounds(chance, possible), count)
+        _drawn(
+            chance, *pair, writers if pair[1] in (When.SAVING, When.UPLOADING) else range(job.nodes), steps
+        )
+        for pair in itertools.islice(_rounds(chance, possible), count)
     ]
 
 
@@ -452,12 +465,11 @@ def _at_most(fault: Fault) -> Fault:
     return replace(fault, seconds=LASTING[fault.kind][-1] if fault.kind in LASTING else None)
 
 
-def _drawn(chance: random.Random, kind: FaultKind, when: When, nodes: int, steps: int) -> Fault:
+def _drawn(chance: random.Random, kind: FaultKind, when: When, nodes: Sequence[int], steps: int) -> Fault:
     return Fault(
         kind=kind,
         when=when,
-        # Only the main node writes and uploads in most trainings.
-        node=0 if when in (When.SAVING, When.UPLOADING) else chance.randrange(nodes),
+        node=chance.choice(nodes),
         step=chance.randint(1, max(1, steps * 3 // 4)),
         seconds=chance.choice(LASTING[kind]) if kind in LASTING else None,
     )

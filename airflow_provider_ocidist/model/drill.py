@@ -141,6 +141,8 @@ class DrillJournal:
     damaged: tuple[str, ...] = ()
     """URIs of the checkpoints that the node has read and found to be damaged."""
     saves: tuple[SaveSeen, ...] = ()
+    writes: bool = False
+    """Whether the program has written into this node's checkpoint folder while it trained."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

@@ -256,6 +256,14 @@ def test_each_possible_pair_of_fault_and_moment_is_drawn_before_any_is_drawn_aga
     assert drawn[: len(possible)] != drawn[len(possible) :]
 
 
+@pytest.mark.parametrize("writers", [(0,), (1, 3), (0, 1, 2, 3)])
+def test_saves_are_disturbed_on_every_node_that_writes_and_on_no_other(writers: tuple[int, ...]) -> None:
+    faults = drawn_faults(a_job(4, limits={"hang_timeout": "20s"}), 100, 400, 7, writers=writers)
+    saving = (When.SAVING, When.UPLOADING)
+    assert {fault.node for fault in faults if fault.when in saving} == set(writers)
+    assert {fault.node for fault in faults if fault.when not in saving} == set(range(4))
+
+
 def test_what_cannot_be_done_here_is_left_out_and_nothing_else() -> None:
     job, left_out = a_job(2, limits={"hang_timeout": "20s"}), {FaultKind.CUT_NETWORK}
     for faults in (

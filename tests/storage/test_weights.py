@@ -50,6 +50,29 @@ def test_a_bit_of_a_tensor_counts_and_the_pickle_beside_it_does_not(tmp_path: Pa
     assert own != other
 
 
+@pytest.mark.parametrize("number", range(10))
+def test_each_file_of_a_distributed_checkpoint_counts_whole_and_its_description_does_not(
+    tmp_path: Path, number: int
+) -> None:
+    chance = random.Random(number)
+    tensors = [chance.randbytes(chance.randint(1, 50)) for _ in range(chance.randint(2, 6))]
+    # As torch writes it: one archive after another in one file.
+    files = {
+        f"__{rank}_0.distcp": b"".join(
+            archive(tmp_path / f"{rank}.{at}", [tensor], 1) for at, tensor in enumerate(tensors)
+        )
+        for rank in range(2)
+    }
+    first = files["__1_0.distcp"]
+    changed = {**files, "__1_0.distcp": bytes([first[0] ^ 1]) + first[1:]}
+    own, same, other = (
+        stored(tmp_path / name, {**content, ".metadata": described})
+        for name, content, described in (("a", files, b"x"), ("b", files, b"y"), ("c", changed, b"x"))
+    )
+    assert own == same
+    assert own != other
+
+
 def test_real_tensors_are_the_same_after_their_state_was_loaded_once(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: there is none for PyPy")
 

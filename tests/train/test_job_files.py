@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.launchers, pytest.mark.torch, pytest.mark.slow, pytest
 JOBS = REPOSITORY / "dags_examples" / "jobs"
 TRAINED_BY_DAGS = {"compare.yaml", "demand.yaml", "examine_demand.yaml", "retrain_gpt.yaml", "saved.yaml"}
 """By tests/examples and tests/e2e/test_dag_test.py."""
-DRILLED = {"drill.yaml"}
+DRILLED = {"drill.yaml", "drill_saves.yaml"}
 """By tests/chaos/test_drills.py, on this machine."""
 SLUG = "your_pytorch_p311_env"
 FEW = ("--images", "128")
