@@ -248,7 +248,9 @@ class NodeAgent:
             self._repair_stored(workspace, len(ended.restarts), differed=differed)
         # Otherwise the hours of training would count as a fetch that makes no progress.
         self.context.activity.enter()
-        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None)
+        self.heartbeat.update(
+            restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, leaves=False
+        )
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again(self.config.limits.hang_timeout)
         # The steps of the launch before are none of this one's.

@@ -212,6 +212,43 @@ def test_a_late_node_that_freezes_is_ended_and_asked_for_again() -> None:
     assert not action.first_ends
 
 
+def left(rank: int = 2, **changes: Any) -> NodeStatus:
+    """Return a late node that has waited in vain to take part."""
+    report = a_report(rank, phase=Phase.DONE, restarts=(LOST, FEWER), leaves=True, message="in vain")
+    return gone(rank, **{"details": "exit code 143", "report": report, **changes})
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_node_that_has_waited_in_vain_is_no_failure_and_asked_for_again_after_the_usual_pause(
+    number: int,
+) -> None:
+    draw = random.Random(SEED + number)
+    print("seed", SEED + number)
+    late = a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER), progress=None)
+    asked = (replace(LOST, rank=2), replace(LOST, rank=2, cause=Cause.CAPACITY))
+    record, beat = elastic(a_ref(replaced=asked), lost_timeout=None), NOW
+    for _ in range(draw.randrange(1, 9)):
+        beat += draw.uniform(1.0, 200.0)
+        status = fewer(a_node(2, report=replace(late, heartbeat_at=beat)), heartbeat_at=beat)
+        record = observe(record, status, draw.uniform(1.0, 200.0))
+        assert decide(record, status, NOW) == Wait()
+    record, waited = observe(record, fewer(left()), draw.uniform(0.0, 200.0)), 0.0
+    while waited < record.grow_after:
+        assert decide(record, fewer(left()), NOW) == Wait()
+        seconds = draw.uniform(0.1, 20.0)
+        unread = fewer(left(report=None)) if draw.random() < 0.3 else None
+        if unread is not None:
+            # What cannot be read is no news.
+            record = observe(record, replace(unread, reports_readable=False), seconds)
+            continue
+        waited += seconds
+        record = observe(record, fewer(left()), seconds)
+    action = decide(record, fewer(left()), NOW)
+    assert isinstance(action, Replace)
+    assert [(each.rank, each.cause) for each in action.failures] == [(2, Cause.CAPACITY)]
+    assert isinstance(decide(record, ended(NodeState.SUCCEEDED, left()), NOW), Succeed)
+
+
 def test_a_late_node_is_not_called_frozen_while_reports_cannot_be_read_or_no_silence_counts() -> None:
     late = a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER), progress=None)
     status = fewer(a_node(2, report=late))
