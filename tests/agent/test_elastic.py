@@ -133,13 +133,13 @@ def test_a_node_that_waits_in_vain_for_a_checkpoint_ends_alone(tmp_path: Path) -
     "changes, seconds",
     [
         ({}, 0.0),
-        ({"replaces": True}, 100.0 + REPLACED_LATE),
-        ({"replaces": True, "min_nodes": 2}, 200.0 + REPLACED_LATE),
+        ({"replaces": True}, 340.0 + REPLACED_LATE),
+        ({"replaces": True, "min_nodes": 2}, 340.0 + REPLACED_LATE),
     ],
 )
 def test_nodes_wait_until_the_last_machine_that_was_asked_for_is_given_up(
     changes: dict[str, Any], seconds: float
 ) -> None:
-    limits, program = Limits(replace_timeout=100.0), Program(script="train.py")
+    limits, program = Limits(replace_timeout=100.0, lost_timeout=20.0), Program(script="train.py")
     config = AgentConfig(run_name="run", nodes=3, run_dir="/run", program=program, limits=limits, **changes)
     assert patience_of(config) == seconds
