@@ -43,9 +43,7 @@ def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
     if not status.reports_readable:
         # An unreadable report is neither silence nor a heartbeat.
         found += [
-            each
-            for each in record.unchanged
-            if each.of in (PROGRESS, FEWER) or each.of.startswith("node ")
+            each for each in record.unchanged if each.of in (PROGRESS, FEWER) or each.of.startswith("node ")
         ]
     return replace(record, unchanged=tuple(found))
 
@@ -125,7 +123,7 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
 
 
 def _fewer(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
-    """Yield for how long a gang has gone on with fewer nodes; `status`: of all nodes, also of those that take no part."""
+    """Yield for how long a gang has gone on with fewer nodes; `status`: of all nodes."""
     if not (is_fewer(record) and status.reports_readable):
         return
     text = f"{record.members} {len(record.ref.replaced)}"

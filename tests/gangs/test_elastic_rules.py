@@ -528,7 +528,9 @@ class Loss:
     @property
     def status(self) -> RunStatus:
         waits = {"phase": Phase.FETCHING, "restarts": (LOST,), "heartbeat_at": NOW + self.time}
-        return RunStatus(nodes=(*(a_node(rank, report=a_report(rank, **waits)) for rank in (0, 1)), self.node))
+        return RunStatus(
+            nodes=(*(a_node(rank, report=a_report(rank, **waits)) for rank in (0, 1)), self.node)
+        )
 
     def after(self, limit: float) -> float:
         return self.time + limit * self.dice.choice([self.dice.random(), self.dice.uniform(0.95, 1.0)])

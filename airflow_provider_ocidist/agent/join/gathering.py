@@ -240,7 +240,11 @@ def await_others_saved(
         given_up = [rank for rank, since in missed_since.items() if now - since >= patience]
         if given_up or now - read_at > timeout:
             names = ", ".join(map(str, given_up))
-            why = f"node {names} has exited or is silent" if given_up else "the reports of a node cannot be read"
+            why = (
+                f"node {names} has exited or is silent"
+                if given_up
+                else "the reports of a node cannot be read"
+            )
             raise TopologyTimeout(f"{why}, so the training cannot be launched again")
         heartbeat.switch.pause(pause_after(now - began, LAST_LOOK, LONGEST_PAUSE))
 
