@@ -56,8 +56,8 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 logger = logging.getLogger("ocidist")
 
 REPLACED_LATE = 60.0
-"""Seconds beyond `limits.replaced_within` for which nodes wait for the replacement of a lost one: the waiting process,
-which creates it, gives up first."""
+"""Seconds beyond its limits for which nodes wait for the replacement of a lost one: the waiting process, which creates
+it, looks only every few seconds, and gives up first."""
 SEEN_LATE = 2.0
 """Seconds before the exit in which Kubernetes records a container's end; a pod without that is deleted with its log."""
 
@@ -66,9 +66,11 @@ def patience_of(config: AgentConfig) -> float:
     """Return for how many seconds nodes wait for the replacement of a lost one; 0 if none is replaced."""
     if not config.replaces:
         return 0.0
-    # With `min_nodes` the waiting side may use this time twice: to request a machine, and then to wait for it.
-    rounds = 1 if config.min_nodes is None else 2
-    return rounds * config.limits.replaced_within + REPLACED_LATE
+    # The waiting side may use one time thrice: until a silent node has ended, until the service takes the request, and
+    # until the machine is there. The other it may use twice: until a node counts as silent, and for the new one's
+    # first report.
+    limits = config.limits
+    return 3 * limits.replaced_within + 2 * limits.lost_timeout + REPLACED_LATE
 
 
 class NodeAgent:
@@ -248,7 +250,9 @@ class NodeAgent:
             self._repair_stored(workspace, len(ended.restarts), differed=differed)
         # Otherwise the hours of training would count as a fetch that makes no progress.
         self.context.activity.enter()
-        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None)
+        self.heartbeat.update(
+            restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, leaves=False
+        )
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again(self.config.limits.hang_timeout)
         # The steps of the launch before are none of this one's.

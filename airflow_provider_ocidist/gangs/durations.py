@@ -28,7 +28,7 @@ BEGUN = "begun"
 WAITING = "waiting"
 """A gang that had begun waits for a machine again, and was not paused by a user."""
 FEWER = "fewer"
-"""The gang goes on with fewer nodes, and has asked for no other since."""
+"""The gang goes on with fewer nodes; it has asked for no other since, and none has waited in vain to take part."""
 
 MAY_BEAT = (NodeState.RUNNING, NodeState.ENDING, NodeState.UNKNOWN)
 """States in which a node that has reported may send heartbeats, and so may be silent."""
@@ -38,11 +38,13 @@ def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
     """Return the record after a look; `elapsed` is in seconds since the look before, 0 for a watcher's first."""
     record = with_members(record, status)
     known = {each.of: each for each in record.unchanged}
-    marks = [*_marks(record, status.only(record.members)), *_beats(record, status)]
+    marks = [*_marks(record, status.only(record.members)), *_fewer(record, status), *_beats(record, status)]
     found = [_after(known.get(mark.of), mark, elapsed) for mark in marks]
     if not status.reports_readable:
         # An unreadable report is neither silence nor a heartbeat.
-        found += [each for each in record.unchanged if each.of == PROGRESS or each.of.startswith("node ")]
+        found += [
+            each for each in record.unchanged if each.of in (PROGRESS, FEWER) or each.of.startswith("node ")
+        ]
     return replace(record, unchanged=tuple(found))
 
 
@@ -115,11 +117,19 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
         yield _Mark(BEGUN, "")
         if any(awaits_machine(each, record, status) and each.cause is not Cause.CANCELED for each in alive):
             yield _Mark(WAITING, "")
-    if is_fewer(record):
-        yield _Mark(FEWER, f"{record.members} {len(record.ref.replaced)}")
     if status.reports_readable and _is_training(status):
         text = " ".join(_movement(each) for each in status.nodes)
         yield _Mark(PROGRESS, text, all(each.report_is_newest for each in status.nodes))
+
+
+def _fewer(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
+    """Yield for how long a gang has gone on with fewer nodes; `status`: of all nodes."""
+    if not (is_fewer(record) and status.reports_readable):
+        return
+    text = f"{record.members} {len(record.ref.replaced)}"
+    # What has just waited in vain is not asked for again at once.
+    left = [node.rank for node in status.nodes if node.state.terminal and node.report and node.report.leaves]
+    yield _Mark(FEWER, f"{text} {left}" if left else text)
 
 
 def _beats(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:

@@ -236,6 +236,8 @@ class NodeReport:
     """Seconds that those nodes have run, all together."""
     admits: bool = False
     """Whether this node is about to ask for a launch with late nodes: one whose program succeeds waits for that."""
+    leaves: bool = False
+    """Whether this node has waited to take part for as long as it may, and ends: nobody admits it any more."""
     stopped: bool = False
     """Whether this node was stopped from outside before its program had ended, and takes part in no other launch: a
     preemption, a request to end the run. Its exit code shows no success then."""

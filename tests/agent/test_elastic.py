@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,17 +112,34 @@ def test_a_node_that_waits_for_the_next_checkpoint_ends_with_the_training(tmp_pa
         assert "without this node" in new.report.message
 
 
+def test_a_node_that_waits_in_vain_for_a_checkpoint_ends_alone(tmp_path: Path) -> None:
+    kept = Checkpoints(uri=str(tmp_path / "kept"), required=False)
+    with three(tmp_path, checkpoints=kept) as gang:
+        others = lose(gang, 2)
+        asked = (gang.run_dir / "stop.json").read_bytes()
+        short = replace(gang.config, limits=replace(gang.config.limits, join_timeout=1.0))
+        new = late(gang, 2, **short.to_env())
+        assert new.wait() == STOPPED_CODE
+        report = new.report
+        assert (report.phase, report.cause, report.leaves) == (Phase.DONE, None, True)
+        assert "no checkpoint of the others came within 1 s (limits.join_timeout)" in report.message
+        assert (gang.run_dir / "stop.json").read_bytes() == asked
+        assert [agent.process.poll() for agent in others] == [None, None]
+        (tmp_path / "over").touch()
+        assert [agent.wait() for agent in others] == [0, 0]
+
+
 @pytest.mark.parametrize(
     "changes, seconds",
     [
         ({}, 0.0),
-        ({"replaces": True}, 100.0 + REPLACED_LATE),
-        ({"replaces": True, "min_nodes": 2}, 200.0 + REPLACED_LATE),
+        ({"replaces": True}, 340.0 + REPLACED_LATE),
+        ({"replaces": True, "min_nodes": 2}, 340.0 + REPLACED_LATE),
     ],
 )
 def test_nodes_wait_until_the_last_machine_that_was_asked_for_is_given_up(
     changes: dict[str, Any], seconds: float
 ) -> None:
-    limits, program = Limits(replace_timeout=100.0), Program(script="train.py")
+    limits, program = Limits(replace_timeout=100.0, lost_timeout=20.0), Program(script="train.py")
     config = AgentConfig(run_name="run", nodes=3, run_dir="/run", program=program, limits=limits, **changes)
     assert patience_of(config) == seconds

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,10 +20,13 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
 from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, RunStatus
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.storage.checkpoints import complete
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS
 from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
@@ -43,8 +49,14 @@ def ti(backend: OciDataScience) -> Iterator[Ti]:
 
 
 def a_task(
-    restarts: dict[str, int], *, topology: str = "job_runs", deferrable: bool = False, step: int = 2
+    restarts: dict[str, int],
+    *,
+    topology: str = "job_runs",
+    deferrable: bool = False,
+    step: int = 2,
+    **changes: Any,
 ) -> DistributedTrainingOperator:
+    """`step`: of the second node, at which it is lost; `changes`: of the job."""
     job = {
         "name": "steps",
         "nodes": 2,
@@ -55,17 +67,79 @@ def a_task(
         "restarts": restarts,
         "limits": {"stop_grace": 1},
         "backend": {**BACKEND, "topology": topology},
+        **changes,
     }
     with DAG("dag", schedule=None):
         return DistributedTrainingOperator(task_id="train", job=job, deferrable=deferrable, poll_interval=0.2)
 
 
-def test_the_same_try_trains_on_with_another_gang(ti: Ti) -> None:
-    result = a_task({"node": 1}, topology="multi_node").execute(context(ti))
-    assert result["checkpoint_uri"]
+SAVES = """
+import json, os, pathlib, sys, time
+rank, folder = int(os.environ["RANK"]), pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+saved = max(folder.glob("step-*.txt"), default=None)
+state = json.loads(saved.read_text()) if saved else {"step": 0, "began_after": []}
+state["began_after"].append(state["step"])
+for step in range(state["step"] + 1, 7):
+    while step == 4 and not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+    state["step"] = step
+    print(f"step {step}/6 loss 1.0", flush=True)
+    if rank == 0 and step % 3 == 0:
+        (folder / ".new").write_text(json.dumps(state))
+        (folder / ".new").rename(folder / f"step-{step}.txt")
+    if step == 4 and saved is None:
+        time.sleep(1000)
+"""
+"""Saves at steps 3 and 6 where it has begun each time. The first gang waits before step 4 for the file that it is
+given, and after it for its end."""
+
+
+def published_below(place: str, backend: OciDataScience) -> list[CheckpointRef]:
+    """Return the complete checkpoints of the one task that saves below a place, in a folder of its own."""
+    folders = {entry.name.partition("/")[0] for entry in open_store(place, backend.access).list()}
+    return [each for folder in folders for each in complete(f"{place}/{folder}", backend.access)]
+
+
+@contextmanager
+def once_published(place: str, backend: OciDataScience, then: Callable[[], object]) -> Iterator[None]:
+    """Do something as soon as a place has a complete checkpoint."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.1):
+            if published_below(place, backend):
+                then()
+                return
+
+    looks = threading.Thread(target=look, daemon=True)
+    looks.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looks.join()
+
+
+def test_the_same_try_trains_on_with_another_gang_from_the_newest_checkpoint(
+    ti: Ti, emulator: Access, backend: OciDataScience, tmp_path: Path
+) -> None:
+    place = f"oci://{emulator.bucket}@{emulator.namespace}/{tmp_path.name}-{ti.run_id}"
+    code, go = tmp_path / "code", tmp_path / "go"
+    code.mkdir()
+    (code / "saves.py").write_text(SAVES)
+    program = {"source": str(code), "script": "saves.py", "args": [str(go)]}
+    task = a_task({"node": 1}, topology="multi_node", step=4, program=program, checkpoints={"uri": place})
+    with once_published(place, backend, go.touch):
+        result = task.execute(context(ti))
     assert "failure" not in ti.xcoms
     ref = RunRef.from_json(ti.xcoms["run"])
     assert (ref.key.attempt, ref.key.generation) == (2, 0)
+    of_attempts = [each.fence.attempt for each in published_below(place, backend)]
+    assert of_attempts == [2, 1], "the first gang had saved one, the second has saved the other"
+    last = open_store(result["checkpoint_uri"], backend.access)
+    (file,) = [entry.name for entry in last.list() if entry.name.endswith("step-6.txt")]
+    assert json.loads(last.read(file)) == {"step": 6, "began_after": [0, 3]}
 
 
 def test_where_no_machine_takes_the_place_of_a_lost_one_the_gang_is_made_anew(

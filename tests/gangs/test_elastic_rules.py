@@ -14,13 +14,14 @@ import pytest
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity
 from airflow_provider_ocidist.agent.join.topology import placement_of
+from airflow_provider_ocidist.agent.node import patience_of
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.replacements import change_nodes
-from airflow_provider_ocidist.job import Program, Restarts
+from airflow_provider_ocidist.job import Limits, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.members import members_of
 from airflow_provider_ocidist.model.report import Phase, Progress, Restart, StopRequest
@@ -210,6 +211,43 @@ def test_a_late_node_that_freezes_is_ended_and_asked_for_again() -> None:
     action = decide(observe(record, ended, 1.0), ended, NOW)
     assert isinstance(action, Replace)
     assert not action.first_ends
+
+
+def left(rank: int = 2, **changes: Any) -> NodeStatus:
+    """Return a late node that has waited in vain to take part."""
+    report = a_report(rank, phase=Phase.DONE, restarts=(LOST, FEWER), leaves=True, message="in vain")
+    return gone(rank, **{"details": "exit code 143", "report": report, **changes})
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_node_that_has_waited_in_vain_is_no_failure_and_asked_for_again_after_the_usual_pause(
+    number: int,
+) -> None:
+    draw = random.Random(SEED + number)
+    print("seed", SEED + number)
+    late = a_report(2, phase=Phase.JOINING, restarts=(LOST, FEWER), progress=None)
+    asked = (replace(LOST, rank=2), replace(LOST, rank=2, cause=Cause.CAPACITY))
+    record, beat = elastic(a_ref(replaced=asked), lost_timeout=None), NOW
+    for _ in range(draw.randrange(1, 9)):
+        beat += draw.uniform(1.0, 200.0)
+        status = fewer(a_node(2, report=replace(late, heartbeat_at=beat)), heartbeat_at=beat)
+        record = observe(record, status, draw.uniform(1.0, 200.0))
+        assert decide(record, status, NOW) == Wait()
+    record, waited = observe(record, fewer(left()), draw.uniform(0.0, 200.0)), 0.0
+    while waited < record.grow_after:
+        assert decide(record, fewer(left()), NOW) == Wait()
+        seconds = draw.uniform(0.1, 20.0)
+        unread = fewer(left(report=None)) if draw.random() < 0.3 else None
+        if unread is not None:
+            # What cannot be read is no news.
+            record = observe(record, replace(unread, reports_readable=False), seconds)
+            continue
+        waited += seconds
+        record = observe(record, fewer(left()), seconds)
+    action = decide(record, fewer(left()), NOW)
+    assert isinstance(action, Replace)
+    assert [(each.rank, each.cause) for each in action.failures] == [(2, Cause.CAPACITY)]
+    assert isinstance(decide(record, ended(NodeState.SUCCEEDED, left()), NOW), Succeed)
 
 
 def test_a_late_node_is_not_called_frozen_while_reports_cannot_be_read_or_no_silence_counts() -> None:
@@ -447,6 +485,107 @@ def test_after_any_losses_and_returns_enough_nodes_go_on_each_with_a_place_of_it
                 pass
         world._report()
         world.check()
+
+
+# How long the others wait
+
+
+BEGINS = 15.0
+"""Seconds after a node was lost in which no other node begins to wait for the one in its place."""
+LOOKS = 10.0
+"""Seconds between two looks of the waiting side, at most."""
+
+
+class Loss:
+    """A node is lost at the time 0; its service takes its time for each answer, mostly until the end of each limit."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        limits = Limits(
+            replace_timeout=dice.uniform(200.0, 2000.0), lost_timeout=dice.uniform(30.0, 300.0), lease=7200.0
+        )
+        self.config = AgentConfig(
+            run_name="r",
+            nodes=3,
+            run_dir="/r",
+            program=Program(script="x.py"),
+            limits=limits,
+            replaces=True,
+            min_nodes=dice.choice([None, 2]),
+        )
+        self.record = replace(
+            elastic(a_ref(lease=7200.0), replace_timeout=limits.replaced_within),
+            lost_timeout=limits.lost_timeout,
+            min_nodes=self.config.min_nodes,
+            start_deadline=NOW + 60,
+        )
+        self.time = 0.0
+        self.is_silent = dice.random() < 0.6
+        self.node = a_node(2) if self.is_silent else gone(2)
+        self.next_at = 0.0
+        """Time from which the service grants what is asked of it next."""
+
+    @property
+    def status(self) -> RunStatus:
+        waits = {"phase": Phase.FETCHING, "restarts": (LOST,), "heartbeat_at": NOW + self.time}
+        return RunStatus(
+            nodes=(*(a_node(rank, report=a_report(rank, **waits)) for rank in (0, 1)), self.node)
+        )
+
+    def after(self, limit: float) -> float:
+        return self.time + limit * self.dice.choice([self.dice.random(), self.dice.uniform(0.95, 1.0)])
+
+    def passes(self) -> None:
+        """Let time pass until the next look, and the service do what was asked for by then."""
+        self.time += self.dice.uniform(1.0, LOOKS)
+        limits = self.config.limits
+        if self.node.state is NodeState.ENDING and self.time >= self.next_at:
+            self.node, self.next_at = replace(self.node, state=NodeState.CANCELED), 0.0
+        elif self.node.state is NodeState.PENDING and self.time >= self.next_at:
+            self.node = replace(self.node, state=NodeState.RUNNING)
+            self.next_at = self.after(limits.lost_timeout)
+
+    def is_asked(self, change: Replace) -> None:
+        limit = self.config.limits.replaced_within
+        if change.first_asks:
+            return
+        if change.first_ends:
+            self.node, self.next_at = replace(self.node, state=NodeState.ENDING), self.after(limit)
+            return
+        self.next_at = self.next_at or self.after(limit)
+        if self.time >= self.next_at:
+            ref = self.record.ref
+            self.record = replace(self.record, ref=replace(ref, replaced=(*ref.replaced, *change.failures)))
+            self.node = a_node(2, NodeState.PENDING, report=None)
+            self.next_at = self.after(limit)
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the node in place of the lost one has begun, and is to report now."""
+        return self.node.state is NodeState.RUNNING and self.node.report is None and self.time >= self.next_at
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_the_others_wait_for_as_long_as_the_waiting_side_may_bring_another_node(number: int) -> None:
+    seed = SEED + number
+    print("seed", seed)
+    loss = Loss(random.Random(seed))
+    until, before = BEGINS + patience_of(loss.config), 0.0
+    while True:
+        loss.record = observe(loss.record, loss.status, loss.time - before)
+        before = loss.time
+        match decide(loss.record, loss.status, NOW):
+            case Replace() as change:
+                loss.is_asked(change)
+            case Cancel() | Fail():
+                return
+            case GoOnWithout():
+                assert loss.time <= until, "the others have given up before they are told to go on"
+                return
+        loss.passes()
+        if loss.has_come:
+            assert loss.next_at <= until, "the others have given up before it came"
+            return
 
 
 # What they agree on

@@ -221,8 +221,8 @@ def await_others_saved(
     TopologyTimeout for one that has ended otherwise or is silent for `patience` seconds, in which another may take its
     place, or whose report cannot be read for `timeout` seconds.
     """
-    beats = Beats()
-    began = read_at = heard_at = time.monotonic()
+    beats, missed_since = Beats(), dict[int, float]()
+    began = read_at = time.monotonic()
     while True:
         on_look()
         others = read_others(heartbeat.store, heartbeat.report, nodes)
@@ -237,10 +237,16 @@ def await_others_saved(
                 raise SucceededBefore(f"node {report.rank} has ended already")
         lost = [report.rank for report in behind if not _at_work(report, beats)]
         now = time.monotonic()
-        heard_at = heard_at if lost else now
-        if (lost and now - heard_at >= patience) or now - read_at > timeout:
-            names = ", ".join(map(str, lost))
-            why = f"node {names} has exited or is silent" if lost else "the reports of a node cannot be read"
+        # Each for itself: one may be lost while another is being replaced.
+        missed_since = {rank: missed_since.get(rank, now) for rank in lost}
+        given_up = [rank for rank, since in missed_since.items() if now - since >= patience]
+        if given_up or now - read_at > timeout:
+            names = ", ".join(map(str, given_up))
+            why = (
+                f"node {names} has exited or is silent"
+                if given_up
+                else "the reports of a node cannot be read"
+            )
             raise TopologyTimeout(f"{why}, so the training cannot be launched again")
         heartbeat.switch.pause(pause_after(now - began, LAST_LOOK, LONGEST_PAUSE))
 

@@ -56,6 +56,11 @@ def read_others(store: Store, own: NodeReport, nodes: int) -> list[NodeReport | 
     return read_reports(store, others_of(own.rank, own.restarts, nodes))
 
 
+def awaits_admission(report: NodeReport, launch: int) -> bool:
+    """Whether a node waits for the launch that names it, while the others are in the one of this number, from 0."""
+    return report.phase is Phase.JOINING and len(report.restarts) == launch and not report.leaves
+
+
 def furthest_step(reports: Iterable[NodeReport | None], launch: int) -> int | None:
     """Return the last step that any of these nodes has reported in a launch; None: none has."""
     steps = [

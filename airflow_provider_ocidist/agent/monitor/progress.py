@@ -156,9 +156,10 @@ class ProgressMeter:
             self._clock = StepClock(self._clock.habits, hang_timeout)
             self._bar, self._own_times = None, {}
 
-    def launched(self) -> None:
-        """Note that the program is launched now."""
+    def launched(self, hang_timeout: float | None = None) -> None:
+        """Note that the program is launched now; `hang_timeout`: that of the job."""
         with self._lock:
+            self._clock.hang_timeout = hang_timeout
             self._progress = replace(self._progress, updated_at=time.time())
             self._clock.launched()
 

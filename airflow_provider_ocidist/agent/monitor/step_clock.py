@@ -15,8 +15,8 @@ STEPS_TIMED = 20
 FEWEST_TIMED = 6
 """Least number of reported steps for a pace: the first steps are slower."""
 OUTPUT_COUNTS_FOR = 2.0
-"""Multiple of `limits.hang_timeout` for which, at least, output is progress in a launch of a program that has counted
-steps in an earlier one."""
+"""Multiple of `limits.hang_timeout` for which, at least, output is progress after the first step, and in a launch of a
+program that has counted steps in an earlier one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class StepHabits:
 class StepClock:
     """The time of the last progress in one launch. Where a program counts steps, its other output is no progress.
 
-    Output is progress until the second step. If the program has counted steps in an earlier launch, it is for a limited
-    time only: a training that deadlocks before it has reported a second step may talk for ever.
+    Output is progress until the second step. After the first one, or if the program has counted steps in an earlier
+    launch, it is for a limited time only: a training that deadlocks before its second step may talk for ever.
     """
 
     def __init__(
@@ -46,6 +46,8 @@ class StepClock:
     ) -> None:
         """`before`: what the earlier launches have shown."""
         self._before = before or StepHabits()
+        self.hang_timeout = hang_timeout
+        """`limits.hang_timeout`; None: hangs are not looked for."""
         self._clock = clock
         counts_after = self._before.counts_after
         self._output_counts_for = (
@@ -117,6 +119,7 @@ class StepClock:
         now = self._clock()
         if self.first_at is None:
             self.first_at = now
+            self._expect_the_second(now)
         if self._last[1] is not None:
             self._longest = max(self._longest, now - self._further_at)
             if not self._has_two:
@@ -125,6 +128,14 @@ class StepClock:
             self._steps.clear()
         self._steps.append((now, step))
         self._last, self._further_at = (self._last[1], step), now
+
+    def _expect_the_second(self, now: float) -> None:
+        """Limit the time for which output is progress after the first step, in the program's first launch."""
+        if self.hang_timeout is None or self._before.counts_after is not None:
+            return
+        # Where the first took long, as with a compilation, the second may take as long.
+        allowed = max(now - self._began_at, OUTPUT_COUNTS_FOR * self.hang_timeout)
+        self._output_counts_until = now + allowed
 
     @property
     def _has_two(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_reports
+from airflow_provider_ocidist.agent.join.peer_reports import Beats, awaits_admission, read_reports
 from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.model.report import Phase, Progress
@@ -54,7 +54,7 @@ class Admission:
         joining = [
             report
             for report in read_reports(self._context.heartbeat.quick_store, absent)
-            if report and report.phase is Phase.JOINING and len(report.restarts) == launch
+            if report and awaits_admission(report, launch)
         ]
         self._first = {each.rank: self._first.get(each.rank, each.heartbeat_at) for each in joining}
         return [

@@ -40,6 +40,8 @@ class NodeContext:
         self.rank = self.identity.rank
         self.main_rank = 0
         """Rank of the node on which the process of global rank 0 runs, once the nodes have joined."""
+        self.awaits_since: float | None = None
+        """Time since which this node waits to take part, on the clock `time.monotonic`; None where it does not."""
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
         if config.one_run:
             mark_own_lines(self.rank)

@@ -17,9 +17,11 @@ from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
     TRAINED,
     PeerLiveness,
+    awaits_admission,
     furthest_step,
     read_others,
     read_report,
+    read_reports,
     steps_behind,
 )
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
@@ -66,7 +68,8 @@ class GangEnd:
         """Have the training launched again with nodes that wait to take part, unless it ends anyway.
 
         A program may succeed in this moment. Its node reports that, and then looks whether this one admits; this one
-        reports that it does, and then looks whether a node has ended. So at least one of them finds the other.
+        reports that it does, and then looks whether a node has ended. So at least one of them finds the other. So it
+        is with a late node that leaves.
         """
         with self._agreeing:
             try:
@@ -76,10 +79,10 @@ class GangEnd:
                 self.heartbeat.update(admits=False, now=True)
 
     def _admit(self, ranks: Sequence[int]) -> None:
-        others = self._others()
+        ranks, others = self._still_waiting(ranks), self._others()
         # Looked at last: reading the others' reports may take a while.
         goes_on = self.context.switch.stop is None and self.heartbeat.report.phase is Phase.TRAINING
-        if None in others or self._ended_before(others) or not goes_on:
+        if not ranks or None in others or self._ended_before(others) or not goes_on:
             return
         before = self.heartbeat.report.restarts
         members = tuple(sorted({self.context.rank, *self.context.others, *ranks}))
@@ -90,6 +93,11 @@ class GangEnd:
         asked = self.ask_others(Cause.CAPACITY, message, (*before, change))
         if asked:
             self.context.switch.ask(Stop(message=message, restarts=asked))
+
+    def _still_waiting(self, ranks: Sequence[int]) -> list[int]:
+        """Return which of these late nodes wait to take part."""
+        reports = read_reports(self.heartbeat.store, ranks)
+        return [each.rank for each in reports if each and awaits_admission(each, self.heartbeat.launch)]
 
     def agreed(self, ended: Ended, *, follows: bool) -> Ended:
         """Return how a launch that has succeeded here ends: another node may just have asked for another launch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
@@ -13,14 +14,14 @@ from airflow_provider_ocidist.agent.join.topology import await_address, placemen
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import public_key
-from airflow_provider_ocidist.errors import DifferentCheckpoints
+from airflow_provider_ocidist.errors import DifferentCheckpoints, OcidistError
 from airflow_provider_ocidist.launchers.base import Launcher, Placement
 from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Phase, Restart
 
 logger = logging.getLogger("ocidist")
 
 ADMISSION_INTERVAL = 5.0
-"""Seconds between two looks of a node that takes no part: whether the others have ended."""
+"""Seconds between two looks of a node that takes no part: whether the others have ended, or it has waited enough."""
 
 
 def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
@@ -36,6 +37,7 @@ def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
     heartbeat.update(phase=Phase.JOINING, address=address, public_key=key, now=True)
     if not context.is_member:
         _await_admission(context)
+    context.awaits_since = None
     reports = meet(heartbeat.store, heartbeat, nodes=config.nodes, timeout=timeout)
     require_own_addresses(reports)
     _require_same_checkpoint(reports, restores=config.checkpoints is not None)
@@ -44,13 +46,54 @@ def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
 
 
 def _await_admission(context: NodeContext) -> NoReturn:
-    """Wait for the launch that names this node, which ends this one. Raises Stopped, also when the others are done."""
-    logger.info("the others train without this node: it takes part after their next checkpoint")
+    """Wait for the launch that names this node, which ends this one, for `limits.join_timeout` in all launches.
+
+    Raises Stopped, also when the others are done, or this node has waited enough.
+    """
+    limit = context.config.limits.join_timeout
+    logger.info(
+        "the others train without this node: it takes part after their next checkpoint, if that comes within %.0f s",
+        limit,
+    )
+    if context.awaits_since is None:
+        context.awaits_since = time.monotonic()
     while True:
         context.switch.pause(ADMISSION_INTERVAL)
         others = read_others(context.heartbeat.quick_store, context.heartbeat.report, context.config.nodes)
         if all(report and report.phase is Phase.DONE for report in others):
             context.switch.ask(Stop(message="the training has ended without this node"))
+        elif time.monotonic() - context.awaits_since >= limit and _may_leave(context):
+            context.switch.ask(Stop(message=_in_vain(limit)))
+
+
+def _in_vain(limit: float) -> str:
+    return (
+        f"no checkpoint of the others came within {limit:.0f} s (limits.join_timeout), after which this node "
+        "could have taken part: they train on without it"
+    )
+
+
+def _may_leave(context: NodeContext) -> bool:
+    """Report that this node waits no more; return whether nobody has admitted it by then.
+
+    The main node first reports that it admits, and then looks who still waits. So at least one of them finds the other.
+    """
+    heartbeat = context.heartbeat
+    if not heartbeat.write(leaves=True):
+        return False
+    others = read_others(heartbeat.quick_store, heartbeat.report, context.config.nodes)
+    if any(each is None or (each.admits and len(each.restarts) == heartbeat.launch) for each in others):
+        return False
+    try:
+        # Last: who has admitted it asks all before it reports that it admits nobody any more.
+        request = heartbeat.load_stop_request()
+    except (OcidistError, OSError, ValueError, TypeError) as error:
+        logger.warning("whether this node is to take part cannot be read: %s", error)
+        return False
+    if request is not None:
+        heartbeat.heed(request)
+    context.switch.check()
+    return True
 
 
 def take_place(context: NodeContext, launcher: Launcher, reports: Sequence[NodeReport]) -> Placement:

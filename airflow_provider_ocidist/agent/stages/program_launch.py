@@ -64,7 +64,7 @@ class ProgramLaunch:
             context.meter.look_for_output_in(self._process_logs)
         command = self.launcher.command(self.workspace.program, config.launcher, self.placement)
         environ = self._environment()
-        context.meter.launched()
+        context.meter.launched(config.limits.hang_timeout)
         context.meter.follow()
         self.hang_evidence.begin()
         show_stacks = self._stack_shower(environ.get("PATH"))

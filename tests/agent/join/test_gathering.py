@@ -168,3 +168,25 @@ def test_only_a_node_that_was_not_stopped_has_succeeded_with_0_and_makes_another
     else:
         with pytest.raises(SucceededBefore, match="node 1 has ended already"):
             look()
+
+
+def test_a_node_that_is_lost_while_another_is_replaced_is_waited_for_as_long(tmp_path: Path) -> None:
+    store, again = LocalStore(tmp_path), (Restart(cause=Cause.NODE, message="m"),)
+    heartbeat = Heartbeat(store, replace(a_report(0), restarts=again), StopSwitch())
+    done = [replace(a_report(rank, Phase.DONE), exit_code=143) for rank in range(4)]
+    came = [replace(a_report(rank, Phase.FETCHING), restarts=again, incarnation=1) for rank in range(4)]
+    store.write(report_of(3), replace(a_report(3), heartbeat_at=0.0).to_json())
+    began, patience = time.monotonic(), 2.0
+
+    def happens() -> None:
+        """Let a node be lost each second, and another come in its place one and a half seconds later."""
+        after = time.monotonic() - began
+        for rank, at in ((1, 0.0), (2, 1.0), (3, 2.0)):
+            if after >= at:
+                report = (came if after >= at + 1.5 else done)[rank]
+                store.write(report_of(rank), report.to_json())
+            else:
+                store.write(report_of(rank), replace(a_report(rank), heartbeat_at=after).to_json())
+
+    found = await_others_saved(heartbeat, nodes=4, timeout=60.0, patience=patience, on_look=happens)
+    assert found == came[1:]

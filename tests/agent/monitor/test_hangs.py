@@ -144,6 +144,24 @@ stuck_here()
     assert "no step or checkpoint on any node for 2 s" in (report.message or "")
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_deadlock_after_the_first_step_of_the_first_launch_is_found_though_a_thread_talks(
+    tmp_path: Path, nodes: int
+) -> None:
+    script = """
+if node == 0:
+    print("step 1", flush=True)
+# Not before: the two would print into one line.
+threading.Thread(target=talk, daemon=True).start()
+stuck_here()
+"""
+    with gang(tmp_path, script, timeout=2.0, nodes=nodes) as all_nodes:
+        assert all_nodes.run() == [75, 143][:nodes]
+        report = all_nodes.agents[0].report
+    assert report.cause is Cause.HANG
+    assert "no step or checkpoint on any node for 2 s; the last step was 1" in (report.message or "")
+
+
 def test_an_evaluation_that_shows_its_bar_is_no_hang(tmp_path: Path) -> None:
     script = """
 for step in range(1, 4):

@@ -64,13 +64,39 @@ def test_a_program_that_has_counted_steps_before_may_talk_for_so_long_and_no_lon
     assert -1e-6 < took - (least + hang_timeout) <= each + 1e-6
 
 
+@pytest.mark.parametrize("number", range(40))
+def test_a_program_that_has_shown_one_step_may_talk_for_so_long_before_the_second(number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    time, hang_timeout = Time(), draw.uniform(10.0, 2000.0)
+    each = draw.uniform(0.01, 0.3) * hang_timeout
+    print(f"seed {SEED}.{number}")
+    clock = StepClock(None, hang_timeout, time)
+    clock.launched()
+    # Loading and compilation take as long as they do.
+    slow = hung_after(clock, time, hang_timeout, patience=draw.uniform(0.1, 9.0) * hang_timeout, each=each)
+    assert slow == math.inf
+    first_after = time.now - 1000.0
+    clock.step(1)
+    took = hung_after(clock, time, hang_timeout, patience=99 * hang_timeout, each=each)
+    least = max(first_after, OUTPUT_COUNTS_FOR * hang_timeout)
+    assert -1e-6 < took - (least + hang_timeout) <= each + 1e-6
+
+
+def test_without_a_limit_for_hangs_one_step_says_nothing_of_the_next() -> None:
+    time = Time()
+    clock = StepClock(None, None, time)
+    clock.launched()
+    clock.step(1)
+    time.now += 1e6
+    clock.output()
+    assert not clock.by_steps
+
+
 def test_a_program_that_has_counted_no_steps_may_talk_for_ever_in_each_launch() -> None:
     time = Time()
-    for seen in ((), (1,)):
+    for _ in range(2):
         first = StepClock(None, 10.0, time)
         first.launched()
-        for step in seen:
-            first.step(step)
         later = StepClock(first.habits, 10.0, time)
         later.launched()
         for clock in (first, later):

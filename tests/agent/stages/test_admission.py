@@ -146,8 +146,9 @@ def test_a_late_node_may_be_silent_for_15_s_and_no_longer(saving: MainNode) -> N
         replace(LATE, restarts=()),
         replace(LATE, restarts=(FEWER, FEWER)),
         replace(LATE, rank=1),
+        replace(LATE, leaves=True),
     ],
-    ids=["prepares", "trains", "of an earlier launch", "of a later launch", "takes part already"],
+    ids=["prepares", "trains", "of an earlier launch", "of a later launch", "takes part already", "leaves"],
 )
 def test_only_a_node_that_waits_for_the_next_launch_is_admitted(main: MainNode, report: NodeReport) -> None:
     for _ in range(3):
