@@ -145,10 +145,10 @@ test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL
 	  $(if $(filter short,$(CHAOS)),$(SHORT_CHAOS_TESTS),tests/chaos)
 
 # Four trainings at a time keep two cores busy: most of one is a wait, for the start of its processes or for a time-out.
-drills: $(READY) ## 200 random faults at trainings of torchrun on this machine; DRILLS=20 CHAOS_SEED=7 JOB=drill_saves; the tables: build/drills.md
+drills: $(READY) ## 200 random faults at trainings of torchrun on this machine; DRILLS=20 CHAOS_SEED=7 JOB=drill_saves; the tables: build/drills*.md
 	@mkdir -p build; folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	$(BIN)/python -m airflow_provider_ocidist.cli drill dags_examples/jobs/$(or $(JOB),drill).yaml --set work_dir="$$folder" \
-	  --campaign $(or $(DRILLS),200) --seed $(or $(CHAOS_SEED),1272) --parallel 4 --report build/drills.md 2>"$$folder/log" || \
+	  --campaign $(or $(DRILLS),200) --seed $(or $(CHAOS_SEED),1272) --parallel 4 --report build/drills$(if $(JOB),-$(JOB)).md 2>"$$folder/log" || \
 	{ code=$$?; tail -n 40 "$$folder/log" >&2; exit $$code; }
 
 # The short form is CI's, under PyPy: whole nodes, and what meets processes, sockets, disks and OCI's clients, where
