@@ -11,6 +11,8 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord,
 
 HANG_MARGIN = 60.0
 """Seconds that a node has to report its own hang, with stacks, before it is cancelled."""
+END_MARGIN = 60.0
+"""Seconds that nodes have, once one has reported its stacks, to wait for those of the others and end their programs."""
 BUDGET_MARGIN = 300.0
 """Seconds of start-up, as of an image's download, that the agents do not count and the service does."""
 
@@ -133,8 +135,9 @@ def _stuck(record: RunRecord, status: RunStatus) -> Finding | None:
     still = durations.seconds(record, durations.PROGRESS)
     reports = [node.report for node in status.nodes if node.report]
     longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
-    # The nodes apply the same rule, earlier and to more kinds of progress.
-    if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + HANG_MARGIN:
+    # The nodes apply the same rule, earlier and to more kinds of progress. Their own end may be followed by a launch.
+    margin = HANG_MARGIN + (END_MARGIN if any(each.stands is not None for each in reports) else 0.0)
+    if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + margin:
         return None
     return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"
 
