@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations
-from airflow_provider_ocidist.gangs.diagnoses import Finding
+from airflow_provider_ocidist.gangs.diagnoses import IN_VAIN, Finding
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
@@ -73,7 +73,7 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
         lost = replaced[-1]
         return (
             lost.cause,
-            f"{lost.message}; no machine has taken its place within {limit:.0f} s (limits.replace_timeout): {why}",
+            f"{lost.message}; {IN_VAIN} within {limit:.0f} s (limits.replace_timeout): {why}",
         )
     ranks = ", ".join(str(node.rank) for node in waiting)
     return cause, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
