@@ -12,6 +12,9 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord,
 CONSEQUENCES = (None, Cause.NODE, Cause.HANG)
 """Causes that nodes report when another one was lost."""
 
+IN_VAIN = "no machine has taken its place"
+"""Words of a finding after which a replacement was refused, or has not come."""
+
 Finding = tuple[Cause, str]
 
 
@@ -51,7 +54,22 @@ def not_replaced(node: NodeStatus, record: RunRecord) -> Finding | None:
     before = [each for each in record.ref.replaced if each.rank == node.rank]
     if not before or node.report is not None or not MEANINGS[cause].no_machine:
         return None
-    return before[-1].cause, f"{before[-1].message}; no machine has taken its place: {message}"
+    return before[-1].cause, f"{before[-1].message}; {IN_VAIN}: {message}"
+
+
+def refused_in_place(record: RunRecord, status: RunStatus) -> Finding | None:
+    """Return why there was no machine in the place of a lost one; None where there was, or none was asked for.
+
+    Not why the gang has failed: that is the loss.
+    """
+    asked = {each.rank for each in record.ref.replaced}
+    vain = [node for node in status.nodes if node.rank in asked and node.report is None]
+    for node in vain:
+        if node.cause is not None and MEANINGS[node.cause].no_machine:
+            return node.cause, node.details or IN_VAIN
+    # One that was waited for has no reason of its own: it was cancelled.
+    ending = record.ending
+    return (Cause.CAPACITY, ending.message) if vain and ending and IN_VAIN in ending.message else None
 
 
 def ended_for_silence(node: NodeStatus, record: RunRecord, status: RunStatus) -> Finding | None:

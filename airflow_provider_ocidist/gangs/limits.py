@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations
-from airflow_provider_ocidist.gangs.diagnoses import Finding
+from airflow_provider_ocidist.gangs.diagnoses import IN_VAIN, Finding
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
 HANG_MARGIN = 60.0
 """Seconds that a node has to report its own hang, with stacks, before it is cancelled."""
+END_MARGIN = 60.0
+"""Seconds that nodes have, once one has reported its stacks, to wait for those of the others and end their programs."""
 BUDGET_MARGIN = 300.0
 """Seconds of start-up, as of an image's download, that the agents do not count and the service does."""
 
@@ -71,7 +73,7 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
         lost = replaced[-1]
         return (
             lost.cause,
-            f"{lost.message}; no machine has taken its place within {limit:.0f} s (limits.replace_timeout): {why}",
+            f"{lost.message}; {IN_VAIN} within {limit:.0f} s (limits.replace_timeout): {why}",
         )
     ranks = ", ".join(str(node.rank) for node in waiting)
     return cause, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
@@ -133,8 +135,9 @@ def _stuck(record: RunRecord, status: RunStatus) -> Finding | None:
     still = durations.seconds(record, durations.PROGRESS)
     reports = [node.report for node in status.nodes if node.report]
     longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
-    # The nodes apply the same rule, earlier and to more kinds of progress.
-    if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + HANG_MARGIN:
+    # The nodes apply the same rule, earlier and to more kinds of progress. Their own end may be followed by a launch.
+    margin = HANG_MARGIN + (END_MARGIN if any(each.stands is not None for each in reports) else 0.0)
+    if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + margin:
         return None
     return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"
 

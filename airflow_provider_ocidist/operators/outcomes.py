@@ -14,6 +14,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
+from airflow_provider_ocidist.gangs.diagnoses import refused_in_place
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -135,6 +136,9 @@ class TryOutcome:
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
         if gang and why_not is None:
+            if refused := refused_in_place(watch.record, watch.status):
+                # The next gang would ask for as many of the same machines.
+                self._further.has_candidate(watch.record.ref, *refused)
             raise GangToReplace(f"{cause}: {failure.message}")
         self.publish_failure(failure)
         raise training_failure(cause, failure.sentence, is_crash_loop=watch.status.is_crash_loop)

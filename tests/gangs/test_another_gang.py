@@ -208,9 +208,18 @@ def test_a_preemption_costs_nothing() -> None:
     assert another_gang.why_no_gang(Restarts(), [], PREEMPTED) is not None
 
 
-@pytest.mark.parametrize("failure", [LOST, PREEMPTED])
-def test_a_gang_that_came_no_further_than_one_before_is_left_to_airflow(failure: Restart) -> None:
-    assert "for the second time" in (another_gang.why_no_gang(Restarts(node=9), [failure], failure) or "")
+def test_a_gang_that_came_no_further_than_one_before_is_left_to_airflow() -> None:
+    assert "for the second time" in (another_gang.why_no_gang(Restarts(node=9), [LOST], LOST) or "")
+
+
+@pytest.mark.parametrize("step", [None, 10])
+def test_a_gang_that_was_preempted_is_made_again_however_often_that_happens_at_one_step(
+    step: int | None,
+) -> None:
+    # Whoever takes a machine back knows nothing of the program, and proves nothing about it.
+    preempted = replace(PREEMPTED, step=step, checkpoint="a")
+    for times in range(9):
+        assert another_gang.why_no_gang(Restarts(node=1), [preempted] * times, preempted) is None
 
 
 def test_a_gang_that_waits_for_a_further_launch_has_trained() -> None:

@@ -23,6 +23,7 @@ from airflow_provider_ocidist.gangs.candidates import Candidates, Choice, choose
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model import refusal
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
 from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
@@ -159,6 +160,26 @@ def test_the_same_try_trains_on_the_next_candidate_and_says_which(
     # Never two gangs: all of the first had ended before any of the second was asked for.
     assert max(run.time_finished for run in first) <= min(run.time_accepted for run in second)
     assert len({run.job_id for run in runs}) == 2
+
+
+@pytest.mark.parametrize(
+    "rule", [{"failure": NO_CAPACITY}, {"never_starts": True}], ids=["refused", "never comes"]
+)
+def test_a_gang_that_is_made_again_as_no_machine_replaced_a_lost_one_asks_for_the_next_candidate(
+    ti: Ti, backend: OciDataScience, nodes: Callable[..., None], rule: dict[str, Any]
+) -> None:
+    nodes(shape=FIRST, display_name=r".*-1\.1", **rule)
+    # After the other node has reported a step, which it does every two seconds.
+    fault = {DRILL_VARIABLE: "kill-node@training:node=1,step=8"}
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "6"]}
+    limits = {"replace_timeout": 5}
+    result = a_task(
+        {"shape": SECOND}, program=program, env=fault, restarts={"node": 1}, limits=limits
+    ).execute(context(ti))
+    assert result["checkpoint_uri"]
+    ref = RunRef.from_json(ti.xcoms["run"])
+    assert (ref.key.attempt, ref.candidate) == (2, f"shape {SECOND}")
+    assert [shape_of(run) for run in runs_of(backend, ti)] == [FIRST] * 3 + [SECOND] * 2
 
 
 def test_when_every_candidate_is_refused_the_task_fails_with_that_cause(

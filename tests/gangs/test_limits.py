@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.agent.diagnose import flight_records, stacks
+from airflow_provider_ocidist.agent.stages.program_launch import STACKS_LIMIT
+from airflow_provider_ocidist.agent.train.supervise import RESTART_GRACE
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
+from airflow_provider_ocidist.gangs.limits import END_MARGIN, HANG_MARGIN
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Limits, Program
 from airflow_provider_ocidist.model.report import Phase, Progress
@@ -206,6 +210,28 @@ def test_a_step_may_take_as_long_for_the_task_as_for_the_nodes(longest: float) -
     action = watched(limits, *looks)
     assert isinstance(action, Cancel)
     assert action.ending.cause is Cause.HANG
+
+
+def test_a_gang_whose_nodes_have_saved_their_stacks_has_time_to_end_its_programs() -> None:
+    limits = record(hang_timeout=30.0)
+    for stands, patience in ((None, HANG_MARGIN), ((), HANG_MARGIN + END_MARGIN)):
+        still = [report(rank, progress=Progress(updated_at=START)) for rank in range(2)]
+        nodes = [
+            node(0, NodeState.RUNNING, report=replace(still[0], stands=stands)),
+            node(1, NodeState.RUNNING, report=still[1]),
+        ]
+        status = RunStatus(nodes=tuple(nodes))
+        assert watched(limits, (START, status), (START + 30 + patience, status)) == Wait()
+        action = watched(limits, (START, status), (START + 31 + patience, status))
+        assert isinstance(action, Cancel)
+        assert action.ending.cause is Cause.HANG
+
+
+def test_the_steps_of_a_node_that_hangs_take_no_longer_than_the_waiting_side_waits() -> None:
+    collecting = stacks.TOTAL_LIMIT + stacks.KILL_LIMIT + stacks.ABORT_TIME + flight_records.WRITE_LIMIT
+    # As long again for the files to be written, and until the waiting side reads the report.
+    assert 2 * collecting < HANG_MARGIN
+    assert 2 * (STACKS_LIMIT + RESTART_GRACE) < END_MARGIN
 
 
 def test_a_node_that_hangs_beside_one_that_is_done_is_noticed() -> None:

@@ -20,6 +20,11 @@ MOST_PREFIXES = 2
 """Most marks before a line: one of each kind."""
 TRACEBACK = "Traceback (most recent call last):"
 
+LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+"""Lines of Python between two tracebacks of one chain."""
 INNER = "See inner exception for details."
 """Note of torch that the exception before this one explains more."""
 DETAILS = 4
@@ -63,18 +68,43 @@ class Traceback:
     """Lines after the exception's first, if that is one of NCCL's."""
     uncaught: bool = True
     """Whether its process printed nothing after it: a handled exception is followed by output."""
+    earlier: Traceback | None = None
+    """The exception before it in its chain: its cause, or the one that was handled when it was raised."""
 
     @property
     def message(self) -> str:
         return self.lines[-1].strip() if self.lines else ""
 
     @property
-    def symptom(self) -> Symptom | None:
+    def own_symptom(self) -> Symptom | None:
         return symptom_of(" ".join([self.message, *self.details]))
 
     @property
+    def echo(self) -> Traceback | None:
+        """The exception of the chain that shows another process's failure, where later ones show no reason of theirs.
+
+        A program may raise an error of its own from it, or meet one as it cleans up.
+        """
+        # No recursion: a chain may be longer than Python's stack.
+        found: Traceback | None = self
+        while found is not None and found.own_symptom is None:
+            found = found.earlier
+        return found if found is not None and found.own_symptom and found.own_symptom.consequence else None
+
+    @property
+    def symptom(self) -> Symptom | None:
+        return self.echo.own_symptom if self.echo else self.own_symptom
+
+    @property
     def consequence(self) -> bool:
-        return self.symptom is not None and self.symptom.consequence
+        return self.echo is not None
+
+    @property
+    def in_words(self) -> str:
+        """Its message, with that of the one which it echoes."""
+        if self.echo is None or self.echo is self:
+            return self.message
+        return f"{self.message} (after {self.echo.message})"
 
 
 def diagnose(
@@ -89,7 +119,7 @@ def diagnose(
     traceback = _pick(tracebacks(output), process)
     raised = code > 0 or (code in TEARDOWN and traceback is not None and traceback.uncaught)
     if traceback and raised:
-        message, symptom = traceback.message, traceback.symptom
+        message, symptom = traceback.in_words, traceback.symptom
     else:
         said = (
             last_words("\n".join(map(_unprefixed, output.splitlines()))) if code != -signal.SIGKILL else None
@@ -114,6 +144,8 @@ def tracebacks(output: str) -> list[Traceback]:
     opened: dict[str, Traceback] = {}
     explained: dict[str, Traceback] = {}
     last: dict[str, Traceback] = {}
+    newest: dict[str, Traceback] = {}
+    linked: dict[str, Traceback] = {}
     closed: list[Traceback] = []
     for line in output.splitlines():
         prefixes, text = _split(line)
@@ -122,14 +154,16 @@ def tracebacks(output: str) -> list[Traceback]:
             last.clear()
         elif text and whose in last and not LIBRARY_LOG.match(text):
             last.pop(whose).uncaught = False
+        if text.startswith(LINKS) and whose in newest:
+            linked[whose] = newest[whose]
         if text.startswith(TRACEBACK):
-            opened[whose] = Traceback(*_ranks(prefixes))
+            opened[whose] = Traceback(*_ranks(prefixes), earlier=linked.pop(whose, None))
             explained.pop(whose, None)
         elif whose in opened:
             opened[whose].lines.append(text)
             if text and not text.startswith((" ", "\t")):
                 closed.append(opened.pop(whose))
-                explained[whose] = last[whose] = closed[-1]
+                explained[whose] = last[whose] = newest[whose] = closed[-1]
         elif whose in explained and "NCCL error" in explained[whose].message:
             explained[whose].details.append(text)
             if len(explained[whose].details) == DETAILS:

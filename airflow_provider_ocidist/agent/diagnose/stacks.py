@@ -26,11 +26,13 @@ to programs."""
 ANSWER_LIMIT = 2.0
 """Seconds within which a process must write the next byte: one that is stopped, or waits for a disk, does not."""
 TOTAL_LIMIT = 20.0
-"""Seconds for all processes of a node: idle machines cost money."""
+"""Seconds for all processes of a node, py-spy's too: idle machines cost money, and the waiting side's patience ends."""
 QUIET = 0.1
 """Seconds without another byte after which an answer is complete, unless the process is still at it."""
 SPY_LIMIT = 10.0
-"""Seconds for py-spy to show one process."""
+"""Seconds for py-spy to show all processes of a node; the rest is left for those that are asked themselves."""
+KILL_LIMIT = 0.5
+"""Seconds for a killed py-spy to end: one that waits for a dead disk does not."""
 SPIES = 4
 """Number of processes that py-spy looks at at the same time."""
 ABORT_TIME = 1.0
@@ -104,9 +106,10 @@ def take(guard_pid: int, stack_file: Path, search: str | None = None) -> list[Pr
 
     Processes that neither py-spy nor our handler can show print their stacks to their own standard error, and end.
     """
-    found = [each for pid in guard.descendants(guard_pid) if (each := process_stack_of(pid))]
-    spied = _spy([each.pid for each in found], shutil.which("py-spy", path=search))
-    until = time.monotonic() + TOTAL_LIMIT
+    began = time.monotonic()
+    until = began + TOTAL_LIMIT
+    found = _ranks_first([each for pid in guard.descendants(guard_pid) if (each := process_stack_of(pid))])
+    spied = _spy([each.pid for each in found], shutil.which("py-spy", path=search), began + SPY_LIMIT)
     owing: set[Path] = set()
     taken = [
         _with_text(each, spied.get(each.pid) or _answer(each.pid, stack_file, until, owing)) for each in found
@@ -114,7 +117,8 @@ def take(guard_pid: int, stack_file: Path, search: str | None = None) -> list[Pr
     mute = [each.pid for each in taken if not each.text and catches(each.pid, signal.SIGABRT)]
     ignoring = [pid for pid in mute if not catches(pid, STACK_SIGNAL)]
     for pid in ignoring:
-        os.kill(pid, signal.SIGABRT)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGABRT)
     if ignoring:
         time.sleep(ABORT_TIME)
     return taken
@@ -124,21 +128,46 @@ def _with_text(stack: ProcessStack, text: str) -> ProcessStack:
     return ProcessStack(pid=stack.pid, rank=stack.rank, state=stack.state, command=stack.command, text=text)
 
 
-def _spy(pids: Iterable[int], spy: str | None) -> dict[int, str]:
-    """Return what py-spy shows of processes; nothing of one that is no Python, or that it may not look at."""
+def _ranks_first(found: Sequence[ProcessStack]) -> list[ProcessStack]:
+    """Return the nearest process of each rank before all others: time may not be left for its loaders of data."""
+    nearest: dict[int | None, int] = {}
+    for each in found:
+        nearest.setdefault(each.rank, each.pid)
+    return sorted(found, key=lambda each: each.rank is None or nearest[each.rank] != each.pid)
+
+
+def _spy(pids: Sequence[int], spy: str | None, until: float) -> dict[int, str]:
+    """Return what py-spy shows of processes, the first ones first, as far as it comes.
+
+    Nothing of one that is no Python, or that it may not look at.
+    """
     if spy is None:
         return {}
-
-    def look(pid: int) -> tuple[int, str]:
-        command = [spy, "dump", "--pid", str(pid)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SPY_LIMIT, check=False)
-        except (OSError, subprocess.SubprocessError):
-            return pid, ""
-        return pid, done.stdout if done.returncode == 0 else ""
-
     with ThreadPoolExecutor(SPIES) as pool:
-        return dict(pool.map(look, pids))
+        return dict(zip(pids, pool.map(lambda pid: _dump(spy, pid, until), pids)))
+
+
+def _dump(spy: str, pid: int, until: float) -> str:
+    left = until - time.monotonic()
+    if left <= 0:
+        return ""
+    command = [spy, "dump", "--pid", str(pid)]
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
+        return ""
+    try:
+        shown, _ = process.communicate(timeout=left)
+    except (subprocess.TimeoutExpired, UnicodeDecodeError):
+        # `run` would wait for its end without a limit.
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_LIMIT)
+        return ""
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+    return shown if process.returncode == 0 else ""
 
 
 def _answer(pid: int, stack_file: Path, until: float, owing: set[Path]) -> str:

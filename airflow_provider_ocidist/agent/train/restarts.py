@@ -40,7 +40,10 @@ def why_not_allowed(budgets: Restarts, spent_on: Sequence[Restart], failure: Res
 
 
 def is_crash_loop(before: Sequence[Restart], failure: Restart) -> bool:
-    """Whether the same failure has ended a launch at the same step before."""
+    """Whether the same failure has ended a launch at the same step before; a preemption is none of the program's."""
+    if failure.cause is Cause.PREEMPTED:
+        # Machines are taken back in clusters, and by no fault of what runs there.
+        return False
     return any(_is_the_same(failure, each) for each in before)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import traceback as python
+
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.diagnosis import TAIL_LENGTH, diagnose, tail_of, tracebacks
@@ -133,6 +136,92 @@ def test_tracebacks_of_several_ranks_may_be_interleaved() -> None:
 def test_an_exception_that_was_handled_before_is_not_the_reason() -> None:
     chained = f"{BOOM.replace('boom', 'first')}\nDuring handling of the above exception:\n\n{BOOM}"
     assert diagnose(1, chained, None, None).message == "ValueError: boom"
+
+
+ECHOES = (
+    (RuntimeError, "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:19863", Cause.NODE),
+    (RuntimeError, "[gloo/pair.cc:534] Connection reset by peer", Cause.NODE),
+    (RuntimeError, "NCCL error in: x.cpp:1, remote process exited or there was a network error", Cause.NODE),
+    (RuntimeError, "Timed out waiting 30000ms for recv operation to complete", Cause.HANG),
+)
+"""What libraries say once another process is lost, and the cause that it stands for."""
+OF_THE_PROGRAM = ("step 812 failed", "", "cannot save\nthe state\n\nof rank 0", "'optimizer'", "boom: 3 of 8")
+
+
+def a_chain(dice: random.Random, first: Exception, *others: Exception) -> str:
+    """Return what Python prints of exceptions, each raised from the one before, or while that was handled."""
+    try:
+        _raise(dice, [first, *others])
+    except Exception as error:
+        return "".join(python.format_exception(type(error), error, error.__traceback__))
+    raise AssertionError
+
+
+def _raise(dice: random.Random, chain: list[Exception]) -> None:
+    *before, last = chain
+    if not before:
+        raise last
+    try:
+        _raise(dice, before)
+    except Exception as error:
+        if dice.random() < 0.5:
+            raise last from error
+        raise last  # noqa: B904 - Python says so with other words
+
+
+def wrapped_by(dice: random.Random, depth: int) -> list[Exception]:
+    kinds = (ValueError, KeyError, RuntimeError, AssertionError)
+    return [dice.choice(kinds)(dice.choice(OF_THE_PROGRAM)) for _ in range(depth)]
+
+
+def mixed(dice: random.Random, *outputs: str) -> str:
+    """Return outputs of several processes, line by line, each in its order."""
+    left = [output.splitlines() for output in outputs]
+    lines = []
+    while any(left):
+        lines.append(dice.choice([each for each in left if each]).pop(0))
+    return "".join(f"{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_error_that_wraps_the_loss_of_a_peer_is_a_consequence_too(seed: int) -> None:
+    dice = random.Random(seed)
+    outputs, expected = {}, {}
+    for rank in range(dice.randint(1, 4)):
+        kind, text, cause = dice.choice(ECHOES)
+        outer = wrapped_by(dice, dice.randint(0, 3))
+        outputs[rank] = ranked(a_chain(dice, kind(text), *outer), rank)
+        expected[rank] = (cause, text, str(outer[-1]).splitlines()[:1] if outer else [])
+    output = mixed(dice, *outputs.values())
+    rank = dice.choice(sorted(outputs))
+    failure = diagnose(1, output, ProcessFailure(exit_code=1, rank=rank), None)
+    cause, text, said = expected[rank]
+    assert (failure.cause, failure.consequence) == (cause, True), output
+    assert text in failure.message
+    assert all(each in failure.message for each in said)
+    assert diagnose(1, output, None, None).consequence
+    alone = diagnose(1, outputs[rank].replace(f"[rank{rank}]: ", ""), None, None)
+    assert (alone.cause, alone.consequence) == (cause, True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_error_of_the_programs_own_is_none_whatever_it_wraps(seed: int) -> None:
+    dice = random.Random(seed)
+    kind, text, _ = dice.choice(ECHOES)
+    peer = a_chain(dice, kind(text), *wrapped_by(dice, dice.randint(0, 2)))
+    own = dice.choice(
+        [
+            # Not linked to the loss of a peer, which was reported before.
+            peer + a_chain(dice, *wrapped_by(dice, dice.randint(1, 3))),
+            # Of another process.
+            a_chain(dice, *wrapped_by(dice, dice.randint(1, 3))),
+            # Known for what it is.
+            a_chain(dice, kind(text), *wrapped_by(dice, 1), FileNotFoundError("data.bin")),
+        ]
+    )
+    output = mixed(dice, ranked(own, 1), ranked(peer, 0))
+    failure = diagnose(1, output, ProcessFailure(exit_code=1, rank=1), None)
+    assert (failure.cause, failure.consequence) == (Cause.USER, False), output
 
 
 def test_the_tail_is_short_and_holds_the_traceback() -> None:

@@ -326,6 +326,58 @@ def test_what_py_spy_shows_is_taken_before_the_process_is_asked(tmp_path: Path) 
     assert own.frames == ("wait_for_it (program.py:12)", "<module> (program.py:30)")
 
 
+def test_a_py_spy_that_hangs_leaves_time_for_each_rank_and_none_is_taken_for_longer_than_all_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "TOTAL_LIMIT", 4.0)
+    monkeypatch.setattr(stacks, "SPY_LIMIT", 2.0)
+    spy, looked = tmp_path / "py-spy", tmp_path / "looked"
+    # All but the ranks hang, as on a dead disk.
+    spy.write_text(
+        f"#!/bin/sh\necho $3 >> {looked}\n"
+        'if grep -qz "^RANK=" /proc/$3/environ; then echo "    step (a.py:1)"; else exec sleep 100; fi\n'
+    )
+    spy.chmod(0o755)
+    bare = {name: value for name, value in os.environ.items() if name != "RANK"}
+    environs = [*[bare] * 16, *[bare | {"RANK": str(rank)} for rank in range(4)]]
+    sleeping = [subprocess.Popen(["sleep", "100"], env=environ) for environ in environs]
+    try:
+        began = time.monotonic()
+        found = stacks.take(os.getpid(), tmp_path / "stacks", f"{tmp_path}:{os.environ['PATH']}")
+        took = time.monotonic() - began
+    finally:
+        for process in sleeping:
+            process.kill()
+            process.wait()
+    assert {each.pid for each in found} >= {process.pid for process in sleeping}, "each is described"
+    assert {each.rank for each in found if each.text} == set(range(4))
+    # Sixteen at a time of four would take four times SPY_LIMIT.
+    assert took < 2 * stacks.TOTAL_LIMIT - 1, took
+
+
+def test_a_process_that_ends_as_it_is_to_print_its_stacks_does_not_lose_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = os.kill
+
+    def end_before(pid: int, number: int) -> None:
+        if number == signal.SIGABRT:
+            raise ProcessLookupError
+        kill(pid, number)
+
+    monkeypatch.setattr(stacks.os, "kill", end_before)
+    script = "print(1, flush=True)\nimport time\ntime.sleep(100)"
+    command = [sys.executable, "-X", "faulthandler", "-S", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            found = stacks.take(os.getpid(), tmp_path / "stacks", "")
+        finally:
+            process.kill()
+    assert process.pid in [each.pid for each in found]
+
+
 def test_a_process_that_is_stopped_is_described_and_holds_nobody_up(tmp_path: Path) -> None:
     environ = {
         **os.environ,

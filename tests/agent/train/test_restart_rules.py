@@ -49,8 +49,9 @@ def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_o
         why_not = why_no_launch(budgets, history, failure)
         kind = MEANINGS[failure.cause].restart
         spent = sum(MEANINGS[each.cause].restart == kind for each in history)
-        again = any(place_of(each) == place_of(failure) for each in history)
-        is_free = failure.cause is Cause.PREEMPTED and budgets != Restarts()
+        is_preempted = failure.cause is Cause.PREEMPTED
+        again = not is_preempted and any(place_of(each) == place_of(failure) for each in history)
+        is_free = is_preempted and budgets != Restarts()
         is_paid_for = kind is not None and spent < getattr(budgets, kind)
         assert (why_not is None) == ((is_free or is_paid_for) and not again)
         if why_not is None:
@@ -62,6 +63,14 @@ def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
     assert why_no_launch(Restarts(program=9), [failure], failure) == (
         "crash loop: USER at step 40 for the second time"
     )
+
+
+@pytest.mark.parametrize("step", [None, 40])
+def test_preemptions_are_never_a_crash_loop_wherever_they_meet_the_training(step: int | None) -> None:
+    preempted = Restart(cause=Cause.PREEMPTED, message="m", step=step, checkpoint="a")
+    for times in range(9):
+        assert not is_crash_loop([preempted] * times, preempted)
+        assert why_no_launch(Restarts(node=1), [preempted] * times, preempted) is None
 
 
 def test_where_no_step_is_known_a_checkpoint_between_two_failures_shows_progress() -> None:
