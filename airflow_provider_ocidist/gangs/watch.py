@@ -251,6 +251,8 @@ class Watch:
 
     def end(self, ending: Ending) -> bool:
         """Cancel the gang and record why; False if its nodes cannot be reached: then the next look cancels again."""
+        if self.record.ending is None:
+            self._begin_the_last_hour()
         self._log.warning("%s: ending all nodes: %s", ending.cause, ending.message)
         try:
             self.backend.cancel(self.record.ref, ending)
@@ -265,6 +267,17 @@ class Watch:
                 return False
         self.record = replace(self.record, ending=ending)
         return True
+
+    def _begin_the_last_hour(self) -> None:
+        """Count requests without an answer from the gang's cancel on: an outage before it has used up none of its hour.
+
+        The nodes may save for as long as they always may, and the reason of the cancel is the task's.
+        """
+        is_amid_outage = self.record.unanswered != ANSWERED
+        self.record = replace(self.record, unanswered=ANSWERED)
+        self._asked.reset()
+        if is_amid_outage:
+            self._asked.lap()
 
     def end_leftovers(self) -> None:
         """End what may still run of a gang whose nodes have all ended. Raises nothing."""

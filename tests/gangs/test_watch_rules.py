@@ -202,6 +202,33 @@ def test_of_a_gang_that_is_being_ended_no_answer_is_waited_for_an_hour() -> None
     assert isinstance(look_at(watch, 3600.0), GaveUp)
 
 
+def test_the_hour_without_an_answer_begins_with_the_gangs_cancel_however_long_the_outage_has_lasted() -> None:
+    service = Service(OUTAGE)
+    watch, _ = watched(service, record(deadline=START + 1000.0 + 18_000.0))
+    assert [look_at(watch, hours * 3600.0) for hours in range(5)] == [Wait()] * 5
+    due = look_at(watch, 18_000.0)
+    assert isinstance(due, Cancel)
+    service.refusals = [CancelFailed(OUTAGE, stop_requested=True)]
+    service.clock += 100.0
+    assert watch.end(due.ending)
+    assert [look_at(watch, 18_100.0 + seconds) for seconds in (1.0, 1800.0, 3599.5)] == [Wait()] * 3
+    found = look_at(watch, 18_100.0 + 3600.0)
+    assert isinstance(found, GaveUp)
+    assert "from the service for 3600 s" in str(found)
+
+
+def test_a_cancel_that_is_repeated_begins_no_further_hour() -> None:
+    service = Service(OUTAGE)
+    watch, _ = watched(service)
+    look_at(watch, 0.0)
+    first = Ending(cause=Cause.USER, message="x", since=service.now())
+    watch.end(first)
+    look_at(watch, 1800.0)
+    watch.end(replace(first, since=service.now(), began=first.since))
+    assert look_at(watch, 3599.5) == Wait()
+    assert isinstance(look_at(watch, 3600.0), GaveUp)
+
+
 def test_an_answer_ends_the_row_of_those_that_were_none() -> None:
     watch, _ = watched(Service(DENIED, DENIED, LIVES, DENIED))
     look_at(watch, 0.0)
