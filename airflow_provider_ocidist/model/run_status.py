@@ -118,8 +118,11 @@ class RunStatus:
         return max(found, key=lambda checkpoint: checkpoint.order, default=None)
 
     @property
-    def has_trained(self) -> bool:
-        """Whether a node has reported a step or a checkpoint. One that only waited for the others reports neither."""
+    def can_go_on(self) -> bool:
+        """Whether there is a state to go on from: a node has reported a step or a checkpoint, be it a restored one.
+
+        `gangs.verdict.has_trained` tells whether this attempt has trained.
+        """
         progress = self.progress
         return self.checkpoint is not None or (progress is not None and progress.step is not None)
 

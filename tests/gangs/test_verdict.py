@@ -35,7 +35,17 @@ FORMER = CheckpointRef(uri="oci://b@n/c/former", step=10, fence=Fence(generation
 OUTPUT = "oci://b@n/out"
 
 SERVICE = ["SUCCEEDED", "FAILED", "CANCELED", "MISSING", "UNKNOWN"]
-REPORTED = ["exit 0", "exit 1", "cause", "stopped", "not done", "never", "unreadable", "nobody reports"]
+REPORTED = [
+    "exit 0",
+    "exit 1",
+    "cause",
+    "stopped",
+    "stopped, exit 0",
+    "not done",
+    "never",
+    "unreadable",
+    "nobody reports",
+]
 SILENT = ("never", "unreadable", "nobody reports")
 CHECKPOINT = ["own", "former", "former, complete", "none", "damaged", "unreadable"]
 STORED = ["not read", "own", "former"]
@@ -64,7 +74,7 @@ def expected(service: str, reported: str, found: str, wanted: bool, outputs: str
         return "fail CANCELED"
     if service == "FAILED":
         return "fail USER" if reported == "nobody reports" else "fail NODE"
-    if reported in ("exit 1", "stopped", "never"):
+    if reported in ("exit 1", "stopped", "stopped, exit 0", "never"):
         return "fail NODE"
     if reported == "unreadable" or found == "unreadable":
         return "wait, then fail SERVICE"
@@ -99,6 +109,7 @@ def report(rank: int, reported: str, checkpoint: str, outputs: str) -> NodeRepor
         "exit 1": {"exit_code": 1},
         "cause": {"cause": Cause.OOM, "exit_code": None},
         "stopped": {"exit_code": None, "message": "it was asked to stop"},
+        "stopped, exit 0": {"stopped": True},
         "not done": {"phase": Phase.SAVING, "exit_code": None, "finished_at": None},
     }
     change = changes.get(reported)
@@ -172,7 +183,7 @@ def test_every_cell_is_as_the_documents_promise(service: str, reported: str, che
         assert short(decide(known, status, NOW)) == promise.removeprefix("wait, then "), cell
 
 
-@pytest.mark.parametrize("reported", ["exit 1", "cause", "stopped", "never"])
+@pytest.mark.parametrize("reported", ["exit 1", "cause", "stopped", "stopped, exit 0", "never"])
 def test_a_gang_that_was_being_ended_fails_for_that_reason_whatever_the_service_calls_it(
     reported: str,
 ) -> None:
@@ -186,6 +197,22 @@ def test_a_node_that_failed_ends_the_others_though_the_service_calls_it_succeede
     alive = replace(status, nodes=(status.nodes[0], replace(status.nodes[1], state=NodeState.RUNNING)))
     action = decide(record(), alive, NOW)
     assert "node 0" in getattr(action, "ending").message  # noqa: B009 - a Cancel
+
+
+@pytest.mark.parametrize("first", ["exit 0", "not done", "never", "stopped, exit 0", "exit 1", "unread"])
+def test_a_node_that_the_service_stops_as_the_first_has_succeeded_has_done_its_part(first: str) -> None:
+    # The operator of a cluster ends what is left of a gang then; a preemption ends it before.
+    said = "never" if first == "unread" else first
+    (main, other) = status_of("SUCCEEDED", said, "own", "none wanted", "own").nodes
+    assert other.report
+    stopped = replace(other, report=replace(other.report, stopped=True))
+    status = RunStatus(nodes=(main, stopped), stored=OWN, reports_readable=first != "unread")
+    expected = {"exit 0": "succeed", "not done": "succeed", "unread": "wait"}.get(first, "fail NODE")
+    assert short(decide(record(), status, NOW)) == expected
+    if first == "stopped, exit 0":
+        action = decide(record(), status, NOW)
+        assert isinstance(action, Fail)
+        assert "was stopped before its program had ended" in action.message
 
 
 def test_a_last_report_that_was_lost_is_made_up_for_by_what_is_stored() -> None:
