@@ -798,6 +798,15 @@ MUTANTS = (
         "log.*never",
         needs="a log of minutes",
     ),
+    _one(
+        "one list that lacks a report fails a finished training",
+        "4",
+        "work_dir/stored.py",
+        "reports_readable=self._found_again(self._lacking, ref)",
+        "reports_readable=True",
+        "lost model",
+        needs="stale reports",
+    ),
 )
 
 
