@@ -5,9 +5,10 @@ own report (rows):
 
     reported          SUCCEEDED      FAILED, CANCELED, MISSING
     exit 0            well           failed
+    stopped, exit 0   failed         failed         well where the first node has succeeded
     a failure         failed         failed
     not done          unsaid         failed         its last report was lost, as by throttling
-    nothing           failed         failed         where an agent is certain
+    nothing           failed         failed         where an agent is certain, and often enough seen (`work_dir.stored`)
     unreadable        unread         failed
     (no agent)        well           failed
 
@@ -22,6 +23,18 @@ this attempt, an output. A node that is unsaid has copied its outputs, because i
     none              USER           NODE
     damaged           USER           USER           also if the job requires none
     unreadable        asked again    asked again    up to a limit, then SERVICE
+
+"Complete" is what the program itself says in this attempt, in its progress file or in words; n steps are `steps`:
+
+    it says                                 and                                           complete
+    complete: true                          its file names no further step                yes
+                                            its file names further steps                  no     trained, nothing saved
+    step below n, as its first              -                                             no
+    n, and no step below it                 the checkpoint is at n                        yes
+                                            the checkpoint is beyond n, and its step is   yes
+                                            any other checkpoint, or one without a step   no
+    nothing; its first bar stands at 0      the checkpoint is at the bar's total          yes    Hugging Face's Trainer
+    nothing; any other bar                  -                                             no
 
     signs             all well       some unsaid
     any               success        success
@@ -38,7 +51,7 @@ from enum import Enum, auto
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import (
     Expectations,
     NodeState,
@@ -57,7 +70,7 @@ class ReportOutcome(Enum):
 
     EXIT_0 = auto()
     STOPPED = auto()
-    """It was stopped from outside before its program had ended, and the program exited with 0 for that."""
+    """Exit with 0 of a program whose node was stopped from outside before the program had ended."""
     FAILURE = auto()
     NOT_DONE = auto()
     NOTHING = auto()
@@ -199,13 +212,33 @@ def _is_own(report: NodeReport, fence: Fence) -> bool:
 
 
 def _was_complete(status: RunStatus, former: CheckpointRef) -> bool:
-    """Whether the program reports that the checkpoint it resumed from was the end of the training."""
+    """Whether the program reports that the checkpoint it resumed from was the end of the training.
+
+    A bar may be that of an evaluation or a download, so that its count and total say nothing by themselves. Whoever
+    names a step before the end trains, or has to: then only the checkpoint of this attempt would be its result.
+    """
     progresses = [node.report.progress for node in status.nodes if node.report and node.report.progress]
-    return any(
-        progress.complete
-        or (progress.steps is not None and max(progress.step or 0, former.step or 0) >= progress.steps)
-        for progress in progresses
-    )
+    # Not where it has reported further steps: who says it after a training has saved nothing of that.
+    if any(progress.complete for progress in progresses):
+        return not any(progress.goes_on for progress in progresses)
+    if any(_begins_before_the_end(progress) for progress in progresses):
+        return False
+    return any(_ends_at(progress, former.step) for progress in progresses)
+
+
+def _begins_before_the_end(progress: Progress) -> bool:
+    first, steps = progress.first_step, progress.own_steps
+    return first is not None and steps is not None and first < steps
+
+
+def _ends_at(progress: Progress, step: int | None) -> bool:
+    """Whether a program that has begun at a checkpoint of this step shows that it was the last one."""
+    if step is None:
+        return False
+    if progress.own_steps is None:
+        return progress.idle_bar == step
+    # Beyond the end, as after the number of steps was lowered, the program has to say itself where it stands.
+    return step == progress.own_steps or (step > progress.own_steps and progress.first_step == step)
 
 
 def outcome(record: RunRecord, status: RunStatus) -> Success | GangFailure | Unread:
