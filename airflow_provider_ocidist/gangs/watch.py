@@ -126,7 +126,7 @@ class Watch:
 
         `read_at`: when the lines were read, by the clock that stamps them.
         """
-        self.status = status
+        status = self.status = self._as_proved(status)
         self._unforeseen = 0
         self._note_answer()
         self.record = observe(self.record, status, self._observed.lap())
@@ -144,6 +144,17 @@ class Watch:
         self._gang_log.take_status(status)
         self.spending_log.add(status, at, self.record.ref.price)
         return action
+
+    def _as_proved(self, status: RunStatus) -> RunStatus:
+        """Return a state with what an earlier process has proved: this one sees it for the first time.
+
+        Otherwise a trigger and its task would each have to see it anew, and hand over to each other for ever.
+        """
+        if status.is_doubtful and self.record.is_proved:
+            return replace(status, reports_readable=True, checkpoint_readable=True)
+        if status.ended and status.reports_readable and status.checkpoint_readable:
+            self.record = replace(self.record, is_proved=status.is_proved)
+        return status
 
     def _note_phases(self, status: RunStatus) -> None:
         near_the_end = any(

@@ -86,6 +86,10 @@ class RunStatus:
     """Reason why the newest checkpoint cannot be used, or is not known; looked at when the gang has ended."""
     checkpoint_readable: bool = True
     """Whether the place of the checkpoints could be read just now."""
+    is_doubtful: bool = False
+    """Whether something counts as unreadable only because it was not seen to be missing, or damaged, often enough."""
+    is_proved: bool = False
+    """Whether something is missing, or damaged, and that was seen often enough."""
     stored: CheckpointRef | None = None
     """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None

@@ -49,7 +49,15 @@ class StoredCheckpoints:
             self._damaged.pop(ref.run_dir, None)
             return replace(status, stored=stored, checkpoint_problem=None)
         is_certain = self._found_again(self._damaged, ref)
-        return replace(status, stored=stored, checkpoint_problem=problem, checkpoint_readable=is_certain)
+        return replace(
+            status,
+            stored=stored,
+            checkpoint_problem=problem,
+            checkpoint_readable=is_certain,
+            # Without readable reports all is to be asked again anyway.
+            is_doubtful=status.is_doubtful or (status.reports_readable and not is_certain),
+            is_proved=is_certain and not status.is_doubtful,
+        )
 
     def forget(self, ref: RunRef) -> None:
         """Drop what is kept of a gang between two looks."""
@@ -63,7 +71,8 @@ class StoredCheckpoints:
         if not any(node.state is NodeState.SUCCEEDED and node.report is None for node in status.nodes):
             self._lacking.pop(ref.run_dir, None)
             return status
-        return replace(status, reports_readable=self._found_again(self._lacking, ref))
+        is_certain = self._found_again(self._lacking, ref)
+        return replace(status, reports_readable=is_certain, is_doubtful=not is_certain, is_proved=is_certain)
 
     def _found_again(self, found: dict[str, Absent], ref: RunRef) -> bool:
         """Count one more look that found something missing of a gang; return whether it is."""
