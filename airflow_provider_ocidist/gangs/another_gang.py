@@ -22,7 +22,7 @@ class GangToReplace(Exception):
 def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
     """Return how far a gang that has failed had come; None for one that has not trained."""
     # A further launch may not have come to a step or a checkpoint yet.
-    if not (status.has_trained or status.restarts):
+    if not (status.can_go_on or status.restarts):
         return None
     checkpoint = status.checkpoint
     return Restart(

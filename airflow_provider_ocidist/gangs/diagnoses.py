@@ -124,12 +124,16 @@ def _contradiction(report: NodeReport | None) -> str:
         return (
             "the service reports SUCCEEDED, but the agent wrote no report, so the result cannot be verified"
         )
-    what = report.message or f"it exited with {report.exit_code}"
+    what = report.message or (
+        "it was stopped before its program had ended"
+        if report.stopped
+        else f"it exited with {report.exit_code}"
+    )
     return f"{what}, though the service reports SUCCEEDED"
 
 
 def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
-    if verdict.end(node, record.expects, readable=status.reports_readable) is not verdict.NodeEnd.FAILED:
+    if verdict.end(node, record.expects, status) is not verdict.NodeEnd.FAILED:
         return False
     # A listing of the run directory may be stale: a missing report counts once all nodes have ended.
     silent = node.state is NodeState.SUCCEEDED and node.report is None

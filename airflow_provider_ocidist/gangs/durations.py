@@ -146,7 +146,7 @@ def _has_failed(each: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
     if each.state is NodeState.SUCCEEDED and each.report is None:
         # Its report may just not be listed yet.
         return False
-    return verdict.end(each, record.expects, readable=status.reports_readable) is verdict.NodeEnd.FAILED
+    return verdict.end(each, record.expects, status) is verdict.NodeEnd.FAILED
 
 
 def _is_training(status: RunStatus) -> bool:

@@ -156,7 +156,7 @@ def _go_on(status: RunStatus, besides: Collection[NodeStatus] = ()) -> bool:
         for node in living
     )
     begun = any(node.state is NodeState.RUNNING for node in living)
-    return begun and not leaving and (status.has_trained or bool(status.restarts))
+    return begun and not leaving and (status.can_go_on or bool(status.restarts))
 
 
 def _is_stopped(node: NodeStatus) -> bool:

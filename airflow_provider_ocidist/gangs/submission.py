@@ -25,7 +25,7 @@ from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
 from airflow_provider_ocidist.gangs.ownership import claim, give_way
 from airflow_provider_ocidist.gangs.task_log import TaskLog
-from airflow_provider_ocidist.gangs.verdict import ReportOutcome, report_outcome
+from airflow_provider_ocidist.gangs.verdict import ReportOutcome, first_is_done, has_trained, report_outcome
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -287,7 +287,10 @@ class GangSubmitter:
         """
         ending = [node for node in nodes if node.state is NodeState.ENDING]
         outcomes = {report_outcome(node, expects, readable=True) for node in ending}
-        if outcomes != {ReportOutcome.EXIT_0}:
+        # Of a gang whose first node has succeeded, the service ends what is left.
+        is_over = first_is_done(RunStatus(nodes=tuple(nodes)))
+        well = {ReportOutcome.EXIT_0, *([ReportOutcome.STOPPED] if is_over else [])}
+        if not outcomes <= well:
             return False
         # The service cancels all of them, also those that have just succeeded.
         return len(ending) < len(nodes) or not self._backend.directories.stop_requested(ref)
@@ -313,7 +316,7 @@ class GangSubmitter:
         attempt = next((each for each in known if each.key == ref.key and each.end is None), None)
         refused = (node for node in status.nodes if node.state.terminal and node.cause in NO_MACHINE)
         node = next(refused, None)
-        if attempt is None or node is None or node.cause is None or status.has_trained:
+        if attempt is None or node is None or node.cause is None or has_trained(ref.key, status):
             return
         message = f"node {node.rank}: {node.details}"
         # The service may have refused long before this try began.

@@ -126,7 +126,7 @@ class Watch:
 
         `read_at`: when the lines were read, by the clock that stamps them.
         """
-        self.status = status
+        status = self.status = self._as_proved(status)
         self._unforeseen = 0
         self._note_answer()
         self.record = observe(self.record, status, self._observed.lap())
@@ -144,6 +144,17 @@ class Watch:
         self._gang_log.take_status(status)
         self.spending_log.add(status, at, self.record.ref.price)
         return action
+
+    def _as_proved(self, status: RunStatus) -> RunStatus:
+        """Return a state with what an earlier process has proved: this one sees it for the first time.
+
+        Otherwise a trigger and its task would each have to see it anew, and hand over to each other for ever.
+        """
+        if status.is_doubtful and self.record.is_proved:
+            return replace(status, reports_readable=True, checkpoint_readable=True)
+        if status.ended and status.reports_readable and status.checkpoint_readable:
+            self.record = replace(self.record, is_proved=status.is_proved)
+        return status
 
     def _note_phases(self, status: RunStatus) -> None:
         near_the_end = any(
@@ -251,6 +262,8 @@ class Watch:
 
     def end(self, ending: Ending) -> bool:
         """Cancel the gang and record why; False if its nodes cannot be reached: then the next look cancels again."""
+        if self.record.ending is None:
+            self._begin_the_last_hour()
         self._log.warning("%s: ending all nodes: %s", ending.cause, ending.message)
         try:
             self.backend.cancel(self.record.ref, ending)
@@ -265,6 +278,17 @@ class Watch:
                 return False
         self.record = replace(self.record, ending=ending)
         return True
+
+    def _begin_the_last_hour(self) -> None:
+        """Count requests without an answer from the gang's cancel on: an outage before it has used up none of its hour.
+
+        The nodes may save for as long as they always may, and the reason of the cancel is the task's.
+        """
+        is_amid_outage = self.record.unanswered != ANSWERED
+        self.record = replace(self.record, unanswered=ANSWERED)
+        self._asked.reset()
+        if is_amid_outage:
+            self._asked.lap()
 
     def end_leftovers(self) -> None:
         """End what may still run of a gang whose nodes have all ended. Raises nothing."""

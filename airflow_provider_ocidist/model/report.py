@@ -70,6 +70,14 @@ class Progress:
     """Paces of the processes on this node that report their own time."""
     complete: bool = False
     """Whether the program reports that there is nothing left to train."""
+    first_step: int | None = None
+    """First step that the program itself has named in this launch: in its file or in words, not by a bar."""
+    own_steps: int | None = None
+    """Greatest number of steps in all that the program itself has named so: a bar may count something else."""
+    goes_on: bool = False
+    """Whether the progress file has named a further step after its first one."""
+    idle_bar: int | None = None
+    """Total of the first bar of this launch, if it stands at 0, as the Trainer's does when nothing is left to train."""
     losses: tuple[tuple[float, float], ...] = ()
     """Steps and losses from the first step of this attempt on, thinned evenly for a plot, in at most 2 KB."""
 

@@ -103,6 +103,8 @@ class RunRecord:
     ending: Ending | None = None
     unread_since: float | None = None
     """Time since which the run has ended while its nodes' reports, or their checkpoint, cannot be read."""
+    is_proved: bool = False
+    """Whether a process has seen often enough that a report is missing, or the checkpoint damaged: the next has not."""
     unanswered: Unanswered = ANSWERED
     """Failed status requests since the service's last answer."""
     logs_since: tuple[float, ...] = ()

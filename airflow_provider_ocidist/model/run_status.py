@@ -86,6 +86,10 @@ class RunStatus:
     """Reason why the newest checkpoint cannot be used, or is not known; looked at when the gang has ended."""
     checkpoint_readable: bool = True
     """Whether the place of the checkpoints could be read just now."""
+    is_doubtful: bool = False
+    """Whether something counts as unreadable only because it was not seen to be missing, or damaged, often enough."""
+    is_proved: bool = False
+    """Whether something is missing, or damaged, and that was seen often enough."""
     stored: CheckpointRef | None = None
     """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None
@@ -118,8 +122,11 @@ class RunStatus:
         return max(found, key=lambda checkpoint: checkpoint.order, default=None)
 
     @property
-    def has_trained(self) -> bool:
-        """Whether a node has reported a step or a checkpoint. One that only waited for the others reports neither."""
+    def can_go_on(self) -> bool:
+        """Whether there is a state to go on from: a node has reported a step or a checkpoint, be it a restored one.
+
+        `gangs.verdict.has_trained` tells whether this attempt has trained.
+        """
         progress = self.progress
         return self.checkpoint is not None or (progress is not None and progress.step is not None)
 

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySe
 from airflow_provider_ocidist.gangs.diagnoses import refused_in_place
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.verdict import has_trained
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import is_final, training_failure
@@ -131,7 +132,7 @@ class TryOutcome:
         if failure.checkpoint_uri is not None:
             self._publish_checkpoint(failure.checkpoint_uri, watch.record.ref)
         self._log_last_lines(watch.status)
-        if not watch.status.has_trained:
+        if not has_trained(watch.record.ref.key, watch.status):
             if watch.status.ended and self._further.has_candidate(watch.record.ref, cause, message):
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)

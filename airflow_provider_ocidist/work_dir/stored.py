@@ -1,4 +1,4 @@
-"""Stored: the checkpoints of ended gangs, where their reports lack them or the store contradicts the reports."""
+"""Stored: what the store shows of ended gangs, where reports are missing, or contradict it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ class StoredCheckpoints:
     """Looks at the newest checkpoint of each gang that has ended. Safe to share between threads, a gang in each.
 
     One answer of the store may be wrong: a file counts as missing when it was so as often, and for as long, as a run
-    that counts as deleted (`Absent`). Until then the checkpoint counts as unreadable, and is looked at again.
+    that counts as deleted (`Absent`). Until then the checkpoint, or the reports, count as unreadable, and are looked at
+    again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._damaged: dict[str, Absent] = {}
         """Looks that found the newest checkpoint damaged, by run directory."""
+        self._lacking: dict[str, Absent] = {}
+        """Looks that found no report of a node that had succeeded for the service, by run directory."""
 
     def with_checkpoint(self, status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
         """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
         if not status.ended:
             return status
+        status = self._with_reports(status, ref)
         try:
             problem = _problem(status, access)
             stored = _newest(status, ref, problem, access)
@@ -42,20 +46,39 @@ class StoredCheckpoints:
         # Replaced by a newer one, which no node could report any more.
         outdated = reported is not None and stored is not None and stored.order > reported.order
         if problem is None or outdated:
-            self.forget(ref)
+            self._damaged.pop(ref.run_dir, None)
             return replace(status, stored=stored, checkpoint_problem=None)
-        is_certain = self._found_damaged(ref)
-        return replace(status, stored=stored, checkpoint_problem=problem, checkpoint_readable=is_certain)
+        is_certain = self._found_again(self._damaged, ref)
+        return replace(
+            status,
+            stored=stored,
+            checkpoint_problem=problem,
+            checkpoint_readable=is_certain,
+            # Without readable reports all is to be asked again anyway.
+            is_doubtful=status.is_doubtful or (status.reports_readable and not is_certain),
+            is_proved=is_certain and not status.is_doubtful,
+        )
 
     def forget(self, ref: RunRef) -> None:
         """Drop what is kept of a gang between two looks."""
         self._damaged.pop(ref.run_dir, None)
+        self._lacking.pop(ref.run_dir, None)
 
-    def _found_damaged(self, ref: RunRef) -> bool:
-        """Count one more look that found a gang's checkpoint damaged; return whether it is."""
-        now, before = self._clock(), self._damaged.get(ref.run_dir)
-        found = self._damaged[ref.run_dir] = before.again() if before else Absent(since=now)
-        return found.is_gone(now)
+    def _with_reports(self, status: RunStatus, ref: RunRef) -> RunStatus:
+        """Return the status with its reports as unreadable while it is not certain that one is missing."""
+        if not status.reports_readable:
+            return status
+        if not any(node.state is NodeState.SUCCEEDED and node.report is None for node in status.nodes):
+            self._lacking.pop(ref.run_dir, None)
+            return status
+        is_certain = self._found_again(self._lacking, ref)
+        return replace(status, reports_readable=is_certain, is_doubtful=not is_certain, is_proved=is_certain)
+
+    def _found_again(self, found: dict[str, Absent], ref: RunRef) -> bool:
+        """Count one more look that found something missing of a gang; return whether it is."""
+        now, before = self._clock(), found.get(ref.run_dir)
+        absent = found[ref.run_dir] = before.again() if before else Absent(since=now)
+        return absent.is_gone(now)
 
 
 def _problem(status: RunStatus, access: OciAccess) -> str | None:

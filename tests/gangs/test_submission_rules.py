@@ -239,6 +239,23 @@ def test_a_gang_that_is_complete_and_was_called_off_before_that_was_seen_is_ende
         assert ("close", ref.job_id, End(succeeded=False)) in model.calls[:made], "before another is made"
 
 
+@pytest.mark.parametrize("first", [LIVE, DONE, NodeState.ENDING])
+def test_a_gang_with_a_node_that_was_stopped_is_adopted_only_if_its_first_node_has_succeeded(
+    model: Model, first: NodeState
+) -> None:
+    # The others wait in vain for a node that was preempted, though its program exits with 0 for that.
+    key = a_key()
+    ref = model.has(key, [first, NodeState.ENDING, LIVE])
+    done = NodeReport(
+        rank=0, phase=Phase.DONE, address="a", started_at=0.0, heartbeat_at=1.0, exit_code=0, stopped=False
+    )
+    if first is not LIVE:
+        model.reports[0] = done
+    model.reports[1] = replace(done, rank=1, stopped=True)
+    assert submit(model, key, job=a_job(nodes=3)).ref.key.attempt == (2 if first is LIVE else 1)
+    assert model.done("cancel") == ([ref.job_id] if first is LIVE else [])
+
+
 def test_the_newest_gang_counts_and_the_others_are_ended(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:

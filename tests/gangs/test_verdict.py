@@ -35,9 +35,34 @@ FORMER = CheckpointRef(uri="oci://b@n/c/former", step=10, fence=Fence(generation
 OUTPUT = "oci://b@n/out"
 
 SERVICE = ["SUCCEEDED", "FAILED", "CANCELED", "MISSING", "UNKNOWN"]
-REPORTED = ["exit 0", "exit 1", "cause", "stopped", "not done", "never", "unreadable", "nobody reports"]
+REPORTED = [
+    "exit 0",
+    "exit 1",
+    "cause",
+    "stopped",
+    "stopped, exit 0",
+    "not done",
+    "never",
+    "unreadable",
+    "nobody reports",
+]
 SILENT = ("never", "unreadable", "nobody reports")
-CHECKPOINT = ["own", "former", "former, complete", "none", "damaged", "unreadable"]
+CHECKPOINT = [
+    "own",
+    "former",
+    "former, complete",
+    "former, trained on",
+    "former, a bar",
+    "none",
+    "damaged",
+    "unreadable",
+]
+SAID = {
+    "former, complete": Progress(step=10, steps=10, first_step=10, own_steps=10, loss=1.0),
+    "former, trained on": Progress(step=30, steps=30, first_step=11, own_steps=30, loss=1.0),
+    "former, a bar": Progress(step=7, steps=7, loss=1.0),
+}
+"""Progress of a node, where it is another than on the way to step 30."""
 STORED = ["not read", "own", "former"]
 OUTPUTS = ["none wanted", "there", "missing"]
 
@@ -64,13 +89,13 @@ def expected(service: str, reported: str, found: str, wanted: bool, outputs: str
         return "fail CANCELED"
     if service == "FAILED":
         return "fail USER" if reported == "nobody reports" else "fail NODE"
-    if reported in ("exit 1", "stopped", "never"):
+    if reported in ("exit 1", "stopped", "stopped, exit 0", "never"):
         return "fail NODE"
     if reported == "unreadable" or found == "unreadable":
         return "wait, then fail SERVICE"
     if found == "damaged":
         return "fail USER"
-    if wanted and found in ("none", "former"):
+    if wanted and found in ("none", "former", "former, trained on", "former, a bar"):
         return "fail NODE" if reported == "not done" else "fail USER"
     if outputs != "none wanted" and reported == "nobody reports":
         return "fail USER"
@@ -90,7 +115,7 @@ def report(rank: int, reported: str, checkpoint: str, outputs: str) -> NodeRepor
         finished_at=NOW + 600,
         exit_code=0,
         moved=3,
-        progress=Progress(step=10, steps=10 if checkpoint == "former, complete" else 30, loss=1.0),
+        progress=SAID.get(checkpoint, Progress(step=10, steps=30, first_step=10, own_steps=30, loss=1.0)),
         checkpoint=found,
         outputs=(OUTPUT,) if outputs == "there" else (),
     )
@@ -99,10 +124,16 @@ def report(rank: int, reported: str, checkpoint: str, outputs: str) -> NodeRepor
         "exit 1": {"exit_code": 1},
         "cause": {"cause": Cause.OOM, "exit_code": None},
         "stopped": {"exit_code": None, "message": "it was asked to stop"},
+        "stopped, exit 0": {"stopped": True},
         "not done": {"phase": Phase.SAVING, "exit_code": None, "finished_at": None},
     }
     change = changes.get(reported)
     return None if change is None else replace(base, **change)
+
+
+def without_progress(told: NodeReport | None) -> NodeReport | None:
+    """Return the report of a node whose program shows no progress, as of all but one in many trainings."""
+    return told and replace(told, progress=None)
 
 
 def status_of(
@@ -115,7 +146,10 @@ def status_of(
             rank=0, run_id="run0", state=NodeState(service), report=report(0, reported, checkpoint, outputs)
         ),
         NodeStatus(
-            rank=1, run_id="run1", state=NodeState.SUCCEEDED, report=report(1, well, "none", "none wanted")
+            rank=1,
+            run_id="run1",
+            state=NodeState.SUCCEEDED,
+            report=without_progress(report(1, well, "none", "none wanted")),
         ),
     )
     if reported == "unreadable":
@@ -172,7 +206,7 @@ def test_every_cell_is_as_the_documents_promise(service: str, reported: str, che
         assert short(decide(known, status, NOW)) == promise.removeprefix("wait, then "), cell
 
 
-@pytest.mark.parametrize("reported", ["exit 1", "cause", "stopped", "never"])
+@pytest.mark.parametrize("reported", ["exit 1", "cause", "stopped", "stopped, exit 0", "never"])
 def test_a_gang_that_was_being_ended_fails_for_that_reason_whatever_the_service_calls_it(
     reported: str,
 ) -> None:
@@ -186,6 +220,22 @@ def test_a_node_that_failed_ends_the_others_though_the_service_calls_it_succeede
     alive = replace(status, nodes=(status.nodes[0], replace(status.nodes[1], state=NodeState.RUNNING)))
     action = decide(record(), alive, NOW)
     assert "node 0" in getattr(action, "ending").message  # noqa: B009 - a Cancel
+
+
+@pytest.mark.parametrize("first", ["exit 0", "not done", "never", "stopped, exit 0", "exit 1", "unread"])
+def test_a_node_that_the_service_stops_as_the_first_has_succeeded_has_done_its_part(first: str) -> None:
+    # The operator of a cluster ends what is left of a gang then; a preemption ends it before.
+    said = "never" if first == "unread" else first
+    (main, other) = status_of("SUCCEEDED", said, "own", "none wanted", "own").nodes
+    assert other.report
+    stopped = replace(other, report=replace(other.report, stopped=True))
+    status = RunStatus(nodes=(main, stopped), stored=OWN, reports_readable=first != "unread")
+    expected = {"exit 0": "succeed", "not done": "succeed", "unread": "wait"}.get(first, "fail NODE")
+    assert short(decide(record(), status, NOW)) == expected
+    if first == "stopped, exit 0":
+        action = decide(record(), status, NOW)
+        assert isinstance(action, Fail)
+        assert "was stopped before its program had ended" in action.message
 
 
 def test_a_last_report_that_was_lost_is_made_up_for_by_what_is_stored() -> None:
@@ -255,16 +305,88 @@ def test_a_checkpoint_that_is_damaged_is_the_reason_in_its_own_words() -> None:
     assert decide(record(), said, NOW) == Fail(Cause.USER, "its checksum differs")
 
 
+COMPLETE = [
+    Progress(complete=True),
+    Progress(complete=True, first_step=10, own_steps=10),
+    # It says so although it also evaluates, in words that are those of a training.
+    Progress(complete=True, step=5, steps=20, first_step=1, own_steps=20),
+    Progress(steps=10, own_steps=10),
+    Progress(step=10, steps=10, first_step=10, own_steps=10),
+    Progress(step=12, steps=10, first_step=12, own_steps=10),
+    # After the number of steps was lowered.
+    Progress(step=10, steps=8, first_step=10, own_steps=8),
+    # As Hugging Face's Trainer shows it, also where a bar of the evaluation follows.
+    Progress(step=0, steps=10, idle_bar=10),
+    Progress(step=4, steps=4, idle_bar=10),
+]
+NOT_COMPLETE = [
+    None,
+    Progress(),
+    Progress(step=10, loss=1.0),
+    # Trained on from the checkpoint to the end, and saved nothing.
+    Progress(step=30, steps=30, first_step=11, own_steps=30),
+    # The same, of a program that names each tenth step only, or the last.
+    Progress(step=30, steps=30, first_step=20, own_steps=30),
+    Progress(step=30, steps=30, first_step=30, own_steps=30),
+    # The same, and it says at its end that all is trained.
+    Progress(complete=True, step=30, steps=30, first_step=11, own_steps=30, goes_on=True),
+    # From the beginning, though there was a checkpoint.
+    Progress(step=10, steps=10, first_step=1, own_steps=10),
+    # Bars of something else: in the midst, at their end, of as many as the checkpoint has steps, or more.
+    Progress(step=5, steps=200),
+    Progress(step=200, steps=200),
+    Progress(step=10, steps=10),
+    Progress(step=3, steps=4),
+    # An evaluation in words, to its end.
+    Progress(step=4, steps=4, first_step=4, own_steps=4),
+    # Nothing left of something that has another number of steps.
+    Progress(step=0, steps=30, idle_bar=30),
+    Progress(step=0, steps=4, idle_bar=4),
+]
+
+
+@pytest.mark.parametrize("other", [False, True])
 @pytest.mark.parametrize(
-    "progress",
-    [Progress(step=10, steps=10), Progress(steps=10), Progress(complete=True), Progress(step=12, steps=10)],
+    "progress, promise",
+    [(each, "succeed") for each in COMPLETE] + [(each, "fail USER") for each in NOT_COMPLETE],
 )
-def test_a_retry_of_a_training_that_was_complete_ends_well(progress: Progress) -> None:
+def test_only_a_retry_whose_program_shows_that_the_training_was_complete_ends_well_without_a_checkpoint(
+    progress: Progress | None, promise: str, other: bool
+) -> None:
     status = status_of("SUCCEEDED", "exit 0", "former", "none wanted")
-    (main, other) = status.nodes
+    nodes = [
+        replace(node, report=replace(node.report, progress=None)) for node in status.nodes if node.report
+    ]
+    if progress == Progress(step=12, steps=10, first_step=12, own_steps=10):
+        at_12 = replace(FORMER, step=12)
+        nodes = [replace(each, report=replace(each.report, checkpoint=at_12)) for each in nodes]
+    # Not every node's program reports its progress.
+    nodes[other] = replace(nodes[other], report=replace(nodes[other].report, progress=progress))
+    assert short(decide(record(), replace(status, nodes=tuple(nodes)), NOW)) == promise
+
+
+def test_what_one_node_shows_of_a_training_counts_against_what_another_says() -> None:
+    (main, other) = status_of("SUCCEEDED", "exit 0", "former, complete", "none wanted").nodes
     assert main.report
-    reported = replace(status, nodes=(replace(main, report=replace(main.report, progress=progress)), other))
-    assert short(decide(record(), reported, NOW)) == "succeed"
+    assert other.report
+    trained = replace(other, report=replace(other.report, progress=Progress(first_step=3, own_steps=10)))
+    assert short(decide(record(), RunStatus(nodes=(main, trained)), NOW)) == "fail USER"
+
+
+def test_a_checkpoint_without_a_step_is_complete_only_in_the_programs_own_words() -> None:
+    for progress, promise in (
+        (Progress(step=10, steps=10, first_step=10, own_steps=10), "fail USER"),
+        (Progress(step=0, steps=10, idle_bar=10), "fail USER"),
+        (Progress(complete=True), "succeed"),
+    ):
+        nodes = [
+            replace(
+                node, report=replace(node.report, progress=progress, checkpoint=replace(FORMER, step=None))
+            )
+            for node in status_of("SUCCEEDED", "exit 0", "former", "none wanted").nodes
+            if node.report
+        ]
+        assert short(decide(record(), RunStatus(nodes=tuple(nodes)), NOW)) == promise
 
 
 def test_a_checkpoint_of_an_agent_of_the_version_before_counts_as_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from airflow_provider_ocidist.backends.capabilities import (
 )
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, GaveUp
 from airflow_provider_ocidist.gangs import last_lines
-from airflow_provider_ocidist.gangs.decisions import Cancel, Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials
 from airflow_provider_ocidist.gangs.shared_look import PollResult, look_together
 from airflow_provider_ocidist.gangs.spending import Spending
@@ -200,6 +201,60 @@ def test_of_a_gang_that_is_being_ended_no_answer_is_waited_for_an_hour() -> None
     watch, _ = watched(Service(OUTAGE), record(ending=ending))
     assert [look_at(watch, seconds) for seconds in (0.0, 10.0, 3599.5)] == [Wait()] * 3
     assert isinstance(look_at(watch, 3600.0), GaveUp)
+
+
+def test_the_hour_without_an_answer_begins_with_the_gangs_cancel_however_long_the_outage_has_lasted() -> None:
+    service = Service(OUTAGE)
+    watch, _ = watched(service, record(deadline=START + 1000.0 + 18_000.0))
+    assert [look_at(watch, hours * 3600.0) for hours in range(5)] == [Wait()] * 5
+    due = look_at(watch, 18_000.0)
+    assert isinstance(due, Cancel)
+    service.refusals = [CancelFailed(OUTAGE, stop_requested=True)]
+    service.clock += 100.0
+    assert watch.end(due.ending)
+    assert [look_at(watch, 18_100.0 + seconds) for seconds in (1.0, 1800.0, 3599.5)] == [Wait()] * 3
+    found = look_at(watch, 18_100.0 + 3600.0)
+    assert isinstance(found, GaveUp)
+    assert "from the service for 3600 s" in str(found)
+
+
+def test_a_cancel_that_is_repeated_begins_no_further_hour() -> None:
+    service = Service(OUTAGE)
+    watch, _ = watched(service)
+    look_at(watch, 0.0)
+    first = Ending(cause=Cause.USER, message="x", since=service.now())
+    watch.end(first)
+    look_at(watch, 1800.0)
+    watch.end(replace(first, since=service.now(), began=first.since))
+    assert look_at(watch, 3599.5) == Wait()
+    assert isinstance(look_at(watch, 3600.0), GaveUp)
+
+
+@pytest.mark.parametrize("what", ["a report", "the checkpoint"])
+def test_what_one_process_has_proved_to_be_missing_is_so_for_the_next_that_sees_it_for_the_first_time(
+    what: str,
+) -> None:
+    lacking = RunStatus(nodes=(DONE.nodes[0], replace(DONE.nodes[1], report=None)))
+    problem = replace(DONE, checkpoint_problem="x.pt is not there")
+    proved = replace(lacking if what == "a report" else problem, is_proved=True)
+    doubtful = replace(proved, is_proved=False, is_doubtful=True)
+    if what == "a report":
+        doubtful = replace(doubtful, reports_readable=False)
+    else:
+        doubtful = replace(doubtful, checkpoint_readable=False)
+    unread = tuple(replace(node, report=None) for node in DONE.nodes)
+    out = RunStatus(nodes=unread, reports_readable=False)
+    known = record(expects=Expectations(checkpoint=False))
+    first, _ = watched(Service(doubtful, proved), known)
+    assert look_at(first, 0.0) == Wait()
+    assert isinstance(look_at(first, 120.0), Fail)
+    # The worker after its trigger; a store that is out proves nothing.
+    handed = RunRecord.from_json(json.loads(json.dumps(first.hand_over().to_json())))
+    after, _ = watched(Service(out, doubtful, DONE, doubtful), handed)
+    assert look_at(after, 121.0) == Wait()
+    assert isinstance(look_at(after, 122.0), Fail)
+    assert look_at(after, 123.0) == Succeed()
+    assert look_at(after, 124.0) == Wait()
 
 
 def test_an_answer_ends_the_row_of_those_that_were_none() -> None:

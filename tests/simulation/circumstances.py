@@ -171,6 +171,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a log": lambda scenario: scenario.logs,
     "a log of minutes": _is_logged_for_long,
     "an odd state": lambda scenario: _happens(scenario, "odd_state"),
+    "stale reports": lambda scenario: any(rate.calls == "store.list_objects" for rate in scenario.rates),
 }
 """By name."""
 

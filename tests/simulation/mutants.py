@@ -924,6 +924,15 @@ MUTANTS = (
         "log.*never",
         needs="a log of minutes",
     ),
+    _one(
+        "one list that lacks a report fails a finished training",
+        "4",
+        "work_dir/stored.py",
+        "is_certain = self._found_again(self._lacking, ref)",
+        "is_certain = True",
+        "lost model",
+        needs="stale reports",
+    ),
 )
 
 

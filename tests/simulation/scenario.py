@@ -1174,6 +1174,16 @@ def _worker_dies_at_the_end(dice: random.Random, scenario: Scenario, length: flo
     }
 
 
+def _stale_reports(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Lists that waiting processes get of a run directory lack reports of nodes, again and again."""
+    habits = replace(_steady(scenario.habits), steps=8, step_seconds=2.0, write_seconds=0.3)
+    rates = tuple(
+        Rate("stale", "store.list_objects", dice.choice([0.3, 0.6]), actors=who)
+        for who in ("worker", "triggerer")
+    )
+    return {"checkpoints": True, "restarts": (0, 0, 0), "habits": habits, "rates": rates}
+
+
 _ALONE = {
     "disk full in a file": _full_in_a_file,
     "gone amid a file": _gone_amid_a_file,
@@ -1196,6 +1206,7 @@ _ALONE = {
     "files preallocated": _preallocated,
     "key replaced": _key_replaced,
     "shows nothing": _shows_nothing,
+    "stale reports": _stale_reports,
 }
 """Drawn last, so that a new one leaves most seeds as they are. What they show, other faults would hide."""
 

@@ -109,8 +109,17 @@ class Bucket:
             look(name, found)
 
     def list(
-        self, prefix: str = "", start: str | None = None, end: str | None = None, limit: int = 1000, **_: Any
+        self,
+        prefix: str = "",
+        start: str | None = None,
+        end: str | None = None,
+        limit: int = 1000,
+        *,
+        stale: bool = False,
+        **_: Any,
     ) -> Any:
+        """Return a page of objects; a stale one lacks some nodes' reports."""
+        number = self.world.next_id() if stale else 0
         names = self._names
         at = bisect_left(names, max(prefix, start or ""))
         page: list[Any] = []
@@ -119,6 +128,9 @@ class Bucket:
             if len(page) == limit:
                 following = names[at]
                 break
+            if stale and "/nodes/" in names[at] and self.world.chance("unlisted", names[at], number) < 0.5:
+                at += 1
+                continue
             found = self.objects[names[at]]
             page.append(
                 SimpleNamespace(
@@ -242,7 +254,7 @@ class ObjectStorageClient:
         return _answer(self.ask("get_namespace", lambda: NAMESPACE))
 
     def list_objects(self, _namespace: str, _bucket: str, **query: Any) -> Any:
-        return _answer(self.ask("list_objects", lambda **_: Place.bucket.list(**query)))
+        return _answer(self.ask("list_objects", lambda **more: Place.bucket.list(**query, **more)))
 
     def head_object(self, _namespace: str, _bucket: str, name: str, **_: Any) -> Any:
         headers = self.ask("head_object", Place.bucket.head, name)

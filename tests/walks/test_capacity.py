@@ -23,11 +23,15 @@ from airflow_provider_ocidist.errors import Cause, TrainingFailed
 from airflow_provider_ocidist.gangs import capacity
 from airflow_provider_ocidist.gangs.capacity import CapacitySearch, pause_between_requests
 from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
+from airflow_provider_ocidist.gangs.verdict import has_trained
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
-from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.operators.outcomes import TryOutcome
 from airflow_provider_ocidist.transfers import StageDataOperator
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_key
@@ -75,14 +79,16 @@ def ti(backend: OciDataScience) -> Iterator[Ti]:
         backend.cancel(RunRef.from_json(ti.xcoms["run"]))
 
 
-def a_task(*, patience: float | None = None, **arguments: Any) -> DistributedTrainingOperator:
+def a_task(
+    *, patience: float | None = None, resumes: bool = False, **arguments: Any
+) -> DistributedTrainingOperator:
     limits = {} if patience is None else {"capacity_timeout": patience}
     job = {
         "name": "steps",
         "nodes": 2,
         "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "0.2"]},
         "launcher": {"kind": "python"},
-        "checkpoints": {},
+        "checkpoints": {"resume_after_clear": resumes},
         "limits": {"stop_grace": 1, **limits},
         "backend": BACKEND,
     }
@@ -120,14 +126,45 @@ def test_the_same_try_trains_once_there_are_machines(
 
 
 def test_a_node_that_ended_while_it_waited_for_the_others_has_not_trained() -> None:
-    def status(**told: Any) -> RunStatus:
-        report = NodeReport(rank=0, address="", phase=Phase.DONE, started_at=1.0, heartbeat_at=2.0, **told)
-        return RunStatus(nodes=(NodeStatus(rank=0, run_id="a", state=NodeState.CANCELED, report=report),))
+    key = RunKey(dag_id="d", run_id="r", task_id="t", generation=1, attempt=2)
 
-    assert not status().has_trained
-    assert not status(progress=Progress(updated_at=1.0)).has_trained
-    assert status(progress=Progress(step=1)).has_trained
-    assert status(checkpoint=CheckpointRef(uri="oci://b@n/step-1", step=1)).has_trained
+    def trained(**told: Any) -> bool:
+        report = NodeReport(rank=0, address="", phase=Phase.DONE, started_at=1.0, heartbeat_at=2.0, **told)
+        node = NodeStatus(rank=0, run_id="a", state=NodeState.CANCELED, report=report)
+        return has_trained(key, RunStatus(nodes=(node,)))
+
+    def checkpoint(attempt: int) -> CheckpointRef:
+        fence = Fence(generation=1, attempt=attempt)
+        return CheckpointRef(uri="oci://b@n/step-1", step=1, fence=fence, digest="abc")
+
+    assert not trained()
+    assert not trained(progress=Progress(updated_at=1.0))
+    assert trained(progress=Progress(step=1))
+    assert trained(checkpoint=checkpoint(2))
+    # Restored, before it waited.
+    assert not trained(checkpoint=checkpoint(1), starts_from="abc", moved=2)
+
+
+def test_a_try_that_goes_on_from_a_checkpoint_asks_again_for_machines_too(
+    ti: Ti, nodes: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert a_task().execute(context(ti))["checkpoint_uri"]
+    # Cleared: the next gang goes on from there.
+    ti.max_tries, ti.try_number = 1, 2
+    monkeypatch.setattr(capacity, "FIRST_PAUSE", 0.1)
+    restored: list[bool] = []
+    fail = TryOutcome.fail
+
+    def seen(outcome: TryOutcome, watch: Watch, cause: Cause, message: str) -> None:
+        assert watch.status is not None
+        restored.append(watch.status.checkpoint is not None)
+        fail(outcome, watch, cause, message)
+
+    monkeypatch.setattr(TryOutcome, "fail", seen)
+    nodes(display_name=".*-1", failure=NO_CAPACITY, delay_s=8.0, times=1)
+    assert a_task(resumes=True).execute(context(ti))["checkpoint_uri"]
+    assert restored == [True], "a node had restored it before there was no machine for the other"
+    assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 2
 
 
 def test_a_task_that_gives_up_says_why(ti: Ti, nodes: Callable[..., None]) -> None:

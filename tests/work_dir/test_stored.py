@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.actions import Fail, Succeed, Wait
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.manifests import MANIFEST
@@ -139,3 +142,63 @@ def test_a_gang_that_lives_is_not_looked_at(folder: Folder) -> None:
     (node,) = ended(folder.newest).nodes
     alive = RunStatus(nodes=(replace(node, state=NodeState.RUNNING),))
     assert StoredCheckpoints().with_checkpoint(alive, ref_of(folder), OciAccess()) is alive
+
+
+# Reports that a list does not have
+
+
+def succeeded(*reported: bool) -> RunStatus:
+    """Return the state of a gang whose nodes have all succeeded; a list has the reports of some."""
+    done = NodeReport(rank=0, phase=Phase.DONE, address="", started_at=0.0, heartbeat_at=0.0, exit_code=0)
+    nodes = (
+        NodeStatus(
+            rank=rank,
+            run_id=f"run{rank}",
+            state=NodeState.SUCCEEDED,
+            report=replace(done, rank=rank) if there else None,
+        )
+        for rank, there in enumerate(reported)
+    )
+    return RunStatus(nodes=tuple(nodes))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_report_is_missing_only_when_that_was_seen_several_times_over_two_minutes(
+    folder: Folder, seed: int
+) -> None:
+    dice, now = random.Random(seed), 0.0
+    stored, ref, known = StoredCheckpoints(lambda: now), ref_of(folder), RunRecord(ref=ref_of(folder))
+    lacking: list[float] = []
+    for _ in range(40):
+        now += dice.choice((1.0, 15.0, 30.0, 121.0))
+        how = dice.choices(("whole", "lacks one", "lacks all", "unreadable"), (1, 4, 2, 2))[0]
+        status = {
+            "whole": succeeded(True, True, True),
+            "lacks one": succeeded(True, True, False),
+            "lacks all": succeeded(False, False, False),
+            "unreadable": replace(succeeded(False, False, False), reports_readable=False),
+        }[how]
+        seen = stored.with_checkpoint(status, ref, OciAccess())
+        if how == "whole":
+            lacking.clear()
+        elif how != "unreadable":
+            lacking.append(now)
+        is_certain = how.startswith("lacks") and len(lacking) >= 4 and now - lacking[0] >= 120
+        action = decide(known, seen, now)
+        if how == "whole":
+            assert isinstance(action, Succeed)
+        elif is_certain:
+            assert isinstance(action, Fail)
+            assert action.cause is Cause.NODE
+        else:
+            assert action == Wait(), how
+
+
+def test_a_gang_has_no_evidence_of_missing_reports_once_it_is_forgotten(folder: Folder) -> None:
+    now, ref = [0.0], ref_of(folder)
+    stored, lacks = StoredCheckpoints(lambda: now[0]), succeeded(True, False)
+    for now[0] in (0.0, 50.0, 100.0, 150.0):
+        seen = stored.with_checkpoint(lacks, ref, OciAccess())
+    assert seen.reports_readable
+    stored.forget(ref)
+    assert not stored.with_checkpoint(lacks, ref, OciAccess()).reports_readable

@@ -24,7 +24,7 @@ from airflow_provider_ocidist.agent.monitor.metrics import (
 )
 from airflow_provider_ocidist.agent.monitor.process_logs import NewOutput
 from airflow_provider_ocidist.agent.monitor.step_clock import STEPS_TIMED, StepClock
-from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, LossCurve, Unplaced
+from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, LossCurve, OwnSteps, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles
 from airflow_provider_ocidist.model.codec import replaced
 from airflow_provider_ocidist.model.report import Progress, RankPace
@@ -65,6 +65,7 @@ class ProgressMeter:
         self._clock = StepClock()
         self._bar: tuple[bytes, bytes] | None = None
         """Count and total of the progress bar that was printed last, an evaluation's too."""
+        self._own = OwnSteps()
         self._own_times: dict[int, deque[float]] = {}
         """Seconds that the program reports for each process's own part of a step, by rank."""
         self._losses: dict[int, float] = {}
@@ -90,6 +91,10 @@ class ProgressMeter:
                 step_time=clock.pace,
                 paces=self._paces(),
                 losses=self._curve.points,
+                first_step=self._own.first,
+                own_steps=self._own.steps,
+                goes_on=self._own.goes_on,
+                idle_bar=self._own.idle_bar,
             )
 
     def _paces(self) -> tuple[RankPace, ...]:
@@ -154,7 +159,7 @@ class ProgressMeter:
             self._epochs, self._unplaced = EpochCounter(), Unplaced()
             self._progress = Progress(updated_at=time.time())
             self._clock = StepClock(self._clock.habits, hang_timeout)
-            self._bar, self._own_times = None, {}
+            self._bar, self._own_times, self._own = None, {}, OwnSteps()
 
     def launched(self, hang_timeout: float | None = None) -> None:
         """Note that the program is launched now; `hang_timeout`: that of the job."""
@@ -259,7 +264,7 @@ class ProgressMeter:
                 return
         self._take_own_time(found)
         # With a line without a step the program itself reports progress.
-        self._update(found, further="step" not in found)
+        self._update(found, further="step" not in found, in_file=True)
 
     def _take_own_time(self, found: Metrics) -> None:
         rank, seconds = found.pop("rank", None), found.pop("seconds", None)
@@ -276,7 +281,9 @@ class ProgressMeter:
             self._place(self._unplaced.rest())
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
-    def _update(self, found: Metrics, *, printed: bool = False, further: bool = False) -> None:
+    def _update(
+        self, found: Metrics, *, printed: bool = False, further: bool = False, in_file: bool = False
+    ) -> None:
         with self._lock:
             now = time.monotonic()
             self._clock.output()
@@ -287,6 +294,10 @@ class ProgressMeter:
                 self._place(self._unplaced.shown_again(max(found["step"], newest or 0), now))
             if "epoch" in found:
                 found = self._of_all_epochs(found)
+            if is_of_bar:
+                self._own.showed_bar(found["step"], found.get("steps"))
+            else:
+                self._own.named(found.get("step"), found.get("steps"), in_file=in_file)
             if is_of_bar and found["step"] < (newest or 0):
                 # Another bar, such as an evaluation's, has begun.
                 found = {}

@@ -54,6 +54,50 @@ class EpochCounter:
         return max(1, self._last + self._apart - self._first if self._apart else self._last)
 
 
+class OwnSteps:
+    """What the program itself says of where a launch began and where the training ends.
+
+    A step of an evaluation may be printed in the same words, and any bar may count something else: a number counts here
+    only for what it shows of the training's end, in the order in which it came.
+    """
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        """First step that was named."""
+        self.steps: int | None = None
+        """Greatest number of steps in all that was named."""
+        self.goes_on = False
+        """Whether the progress file has named a further step after its first one."""
+        self._first_in_file: int | None = None
+        self._bar: tuple[int, bool] | None = None
+        """Total of the first bar, and whether it has advanced."""
+
+    def named(self, step: int | None, steps: int | None, *, in_file: bool) -> None:
+        """Take numbers from a line in words; `in_file`: of the progress file."""
+        if steps is not None:
+            self.steps = max(steps, self.steps or steps)
+        if step is None:
+            return
+        self.first = step if self.first is None else self.first
+        if in_file:
+            self.goes_on |= self._first_in_file is not None and step > self._first_in_file
+            self._first_in_file = step if self._first_in_file is None else self._first_in_file
+
+    def showed_bar(self, step: int, total: int | None) -> None:
+        """Take a bar's step; `total`: None for the bar of one epoch, which says nothing of the end."""
+        if total is None:
+            return
+        if self._bar is None:
+            self._bar = (total, step > 0)
+        elif self._bar[0] == total:
+            self._bar = (total, self._bar[1] or step > 0)
+
+    @property
+    def idle_bar(self) -> int | None:
+        """Total of the first bar, if it has never advanced."""
+        return self._bar[0] if self._bar and not self._bar[1] else None
+
+
 class Unplaced:
     """Losses that were printed without a step, until it is known.
 

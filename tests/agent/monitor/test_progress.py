@@ -403,3 +403,65 @@ def test_a_line_is_read_as_soon_as_it_is_written_though_nobody_asks(tmp_path: Pa
     until(lambda: "anew" in meter._announced)
     meter.close()
     until(lambda: not any(thread.name == "progress" for thread in threading.enumerate()))
+
+
+# What a program says of the end of its training
+
+
+def bar(step: int, total: int, name: str = "") -> bytes:
+    return f"\r{name}{100 * step // total:3d}%|####      | {step}/{total} [00:05<01:35,  2.00it/s]".encode()
+
+
+def shown(folder: Path, *output: bytes, lines: str = "") -> tuple[int | None, int | None, bool, int | None]:
+    """Return first step, number of steps, whether the file goes on, and the total of a bar that stands at 0."""
+    meter = ProgressMeter(folder)
+    folder.mkdir(exist_ok=True)
+    if lines:
+        meter.file.write_text(lines)
+        meter.read()
+    for piece in output:
+        meter.saw(piece)
+    found = meter.progress
+    return found.first_step, found.own_steps, found.goes_on, found.idle_bar
+
+
+def test_only_the_programs_own_words_say_where_a_launch_began_and_where_the_training_ends(
+    tmp_path: Path,
+) -> None:
+    documents = [bar(step, 200) + b"\n" for step in range(0, 200, 5)]
+    assert shown(tmp_path, *documents) == (None, None, False, None)
+    assert shown(tmp_path, bar(0, 1000) + b"\n", *documents) == (None, None, False, 1000)
+    assert shown(tmp_path, *documents, bar(0, 1000) + b"\n") == (None, None, False, None)
+    # One that had advanced before this node has read it.
+    assert shown(tmp_path, bar(3, 200) + b"\n", bar(0, 200) + b"\n") == (None, None, False, None)
+    assert shown(tmp_path, bar(0, 400, "Epoch 2: ") + b"\n") == (None, None, False, None)
+    words = [f"step {step}/100 loss 0.5\n".encode() for step in range(51, 101)]
+    assert shown(tmp_path, *words) == (51, 100, False, None)
+    assert shown(tmp_path, *words, b"eval step 1/20 loss 0.5\n") == (51, 100, False, None)
+    assert shown(tmp_path, b"step 100 of 100\n") == (100, 100, False, None)
+    epoch = [f"Epoch [3/10], Step [{step}/600], Loss: 0.5\n".encode() for step in (100, 200)]
+    assert shown(tmp_path, *epoch)[0] == 100
+
+
+def test_a_progress_file_goes_on_when_it_names_a_further_step_and_not_when_it_repeats_one(
+    tmp_path: Path,
+) -> None:
+    at_end = '{"complete": true, "step": 9, "steps": 9}\n'
+    assert shown(tmp_path, lines=at_end) == (9, 9, False, None)
+    assert shown(tmp_path, lines='{"step": 9, "rank": 1, "seconds": 0.5}\n' * 3 + at_end) == (
+        9,
+        9,
+        False,
+        None,
+    )
+    assert shown(tmp_path, lines='{"step": 8, "steps": 9}\n' + at_end) == (8, 9, True, None)
+    assert shown(tmp_path, b"step 1/4\n", b"step 2/4\n", lines=at_end) == (9, 9, False, None)
+
+
+def test_each_launch_says_anew_where_it_began(tmp_path: Path) -> None:
+    meter = ProgressMeter(tmp_path)
+    meter.saw(b"step 3/9 loss 1\n")
+    meter.begin_again()
+    assert (meter.progress.first_step, meter.progress.own_steps) == (None, None)
+    meter.saw(b"step 9/9\n")
+    assert meter.progress.first_step == 9
