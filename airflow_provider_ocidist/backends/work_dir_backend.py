@@ -6,6 +6,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
@@ -41,7 +42,8 @@ class WorkDirBackend(Backend, Generic[Seen]):
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._take(fields)
-        self._run_dirs, self._urgent_dirs = RunDirs(self._open), RunDirs(self._open)
+        # Cancels have connections of their own, and wait seconds at most when a store throttles or does not answer.
+        self._run_dirs, self._urgent_dirs = RunDirs(self._open), RunDirs(self._open_urgent)
         self._reports = Reports(self._run_dirs)
         self._stored = StoredCheckpoints()
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
@@ -142,10 +144,13 @@ class WorkDirBackend(Backend, Generic[Seen]):
     def _take(self, fields: Mapping[str, Any]) -> None:
         """Take the credentials of a connection as they are now."""
         self._access = access_of(fields)
-        self._stores = Stores(self._access)
+        self._stores, self._urgent_stores = Stores(self._access), Stores(replace(self._access, urgent=True))
 
     def _open(self, uri: str) -> Store:
         return self._stores.open(uri)
+
+    def _open_urgent(self, uri: str) -> Store:
+        return self._urgent_stores.open(uri)
 
     def _preflight_plan(self, job: TrainingJob) -> Plan:
         """Return the plan of a gang that is never created. Raises JobFileError as `plan` does."""

@@ -120,7 +120,7 @@ def _not_removed(ref: RunRef, after: float) -> BackendError:
 
 def end_unless_claimed(backend: Backend, ref: RunRef, try_number: int, log: TaskLog) -> None:
     """End the gang of a killed try, unless a later try waits for it."""
-    if (later := _claimed_by(backend, ref)) > try_number:
+    if (later := claimed_by(backend, ref)) > try_number:
         log.info("%s is left running: try %d of its task owns it", ref.key.name, later)
         return
     backend.cancel(ref)
@@ -133,11 +133,11 @@ def given_up(why: BaseException, since: float) -> Ending:
     return Ending(cause=Cause.SERVICE, message=message, since=since)
 
 
-def _claimed_by(backend: Backend, ref: RunRef) -> int:
-    """Return which try waits for a gang; 0 if the answer takes too long."""
+def claimed_by(backend: Backend, ref: RunRef, within: float = CLAIM_PATIENCE) -> int:
+    """Return which try waits for a gang; 0 if the answer takes more than `within` seconds."""
     answer: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=lambda: answer.put(backend.directories.claimed_by(ref)), daemon=True).start()
     try:
-        return answer.get(timeout=CLAIM_PATIENCE)
+        return answer.get(timeout=within)
     except queue.Empty:
         return 0

@@ -11,13 +11,14 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.attempt_notes import noted_in
-from airflow_provider_ocidist.gangs.canceller import given_up
+from airflow_provider_ocidist.gangs.canceller import claimed_by, given_up
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 Item = TypeVar("Item")
 Messages = list[str]
@@ -95,8 +96,7 @@ class EarlierTryCanceller:
         messages: Messages = []
         # Known attempts go first, before any request: a killed task has seconds.
         refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
-        for ref in refs.values():
-            messages += self._cancel(ref, try_number)
+        messages += self._cancel_all(list(refs.values()), try_number)
         homes = self._connected(noted)
         begun = _of_each(
             homes,
@@ -114,12 +114,16 @@ class EarlierTryCanceller:
             "the running gangs of this task cannot be listed",
             messages,
         )
-        for ref in (*(each.ref for each in mine if each.ref), *live):
-            if ref.job_id not in refs and ref.key not in theirs:
-                refs[ref.job_id] = ref
-                messages += self._cancel(ref, try_number)
+        new = {
+            ref.job_id: ref
+            for ref in (*(each.ref for each in mine if each.ref), *live)
+            if ref.job_id not in refs and ref.key not in theirs
+        }
+        refs |= new
+        messages += self._cancel_all(list(new.values()), try_number)
         unseen = [each for each in mine if not any(ref.key == each.key for ref in refs.values())]
-        return [*messages, *(_begun(each) for each in unseen if not self._request_stop(each))]
+        asked = in_parallel(self._request_stop, unseen)
+        return [*messages, *(_begun(each) for each, found in zip(unseen, asked, strict=True) if not found)]
 
     def _connected(self, attempts: Sequence[Attempt]) -> list[Backend]:
         """Return the connected backends: the present one, and those of these attempts that can be connected."""
@@ -144,10 +148,17 @@ class EarlierTryCanceller:
             return self._place
         return next((each.place for each in noted if each.place.backend == home.kind), None)
 
+    def _cancel_all(self, refs: Sequence[RunRef], try_number: int) -> Messages:
+        """Cancel gangs side by side, as `_cancel` does: none waits for the store or the service of another."""
+        for ref in refs:
+            self._homes.at(ref.backend)
+        said = in_parallel(lambda ref: self._cancel(ref, try_number), refs)
+        return [message for each in said for message in each]
+
     def _cancel(self, ref: RunRef, try_number: int) -> Messages:
         """Cancel a gang unless a later try owns it; return a message where it may still be running."""
         home = self._homes.at(ref.backend)
-        if (home or self._homes.present).directories.claimed_by(ref) > try_number:
+        if claimed_by(home or self._homes.present, ref) > try_number:
             return []
         if home is None:
             return [self._request_stop_unreached(ref)]

@@ -25,7 +25,7 @@ from airflow_provider_ocidist.errors import (
     StorageError,
     refusal_in,
 )
-from airflow_provider_ocidist.gangs.canceller import end_unless_claimed, given_up
+from airflow_provider_ocidist.gangs.canceller import claimed_by, end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.reconnection import read_again
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
@@ -42,6 +42,8 @@ AGAIN_AFTER = 0.5
 """Seconds between a failed cancel and the next."""
 GIVE_UP_WITHIN = 600.0
 """Seconds for which a task that gives up tries to end its gang while neither service nor nodes can be reached."""
+GIVE_UP_CLAIM_PATIENCE = 10.0
+"""Seconds for which it waits for the claim; without an answer the gang is ended, as by a killed task."""
 GIVE_UP_PAUSE = 15.0
 """Seconds between two of these cancels."""
 FIRST_PAUSE = 10.0
@@ -178,7 +180,7 @@ def end_before_giving_up(
     """
     ending = given_up(why, time.time())
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
-    if backend.directories.claimed_by(ref) > try_number:
+    if claimed_by(backend, ref, GIVE_UP_CLAIM_PATIENCE) > try_number:
         log.info("%s is left running: a later try of its task owns it", ref.key.name)
         return None
     log.warning("ending %s because its task gives up: %s", ref.key.name, why)

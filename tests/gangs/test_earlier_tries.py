@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,11 +28,14 @@ from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
+from tests.backends.silent import Silent
 from tests.training_jobs import a_job, a_key, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_node_starts")
 
+ENDED = {"CANCELING", "CANCELED"}
 SEED = random.randrange(10_000)
 LOG = logging.getLogger("test_earlier_tries")
 GIVES_UP = BackendError("the service asks for patience", status_code=429, retryable=True)
@@ -191,6 +196,27 @@ def test_a_noted_gang_whose_home_cannot_be_reached_is_asked_to_stop_and_named(
     assert attempt_ref(at_oci).job_id in said
     assert "backend oci_data_science cannot be reached" in said
     assert is_told_to_stop(backend, at_oci)
+
+
+def test_a_store_that_never_answers_delays_no_cancel_of_any_noted_gang(
+    backend: OciDataScience, emulator: Access
+) -> None:
+    """The store answers only once the service has every cancel, or when the patience of this test is over."""
+    key = a_key()
+    attempts = [left_by(backend, replace(key, generation=number), 1, "whole") for number in range(3)]
+    with Silent() as store, ThreadPoolExecutor(1) as pool:
+        reached = OciDataScience(backend.access, backend.defaults)
+        reached._cancel_dirs._open_store = lambda uri: open_store(
+            uri, replace(backend.access, endpoint=store.url, urgent=True)
+        )
+        gang = GangSubmitter(reached, a_job(nodes=2), LOG, noted(*attempts), threading.Event())
+        called_off = pool.submit(gang.earlier_canceller(key, 4, GIVES_UP))
+        assert store.was_asked.wait(30), "no claim is read: the case is not met"
+        deadline = time.monotonic() + 4
+        while any(states(backend, each.key, emulator.compartment_id) - ENDED for each in attempts):
+            assert time.monotonic() < deadline, "a cancel waits for the store"
+            time.sleep(0.05)
+        called_off.result(120)
 
 
 # A try whose job cannot be read

@@ -18,6 +18,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     ListsGangs,
     NamesSecrets,
     OpensById,
+    PreparesCancels,
     ShowsWhatItCreated,
     Suspends,
 )
@@ -58,6 +59,7 @@ from airflow_provider_ocidist.model.run import (
     RunRef,
 )
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, STOP_FILE
+from airflow_provider_ocidist.work_dir.parallel import both
 from airflow_provider_ocidist.work_dir.reports import Reported
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ LOOKS, BETWEEN_LOOKS = 10, 1.0
 
 
 class Runai(
+    PreparesCancels,
     OpensById,
     ListsGangs,
     HasCommandLine,
@@ -87,6 +90,7 @@ class Runai(
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
         self._workloads = Workloads(lambda: self._client)
+        self._urgent_workloads = Workloads(lambda: self._urgent_client)
         self._paused: set[str] = set()
         self._turns = Turns()
 
@@ -94,7 +98,8 @@ class Runai(
         super()._take(fields)
         self._fields = Fields.of(fields)
         self._cluster = pod_logs.api_of(self._fields)
-        self._made: Client | None = None
+        self._made: dict[bool, Client] = {}
+        """Clients by whether they are for cancels, which have connections and a token of their own."""
         self._making = threading.Lock()
 
     def _work_dir(self) -> str | None:
@@ -102,12 +107,19 @@ class Runai(
 
     @property
     def _client(self) -> Client:
+        return self._client_for(urgent=False)
+
+    @property
+    def _urgent_client(self) -> Client:
+        return self._client_for(urgent=True)
+
+    def _client_for(self, *, urgent: bool) -> Client:
         from airflow_provider_ocidist.backends.runai.client import Client
 
         with self._making:
-            if self._made is None:
-                self._made = Client(self._fields)
-            return self._made
+            if urgent not in self._made:
+                self._made[urgent] = Client(self._fields, urgent=urgent)
+            return self._made[urgent]
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         return make_plan(job, key, self._fields)
@@ -332,13 +344,25 @@ class Runai(
 
     # end
 
+    def ready_to_cancel(self, ref: RunRef) -> None:
+        self._urgent_client.ready()
+        self._urgent_dirs.at(ref.run_dir)
+
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Delete the workload: one that is only suspended could be resumed. What it has saved stays."""
-        stop_requested = self.directories.request_end(ref, ending)
-        try:
-            self.delete(ref)
-        except BackendError as error:
+        # At the same time: a killed task has five seconds, and either side may not answer.
+        error, stop_requested = both(
+            lambda: self._end(ref), lambda: self.directories.request_end(ref, ending)
+        )
+        if error is not None:
             raise CancelFailed(error, stop_requested=stop_requested) from error
+
+    def _end(self, ref: RunRef) -> BackendError | None:
+        try:
+            self._urgent_workloads.delete(ref)
+        except BackendError as error:
+            return error
+        return None
 
     def delete(self, ref: RunRef) -> None:
         self._workloads.delete(ref)

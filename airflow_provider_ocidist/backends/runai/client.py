@@ -30,6 +30,10 @@ MARGIN = 60.0
 """Seconds before its end in which a token is renewed; of a short-lived one, a tenth of its life."""
 RENEWED_AGAIN = 10.0
 """Seconds after which a renewal that has failed is tried again, while the token is good."""
+URGENT_TIMEOUT = 2.0
+"""Seconds for a connection, and for an answer, of a cancel: a killed task has five in all."""
+URGENT_ATTEMPTS, URGENT_PAUSE = 2, 0.2
+"""Most times that a cancel is sent, and seconds between them, whatever `Retry-After` says: its caller tries again."""
 PAGE = 500
 """Most items that a list returns at a time."""
 BUSY = (429, 500, 502, 503, 504)
@@ -61,8 +65,13 @@ class Client:
         fields: Fields,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
+        *,
+        urgent: bool = False,
+        heard: Callable[[httpx.Response], object] = lambda _: None,
     ) -> None:
+        """`urgent`: for cancels, which wait seconds at most; `heard` is given each answer."""
         self._fields = fields
+        self._urgent = urgent
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -70,12 +79,19 @@ class Client:
         self._http = httpx.Client(
             base_url=fields.address,
             verify=_verification(fields.verify),
-            timeout=httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
+            timeout=httpx.Timeout(URGENT_TIMEOUT)
+            if urgent
+            else httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
             follow_redirects=False,
+            event_hooks={"response": [heard]},
         )
 
     def close(self) -> None:
         self._http.close()
+
+    def ready(self) -> None:
+        """Get a token, for a request that must not wait for one. Raises BackendError."""
+        self._current_token()
 
     def get(self, path: str, doing: str, **params: Any) -> Any:
         return self.call("GET", path, doing, params=params)
@@ -97,6 +113,7 @@ class Client:
 
         `attempts`: 1 for what must not be repeated unseen.
         """
+        attempts = min(attempts, URGENT_ATTEMPTS) if self._urgent else attempts
         for attempt in range(1, attempts + 1):
             try:
                 return self._ask(method, path, doing, options)
@@ -104,7 +121,7 @@ class Client:
                 pause = _pause(error, attempt)
                 if attempt == attempts or pause is None:
                     raise
-                self._sleep(pause)
+                self._sleep(min(pause, URGENT_PAUSE) if self._urgent else pause)
         raise AssertionError("unreachable")
 
     def _ask(self, method: str, path: str, doing: str, options: Mapping[str, Any]) -> Any:
