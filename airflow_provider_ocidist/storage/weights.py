@@ -14,7 +14,7 @@ from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.stores.base import Store
 
 DISTRIBUTED, DESCRIPTION = ".distcp", ".metadata"
-"""Of the files of torch.distributed.checkpoint: how those end that hold the state, and what describes it."""
+"""Ending of the files of torch.distributed.checkpoint that hold the state, and name of what describes it."""
 
 
 def weights_digest(store: Store, prefix: str) -> str:
