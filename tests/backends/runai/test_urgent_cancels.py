@@ -70,7 +70,7 @@ def test_a_store_that_never_answers_delays_no_cancel(
     ref = backend.submit(backend.plan(a_job(), a_key()))
     place = f"oci://{emulator.bucket}@{emulator.namespace}/work/{ref.key.name}"
     far = replace(ref, run_dir=place)
-    with Silent() as store, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, Silent() as store:
         of_store = emulator.connection_fields() | {"endpoint": store.url}
         killed = Runai.connect({**of_store, **fields})
         make_ready(killed, far, LOG)
@@ -95,7 +95,7 @@ def test_a_thread_that_waits_for_a_token_delays_no_cancel(backend: Runai, plane:
     ref = backend.submit(backend.plan(a_job(), a_key()))
     make_ready(backend, ref, LOG)
     # As another thread has it, amid a token request that is not answered.
-    with backend._client._lock, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, backend._client._lock:
         cancelled = pool.submit(backend.cancel, ref)
         is_gone(plane, ref)
         cancelled.result(60)
