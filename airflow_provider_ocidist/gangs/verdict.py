@@ -214,8 +214,8 @@ def _is_own(report: NodeReport, fence: Fence) -> bool:
 def _was_complete(status: RunStatus, former: CheckpointRef) -> bool:
     """Whether the program reports that the checkpoint it resumed from was the end of the training.
 
-    A bar may be that of an evaluation or a download, so that its count and total say nothing by themselves. Whoever
-    names a step before the end trains, or has to: then only the checkpoint of this attempt would be its result.
+    A bar may be that of an evaluation or a download, so that its count and total say nothing by themselves. A program
+    that names a step before the end trains, or has to: then only the checkpoint of this attempt would be its result.
     """
     progresses = [node.report.progress for node in status.nodes if node.report and node.report.progress]
     # Not where it has reported further steps: who says it after a training has saved nothing of that.

@@ -67,9 +67,8 @@ class Client:
         sleep: Callable[[float], object] = time.sleep,
         *,
         urgent: bool = False,
-        heard: Callable[[httpx.Response], object] = lambda _: None,
     ) -> None:
-        """`urgent`: for cancels, which wait seconds at most; `heard` is given each answer."""
+        """`urgent`: for cancels, which wait seconds at most."""
         self._fields = fields
         self._urgent = urgent
         self._clock = clock
@@ -83,7 +82,6 @@ class Client:
             if urgent
             else httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
             follow_redirects=False,
-            event_hooks={"response": [heard]},
         )
 
     def close(self) -> None:
