@@ -1178,7 +1178,7 @@ def _stale_reports(dice: random.Random, scenario: Scenario, length: float) -> Ma
     """Lists that waiting processes get of a run directory lack reports of nodes, again and again."""
     habits = replace(_steady(scenario.habits), steps=8, step_seconds=2.0, write_seconds=0.3)
     rates = tuple(
-        Rate("stale", "store.list_objects", dice.choice([0.3, 0.6]), actors=who)
+        Rate("stale", "store.list_objects", dice.choice([0.3, 0.9]), actors=who)
         for who in ("worker", "triggerer")
     )
     return {"checkpoints": True, "restarts": (0, 0, 0), "habits": habits, "rates": rates}

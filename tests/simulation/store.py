@@ -16,6 +16,8 @@ from tests.simulation.faults import Network, refusal
 from tests.simulation.runtime import EPOCH, World
 
 BUCKET, NAMESPACE = "bucket", "space"
+LISTS_LAG = 90.0
+"""Most seconds for which stale lists lack a report: less than for which it has to be missing to count so."""
 
 
 @dataclass
@@ -128,7 +130,7 @@ class Bucket:
             if len(page) == limit:
                 following = names[at]
                 break
-            if stale and "/nodes/" in names[at] and self.world.chance("unlisted", names[at], number) < 0.5:
+            if stale and self._is_unlisted(names[at], number):
                 at += 1
                 continue
             found = self.objects[names[at]]
@@ -144,6 +146,11 @@ class Bucket:
             )
             at += 1
         return SimpleNamespace(objects=page, next_start_with=following, prefixes=[])
+
+    def _is_unlisted(self, name: str, number: int) -> bool:
+        """Whether a stale list lacks a report: one that was written shortly before."""
+        is_new = self.world.now - self.objects[name].modified < LISTS_LAG
+        return is_new and "/nodes/" in name and self.world.chance("unlisted", name, number) < 0.5
 
     def begin_parts(self, name: str, meta: Mapping[str, str]) -> str:
         task = self.world.current
