@@ -16,7 +16,7 @@ ODD_TOO = 0.4
 """The share of schedules that have one more kind of `_ODDITIES`."""
 LOSES_A_MACHINE = 0.05
 """The share of schedules that lose a machine for which another may take its place."""
-ALONE = 0.24
+ALONE = 0.26
 """The share of schedules that have one kind of `_ALONE`, and nothing else that goes wrong."""
 OUTLIVES = 28
 """Steps of six seconds of a node that is cut off, from its start after about 75 s on: it trains when it comes back, at
