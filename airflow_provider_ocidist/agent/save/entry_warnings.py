@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -15,11 +16,16 @@ from airflow_provider_ocidist.agent.save.entries import (
     weights_in,
 )
 from airflow_provider_ocidist.agent.save.formats import is_unfinished
+from airflow_provider_ocidist.agent.save.held_links import REMEDY
 from airflow_provider_ocidist.agent.save.proofs import remedy
 from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.storage.checkpoint_names import OTHER_FOLDERS
 
 logger = logging.getLogger(__name__)
+
+
+DROPPED_INTERVAL = 600.0
+"""Least seconds between two warnings of checkpoints that were changed or deleted before they were sent."""
 
 
 class EntryWarnings:
@@ -33,6 +39,9 @@ class EntryWarnings:
         self._has_checkpoints = False
         """Whether an entry with the name of a checkpoint has been seen."""
         self._warned: set[object] = set()
+        self._dropped = 0
+        """Count of those that were changed or deleted before they were sent, since the last warning of that."""
+        self._dropped_next_at = 0.0
 
     def warn_of_names(self) -> None:
         """Warn of new entries whose names are not those of checkpoints."""
@@ -88,6 +97,31 @@ class EntryWarnings:
         if ("mixed", name) not in self._warned:
             self._warned.add(("mixed", name))
             logger.warning("%s is not published yet: %s. Remedy: %s", name, why, remedy(name))
+
+    def warn_of_dropped(self, path: Path, why: str = "") -> None:
+        """Warn of a checkpoint that was changed or deleted before all of it was sent; `why`: what else is known."""
+        self._dropped += 1
+        if time.monotonic() < self._dropped_next_at:
+            return
+        before = f" (so were {self._dropped - 1} others since the last warning)" if self._dropped > 1 else ""
+        self._dropped, self._dropped_next_at = 0, time.monotonic() + DROPPED_INTERVAL
+        if path.exists():
+            logger.warning(
+                "the program wrote to %s before all of it was sent, so that it is not published as it was%s%s. Remedy: "
+                "let the program write each checkpoint to another name and rename it to its own, or %s",
+                path.name,
+                before,
+                why,
+                REMEDY,
+            )
+        else:
+            logger.warning(
+                "the program deleted %s before all of it was sent: a restart cannot go on from it%s%s. Remedy: %s",
+                path.name,
+                before,
+                why,
+                REMEDY,
+            )
 
     def warn_of_error(self, error: Exception) -> None:
         """Log an unforeseen error, with its traceback."""

@@ -10,10 +10,13 @@ from airflow_provider_ocidist.agent.save.shards import is_companion, is_shard
 
 
 class OwnFiles:
-    """Which files of an entry this node's processes have written, not fetched to resume from."""
+    """Which files of an entry this node's processes have written, not fetched to resume from.
+
+    The paths that it is asked about may be those of links to an entry, under its name.
+    """
 
     def __init__(self, folder: Path, pattern: str | None = None) -> None:
-        self._before = {item.path: stamps_in(item.path) for item in candidates(folder, pattern)}
+        self._before = {item.path.name: stamps_in(item.path) for item in candidates(folder, pattern)}
 
     def names(self, path: Path) -> set[str]:
         now = stamps_in(path)
@@ -24,7 +27,7 @@ class OwnFiles:
         return self._stale_of(path, stamps_in(path))
 
     def _stale_of(self, path: Path, now: Mapping[str, Stamp]) -> set[str]:
-        before = self._before.get(path)
+        before = self._before.get(path.name)
         if not before:
             return set()
         of_one_process = {name for name in now if is_shard(name) or is_companion(name)}

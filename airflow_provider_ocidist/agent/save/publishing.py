@@ -1,13 +1,15 @@
-"""Publisher: uploads whole checkpoints, unless the program has changed them or the next launch has begun meanwhile."""
+"""Publisher: uploads whole checkpoints, unless they were written to or the next launch has begun meanwhile."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.entries import Candidate, signature
+from airflow_provider_ocidist.agent.save.entries import Candidate, scan, signature
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.proofs import Proof
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
@@ -46,7 +48,7 @@ class Whole:
 
 
 class Changed(StorageError):
-    """The program has written to the entry, or deleted it."""
+    """The program has written to the entry, or deleted it where nothing holds it."""
 
 
 class Publisher:
@@ -61,9 +63,11 @@ class Publisher:
         loss_at: Callable[[int], float | None],
         shards: ShardCollector | None = None,
         arrived: Callable[[], object] = lambda: None,
+        links: HeldLinks | None = None,
     ) -> None:
         """`fence`: of this launch. `shards`: collects the parts of an entry that other nodes hold. `arrived` is
-        called when all files of a checkpoint are in the store, and its manifest is not.
+        called when all files of a checkpoint are in the store, and its manifest is not. `links`: what is held to be
+        sent.
         """
         assert checkpoints.uri is not None
         self._checkpoints = checkpoints
@@ -73,6 +77,7 @@ class Publisher:
         self._loss_at = loss_at
         self._shards = shards
         self._arrived = arrived
+        self._links = links
         self._first_sequence: int | None = None
         """Sequence number of this process's first checkpoint; None until looked up."""
         self._offers = threading.Condition()
@@ -97,6 +102,27 @@ class Publisher:
                 self._is_offering = False
                 self._offers.notify_all()
 
+    def is_there(self, whole: Whole) -> bool:
+        """Whether a checkpoint can still be sent as it was proved.
+
+        What the program deletes or replaces is there all the same while it is held. What it adds to a save after its
+        proof, or writes into one of its files, belongs to the checkpoint, and what was proved is not all of it.
+        """
+        if not self._is_held(whole):
+            return whole.is_unchanged
+        try:
+            is_intact = signature(self._source(whole)) == whole.item.signature
+        except OSError:
+            return False
+        return is_intact and not _goes_on(whole.item)
+
+    def _is_held(self, whole: Whole) -> bool:
+        return self._links is not None and self._links.holds(whole.item)
+
+    def _source(self, whole: Whole) -> Path:
+        """Return where it is read from."""
+        return self._links.source(whole.item) if self._links else whole.item.path
+
     def abandon(self) -> None:
         """Publish nothing from here on. Returns once a checkpoint that is just being published is complete."""
         with self._offers:
@@ -110,7 +136,7 @@ class Publisher:
     def _sent(self, whole: Whole) -> CheckpointRef:
         from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
 
-        item = whole.item
+        item = replace(whole.item, path=self._source(whole))
         if self._first_sequence is None:
             self._first_sequence = next_sequence(self._uri, self._fence, self._access)
         sequence = self._first_sequence + whole.begun - 1
@@ -154,7 +180,7 @@ class Publisher:
             raise Fenced(f"{name} is not published: the training is launched again from before it")
 
     def _require_unchanged(self, whole: Whole) -> None:
-        if not whole.is_unchanged:
+        if not self.is_there(whole):
             path = whole.item.path
             raise Changed(f"{path} changed while it was read", uri=str(path))
 
@@ -188,3 +214,16 @@ class Publisher:
         from airflow_provider_ocidist.agent.save.unproved_copies import forget
 
         forget(self._uri, self._access)
+
+
+def _goes_on(item: Candidate) -> bool:
+    """Whether the program goes on with a save that was proved: a name with a number stands for one save alone.
+
+    Where it deletes the entry, or has replaced all of it, that save is over.
+    """
+    try:
+        now = scan(item.path)
+    except OSError:
+        return False
+    same = [name for name, stamp in now.items() if item.files.get(name) == stamp]
+    return item.placed.number is not None and 0 < len(same) < len(now)

@@ -66,7 +66,7 @@ class ShardCollector:
         self.apart = tuple(apart)
         self.access = access
         self._own = OwnFiles(folder, pattern)
-        self._requests: dict[tuple[Path, Signature], ShardRequest] = {}
+        self._requests: dict[tuple[str, Signature], ShardRequest] = {}
         self._deadline: SaveDeadline | None = None
         self._further: Callable[[], object] = lambda: None
 
@@ -152,7 +152,7 @@ class ShardCollector:
         """Return the request for an entry; a retry repeats the first, so that no file is uploaded twice."""
         from airflow_provider_ocidist.storage.checkpoints import reserve
 
-        request = self._requests.get((item.path, item.signature))
+        request = self._requests.get((item.path.name, item.signature))
         if request is None:
             names, written = self._own.names(item.path), bool(_metadata(item.path))
             has_shards = any(may_have_others(name) for name in names)
@@ -173,7 +173,7 @@ class ShardCollector:
                 companions=not written and not has_shards,
             )
         self._exchange.ask(request)
-        self._requests[item.path, item.signature] = request
+        self._requests[item.path.name, item.signature] = request
         return request
 
     def _await(self, request: ShardRequest) -> dict[int, Sequence[ManifestFile]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates, scan, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
@@ -32,6 +33,7 @@ from airflow_provider_ocidist.agent.save.shard_exchange import (
 from airflow_provider_ocidist.agent.save.shards import REMEDY, is_companion, is_of_a_process, is_shard
 from airflow_provider_ocidist.errors import Cause, OcidistError, StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoint_names import Placed
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 from airflow_provider_ocidist.storage.stores.base import Store
 
@@ -87,6 +89,9 @@ class ShardUploader:
         """Entries of which this node has parts that the main node has not had since they were changed."""
         self._warned: set[str] = set()
         """Series of entries of which a warning has named files that are not sent."""
+        self._links = HeldLinks(folder)
+        self._part: tuple[int, Candidate] | None = None
+        """Part of this node that is being sent, after the number of its request."""
         self._acknowledged: set[int] = set()
         self._answered: set[int] = set()
         self._pause = FIRST_PAUSE
@@ -132,6 +137,8 @@ class ShardUploader:
         except Exception:
             # The main node reports the missing part.
             logger.exception("unexpected")
+        finally:
+            self._let_go()
 
     def _watch(self) -> bool:
         """Answer requests while the training runs; return whether the main node has closed the board."""
@@ -202,6 +209,9 @@ class ShardUploader:
     def _answer(self, request: ShardRequest | None) -> None:
         if request is None or self.rank not in request.ranks or request.number in self._answered:
             return
+        if self._part and self._part[0] != request.number:
+            # The main node has given that checkpoint up.
+            self._let_go()
         try:
             part = self._part_of(request)
             if part is None:
@@ -209,6 +219,7 @@ class ShardUploader:
                 return
             self._exchange.reply(request, self.rank, part)
             self._answered.add(request.number)
+            self._let_go()
             self._unasked.discard(self.folder / request.name)
             self._pause = FIRST_PAUSE
             self._deadline.succeeded()
@@ -219,6 +230,9 @@ class ShardUploader:
         """Return the answer to a request; None while there is none yet."""
         path = self.folder / request.name
         self._movement.further(str(path))
+        if self._part and self._part[0] == request.number and self._links.holds(self._part[1]):
+            # The program may have deleted it since.
+            return ShardReply(files=self._send(self._part[1], request))
         if not any(_is_asked_for(name, request) for name in self._own.names(path)):
             return self._nothing(request)
         if request.number not in self._acknowledged:
@@ -228,7 +242,7 @@ class ShardUploader:
             return None
         fault = self._fault(path, request)
         if fault is None:
-            return ShardReply(files=self._send(path, request))
+            return ShardReply(files=self._send(self._part_in(path, request), request))
         return ShardReply(fault=fault) if self._training_ended.is_set() else None
 
     def _fault(self, path: Path, request: ShardRequest) -> str | None:
@@ -275,17 +289,35 @@ class ShardUploader:
             else None
         )
 
-    def _send(self, path: Path, request: ShardRequest) -> tuple[ManifestFile, ...]:
+    def _part_in(self, path: Path, request: ShardRequest) -> Candidate:
+        """Return what this node sends of an entry, and hold it: the program may delete it meanwhile."""
+        wanted = set(self._wanted(path, request))
+        files = Signature(tuple(item for item in sorted(scan(path).items()) if item[0] in wanted))
+        part = Candidate(path, Placed(series=path.name), files, files.modified_ns)
+        if self._part is None:
+            # Only now it is certain that no other node shares the folder, and holds something there.
+            self._links.remove_left_over()
+        self._links.keep([part])
+        self._part = request.number, part
+        return part
+
+    def _send(self, part: Candidate, request: ShardRequest) -> tuple[ManifestFile, ...]:
         from airflow_provider_ocidist.storage.checkpoints import send_part
 
+        path = self._links.source(part)
         before = signature(path)
         leave_out = self._left_out(path, request)
         files = send_part(path, request.uri, leave_out=leave_out, cancel=self._cancel, access=self.access)
         self._on_arrived()
-        if signature(path) != before:
-            raise StorageError(f"{path} changed while it was read", uri=str(path))
+        if signature(path) != before or not _has(path, part):
+            self._let_go()
+            raise StorageError(f"{part.path} changed while it was read", uri=str(part.path))
         logger.info("sent %d files of %s", len(files), request.name)
         return files
+
+    def _let_go(self) -> None:
+        self._links.keep(())
+        self._part = None
 
     def _failed(self, request: ShardRequest, error: Exception) -> None:
         """Try again later; once the training has ended, as long as the main node does with its own part."""
@@ -302,6 +334,12 @@ class ShardUploader:
         )
         self._look_again_at = time.monotonic() + pause
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+
+def _has(path: Path, part: Candidate) -> bool:
+    """Whether an entry, or links to it, has these files unchanged."""
+    found = scan(path)
+    return all(found.get(name) == stamp for name, stamp in part.files.items())
 
 
 def _is_part(name: str) -> bool:

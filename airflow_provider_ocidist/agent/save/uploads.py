@@ -13,6 +13,7 @@ from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.entry_warnings import EntryWarnings
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
 from airflow_provider_ocidist.agent.save.newest_saves import NewestSaves
@@ -28,6 +29,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     cause_of_failed_save,
 )
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
+from airflow_provider_ocidist.agent.save.upload_order import UploadOrder, newest_of_each
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import (
     Cause,
@@ -98,10 +100,18 @@ class CheckpointUploader:
         self.ledger = _begun_ledger(folder, checkpoints, fetched, restarts=restarts)
         self._movement = Movement()
         self.judge = self._new_judge()
+        self._links = HeldLinks(folder)
         self._publisher = Publisher(
-            checkpoints, access, fence, loss_at=self.program.loss_at, shards=shards, arrived=on_arrived
+            checkpoints,
+            access,
+            fence,
+            loss_at=self.program.loss_at,
+            shards=shards,
+            arrived=on_arrived,
+            links=self._links,
         )
         self._waiting: dict[Path, Whole] = {}
+        self._order = UploadOrder()
         self._newest_saves = NewestSaves()
         self._fenced = False
         """Whether a later attempt or launch saves to the same place."""
@@ -111,6 +121,8 @@ class CheckpointUploader:
         """Count of published checkpoints."""
         self._newest = 0
         """Number of the newest published save."""
+        self._newest_of: dict[str, int] = {}
+        """Number of the newest published save of each series."""
         self._warnings = EntryWarnings(folder, checkpoints.pattern)
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
@@ -140,6 +152,7 @@ class CheckpointUploader:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._links.remove_left_over()
         self.judge.renamed()
         if self.shards:
             self.shards.open()
@@ -201,6 +214,7 @@ class CheckpointUploader:
             self.error = error
         finally:
             self.judge.close()
+            self._links.keep(())
             if self.shards:
                 self.shards.close()
 
@@ -276,6 +290,7 @@ class CheckpointUploader:
                 self._take(verdict, verdict.found)
             elif verdict.found.mixed and self._moment is Moment.RUNNING:
                 self._warnings.warn_of_mixture(verdict.item.path.name, verdict.found.why)
+        self._hold()
         return [verdict for verdict in verdicts if isinstance(verdict.found, Unproved)]
 
     def _take(self, verdict: Verdict, proof: Proof) -> None:
@@ -294,6 +309,10 @@ class CheckpointUploader:
             series = [whole for whole in self._waiting.values() if whole.series == item.placed.series]
             for older in sorted(series, key=lambda whole: whole.begun)[: -self.checkpoints.keep]:
                 del self._waiting[older.item.path]
+
+    def _hold(self) -> None:
+        """Keep what is sent next readable whatever the program deletes; older ones may go."""
+        self._links.keep(whole.item for whole in newest_of_each(self._waiting.values()))
 
     @property
     def _has_nodes_apart(self) -> bool:
@@ -327,10 +346,12 @@ class CheckpointUploader:
         While the training runs, what has taken long lets a look come before the next: a newer one may be complete.
         """
         before = self._published
-        for whole in sorted(self._waiting.values(), key=lambda whole: whole.begun, reverse=True):
+        for whole in self._order.of(self._waiting.values()):
             if self._fenced:
                 return False
-            if not self._try(whole):
+            is_tried = self._try(whole)
+            self._hold()
+            if not is_tried:
                 return False
             if self._is_time_to_look:
                 break
@@ -359,13 +380,13 @@ class CheckpointUploader:
             self._give_up(whole, error)
         except Changed:
             # The next scan judges it again.
-            del self._waiting[whole.item.path]
+            self._drop(whole)
         except (OcidistError, OSError) as error:
-            if whole.is_unchanged:
+            if self._publisher.is_there(whole):
                 self._failed(error)
                 return False
             # The program has deleted or replaced it.
-            del self._waiting[whole.item.path]
+            self._drop(whole)
         except Exception as error:
             # One odd entry must not stop the other uploads. It may pass, as when no thread can be started just now.
             logger.error("unexpected error in an upload", exc_info=error)
@@ -383,6 +404,8 @@ class CheckpointUploader:
             self._forget_unproved()
         self._published += 1
         self._newest = max(self._newest, whole.begun)
+        self._newest_of[whole.series] = max(self._newest_of.get(whole.series, 0), whole.begun)
+        self._order.sent(whole, self._waiting.values())
         self.error, self._pause, self._try_again_at = None, FIRST_PAUSE, 0.0
         self._deadline.succeeded()
         logger.info("checkpoint of %s is published (%s): %s", reference.label, whole.proof.by, reference.uri)
@@ -391,12 +414,24 @@ class CheckpointUploader:
     def _give_up(self, whole: Whole, error: Exception) -> None:
         self._waiting.pop(whole.item.path, None)
         # Unless the program has deleted it meanwhile, as one that keeps only the last.
-        if whole.item.path.exists():
-            is_half = isinstance(error, IncompleteCheckpoint)
-            fault = "is not whole and is not published" if is_half else "cannot be published"
-            why = f"the checkpoint {whole.item.path.name} {fault}: {error}"
-            self._lost[whole.item.path] = (whole.begun, why)
-            logger.warning("%s", why)
+        if not whole.item.path.exists():
+            self._warn_of_dropped(whole, f": {error}")
+            return
+        is_half = isinstance(error, IncompleteCheckpoint)
+        fault = "is not whole and is not published" if is_half else "cannot be published"
+        why = f"the checkpoint {whole.item.path.name} {fault}: {error}"
+        self._lost[whole.item.path] = (whole.begun, why)
+        logger.warning("%s", why)
+
+    def _drop(self, whole: Whole) -> None:
+        """Forget an entry that is no longer what was proved; the next look judges what is there instead."""
+        del self._waiting[whole.item.path]
+        self._warn_of_dropped(whole)
+
+    def _warn_of_dropped(self, whole: Whole, why: str = "") -> None:
+        keeps_old = self.checkpoints.keep_every is not None or self.checkpoints.keep_best is not None
+        if keeps_old or whole.begun > self._newest_of.get(whole.series, 0):
+            self._warnings.warn_of_dropped(whole.item.path, why)
 
     def _failed(self, error: Exception) -> None:
         self.error = error

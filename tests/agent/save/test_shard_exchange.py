@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import random
 import shutil
 import threading
 import time
@@ -23,8 +24,10 @@ from airflow_provider_ocidist.agent.save import folder_marks, saving, shard_coll
 from airflow_provider_ocidist.agent.save.checkpoints import resume
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
-from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.proofs import Moment, Proof
+from airflow_provider_ocidist.agent.save.publishing import Publisher, Whole
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
@@ -32,11 +35,12 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
-from airflow_provider_ocidist.model.fence import LOWEST
+from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import newest
+from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.storage.checkpoints import MANIFEST, newest
 from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
@@ -414,6 +418,53 @@ def counted(thing: Any, name: str) -> list[int]:
 
     setattr(thing, name, call)
     return calls
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_the_programs_delete_while_a_node_sends_its_part_is_published(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    monkeypatch.setattr(shard_uploader, "FIRST_PAUSE", 0.1)
+    written = [nodes.write(rank, f"weights of {rank}") for rank in (0, 1)]
+    wanted = {file.name: file.read_bytes() for place in written for file in place.iterdir()}
+    (item,) = candidates(nodes.folders[0])
+    links = HeldLinks(nodes.folders[0])
+    links.keep([item])
+    deletes_first = [dice.random() < 0.5 for _ in (0, 1)]
+    failures, send = [dice.randint(0, 1) for _ in (0, 1)], checkpoints._send
+
+    def rotated(source: Any, *rest: Any) -> Any:
+        rank = 1 if "node-1" in str(source.folder) else 0
+        if deletes_first[rank]:
+            shutil.rmtree(written[rank], ignore_errors=True)
+        sent = send(source, *rest)
+        shutil.rmtree(written[rank], ignore_errors=True)
+        if failures[rank]:
+            failures[rank] -= 1
+            raise StorageError("the store is away", retryable=True)
+        return sent
+
+    monkeypatch.setattr(checkpoints, "_send", rotated)
+    nodes.start()
+    published: list[CheckpointRef] = []
+    place = Publisher(
+        Checkpoints(uri=str(nodes.safe)),
+        OciAccess(),
+        Fence(attempt=1),
+        loss_at=lambda _: None,
+        shards=nodes.collector,
+        links=links,
+    )
+    whole = Whole(item, Proof("announced"), begun=1, step=5)
+    if failures[0]:
+        with pytest.raises(StorageError, match="the store is away"):
+            place.publish(whole, published.append)
+    place.publish(whole, published.append)
+    found = Path(published[0].uri)
+    assert {path.name: path.read_bytes() for path in found.iterdir() if path.name != MANIFEST} == wanted
+    until(lambda: not list(nodes.folders[1].parent.glob(".node-1.held.*")))
 
 
 def test_parts_that_are_all_on_the_main_node_need_no_other_node(nodes: Nodes) -> None:

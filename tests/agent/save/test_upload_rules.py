@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -503,8 +504,14 @@ def test_of_many_that_wait_the_last_three_are_named(watched: Watched) -> None:
 @pytest.mark.parametrize("error", [StorageError("half read"), OSError("half read")])
 @pytest.mark.parametrize("change", ["written", "deleted"])
 def test_what_changes_while_it_is_sent_is_no_failure(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, error: Exception, change: str
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    change: str,
 ) -> None:
+    if change == "deleted":
+        monkeypatch.setattr(os, "link", without_links)
     place = save(watched, "step-5.txt", 1)
 
     def meanwhile(*_: Any, **__: Any) -> None:
@@ -515,17 +522,101 @@ def test_what_changes_while_it_is_sent_is_no_failure(
     assert watched.step(2)
     assert watched.uploader.error is None
     assert watched.uploader._waiting == {}
+    (said,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "Remedy: " in record.getMessage() and record.levelno == logging.WARNING
+    ]
+    assert said.startswith(
+        {
+            "written": "the program wrote to step-5.txt before all of it was sent",
+            "deleted": "the program deleted step-5.txt before all of it was sent",
+        }[change]
+    )
 
 
-@pytest.mark.parametrize("change", ["written", "deleted"])
+def without_links(*_: Any, **__: Any) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("error", [StorageError("down", retryable=True), OSError("half read")])
+def test_what_the_program_deletes_while_it_is_sent_is_tried_again_until_it_is_published(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    place, publish = save(watched, "step-5.txt", 1), checkpoints.publish
+    failures = [error, error]
+
+    def failing(*arguments: Any, **options: Any) -> CheckpointRef:
+        place.unlink(missing_ok=True)
+        if failures:
+            raise failures.pop()
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "publish", failing)
+    assert [watched.step(2), watched.step(), watched.step()] == [False, False, True]
+    assert Path(watched.published[0].uri, "step-5.txt").read_text() == "weights"
+    assert not hidden(watched)
+
+
+def hidden(watched: Watched) -> list[str]:
+    """Return what the uploader holds."""
+    return [place.name for place in watched.folder.parent.rglob(".*.held.*")]
+
+
+@pytest.mark.parametrize("rule", [{}, {"keep_every": 1}], ids=str)
+def test_of_what_waits_the_newest_of_each_series_is_held_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
+) -> None:
+    watched = Watched(tmp_path, keep=3, **rule)
+    fail(watched, monkeypatch, *[StorageError("down", retryable=True)] * 99)
+    for at in range(5):
+        for name in (f"step-{at}.txt", f"model_epoch_{at}.txt"):
+            save(watched, name, at)
+        watched.step(3)
+        for name in (f"step-{at}.txt", f"model_epoch_{at}.txt"):
+            (watched.folder / name).unlink()
+        held = [path.name for path in tmp_path.glob(".*.held.*/*/*")]
+        assert sorted(held) == [f"model_epoch_{at}.txt", f"step-{at}.txt"]
+
+
+def test_each_series_has_its_turn_where_another_always_has_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "LONG_UPLOAD", 0.0)
+    watched = Watched(tmp_path)
+    for at in range(16):
+        for offset, name in enumerate(("step-{}.txt", "last.bin", "model_epoch_{}.txt", "best.bin")):
+            save(watched, name.format(at), 4 * at + offset)
+        watched.uploader._look()
+        watched.uploader._look()
+        # One is sent, and then there is a look.
+        assert watched.uploader._upload()
+        for path in watched.folder.iterdir():
+            path.unlink()
+    sent = [name[:4] for name in names(watched)]
+    assert len(sent) == 16
+    for begin in range(len(sent) - 7):
+        assert len(set(sent[begin : begin + 8])) == 4, sent
+
+
+@pytest.mark.parametrize("change", ["written", "deleted", "replaced"])
 def test_what_has_changed_since_it_was_proved_is_judged_anew(watched: Watched, change: str) -> None:
     place = save(watched, "step-5.txt", 1)
     watched.uploader._look()
     watched.uploader._look()
-    place.write_text("of other content") if change == "written" else place.unlink()
+    if change == "written":
+        place.write_text("of other content")
+    else:
+        place.unlink()
+    if change == "replaced":
+        save(watched, "step-5.txt", 2, "of the next save")
     assert watched.uploader._upload()
-    assert watched.published == []
+    # What is deleted or replaced was whole, and is held.
+    assert [Path(each.uri, "step-5.txt").read_text() for each in watched.published] == ["weights"] * (
+        change != "written"
+    )
     assert watched.uploader._waiting == {}
+    watched.published.clear()
     save(watched, "step-5.txt", 3, "whole again")
     assert watched.step(2)
     assert Path(watched.published[0].uri, "step-5.txt").read_text() == "whole again"
