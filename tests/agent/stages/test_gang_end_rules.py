@@ -259,7 +259,8 @@ def test_one_node_asks_nobody_and_one_that_takes_no_part_or_is_lost_ends_alone(t
 
 
 def test_a_late_node_is_admitted_by_a_launch_that_costs_no_budget(tmp_path: Path) -> None:
-    node = Node(tmp_path, before=BEFORE).others(a_report(1, restarts=BEFORE))
+    late = a_report(2, Phase.JOINING, restarts=BEFORE)
+    node = Node(tmp_path, before=BEFORE).others(a_report(1, restarts=BEFORE), late)
     node.context.meter.step_now = lambda: 40
     node.end.admit([2])
     message = "node 2 came late; the training goes on with nodes 0, 1, 2"
@@ -274,9 +275,10 @@ def test_a_late_node_is_admitted_by_a_launch_that_costs_no_budget(tmp_path: Path
 
 def test_no_late_node_is_admitted_to_a_training_that_ends(tmp_path: Path) -> None:
     saves, asked, over = (Node(tmp_path / name, before=BEFORE) for name in ("saves", "asked", "over"))
-    saves.others(a_report(1, Phase.SAVING, restarts=BEFORE)).end.admit([2])
+    late = a_report(2, Phase.JOINING, restarts=BEFORE)
+    saves.others(a_report(1, Phase.SAVING, restarts=BEFORE), late).end.admit([2])
     for node in (asked, over):
-        node.others(a_report(1, restarts=BEFORE))
+        node.others(a_report(1, restarts=BEFORE), late)
     asked.switch.ask(Stop(message="enough"))
     asked.end.admit([2])
     over.heartbeat.update(phase=Phase.SAVING)
