@@ -116,6 +116,7 @@ def test_what_is_saved_while_others_are_sent_waits_for_one_of_them_at_most(
     soon(lambda: "step-1.txt begins" in slow)
     for name in ("best.bin", "last.bin", "step-2.txt"):
         put(watched.folder / name, name)
+    soon(lambda: watched.folder / "step-2.txt" in watched.uploader.judge._seen)
     slow["step-1.txt may go on"].set()
     soon(lambda: "step-2.txt begins" in slow)
     put(watched.folder / "step-3.txt", "of now")
