@@ -66,6 +66,8 @@ class Try:
     """Nodes in whose place others were made."""
     is_final: bool = False
     """Whether it has failed, and Airflow would make no retry."""
+    writers: tuple[int, ...] = ()
+    """Ranks of the nodes whose program has written checkpoints, or parts of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +155,7 @@ def carry_out(
         replaced=sum(each.replaced for each in done),
         pace=pace_of(done) if fault is None else None,
         lag=lag_of(done),
-        writers=tuple(rank for rank, journal in enumerate(done[-1].journals) if journal.writes),
+        writers=done[-1].writers,
     )
 
 
@@ -208,14 +210,16 @@ def _seen(watch: Watch, failed: Fail | None, sightings: Sightings | None) -> Try
     record, status = watch.record, watch.status
     progress = status.progress if status else None
     checkpoint = status.checkpoint if status else None
+    journals = sightings.dated() if sightings else _journals(watch.backend, record)
     return Try(
-        journals=tuple((sightings.dated() if sightings else _journals(watch.backend, record)).values()),
+        journals=tuple(journals.values()),
         launches=1 + (len(status.restarts) if status else 0),
         failure=f"{failed.cause}: {failed.message}" if failed else None,
         weights=watch.backend.directories.weights_of(checkpoint.uri) if checkpoint and not failed else None,
         step=progress.step if progress else None,
         replaced=len(record.ref.replaced),
         is_final=failed is not None and MEANINGS[failed.cause].retry.hopeless,
+        writers=tuple(rank for rank, journal in journals.items() if journal.writes),
     )
 
 

@@ -161,10 +161,8 @@ def _go_on(status: RunStatus, besides: Collection[NodeStatus] = ()) -> bool:
 
 def _is_stopped(node: NodeStatus) -> bool:
     """Whether a node that the service calls alive was stopped from outside, and is about to end: it is lost then."""
-    report = node.report
-    is_done = report is not None and report.phase is Phase.DONE and report.exit_code != 0
     may_end = node.state in (NodeState.RUNNING, NodeState.UNKNOWN)
-    return may_end and report is not None and report.cause is None and (report.stopped or is_done)
+    return may_end and node.report is not None and node.report.was_stopped
 
 
 def _launch_of(nodes: Sequence[NodeStatus]) -> int | None:

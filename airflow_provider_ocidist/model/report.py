@@ -261,6 +261,15 @@ class NodeReport:
         return self.phase is Phase.DONE and self.exit_code == 0 and not self.stopped
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether the node was ended from outside, as one whose machine is preempted: another may take its place.
+
+        It may still save what its program has left, and the program may have exited with 0 for it.
+        """
+        has_not_succeeded = self.phase is Phase.DONE and self.exit_code != 0
+        return self.cause is None and (self.stopped or has_not_succeeded)
+
+    @property
     def ran_until(self) -> float:
         """Unix time of its end, or of its last heartbeat."""
         return self.finished_at or self.heartbeat_at

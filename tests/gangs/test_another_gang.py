@@ -216,7 +216,7 @@ def test_a_gang_that_came_no_further_than_one_before_is_left_to_airflow() -> Non
 def test_a_gang_that_was_preempted_is_made_again_however_often_that_happens_at_one_step(
     step: int | None,
 ) -> None:
-    # Whoever takes a machine back knows nothing of the program, and proves nothing about it.
+    # A service that takes a machine back knows nothing of the program, and proves nothing about it.
     preempted = replace(PREEMPTED, step=step, checkpoint="a")
     for times in range(9):
         assert another_gang.why_no_gang(Restarts(node=1), [preempted] * times, preempted) is None

@@ -580,7 +580,7 @@ def test_the_others_wait_for_as_long_as_the_waiting_side_may_bring_another_node(
             case Cancel() | Fail():
                 return
             case GoOnWithout():
-                assert loss.time <= until, "the others have given up before they are told to go on"
+                assert loss.time <= until, "the others have given up before they are asked to go on"
                 return
         loss.passes()
         if loss.has_come:

@@ -131,9 +131,9 @@ def report(rank: int, reported: str, checkpoint: str, outputs: str) -> NodeRepor
     return None if change is None else replace(base, **change)
 
 
-def without_progress(told: NodeReport | None) -> NodeReport | None:
+def without_progress(report: NodeReport | None) -> NodeReport | None:
     """Return the report of a node whose program shows no progress, as of all but one in many trainings."""
-    return told and replace(told, progress=None)
+    return report and replace(report, progress=None)
 
 
 def status_of(

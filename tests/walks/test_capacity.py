@@ -128,8 +128,10 @@ def test_the_same_try_trains_once_there_are_machines(
 def test_a_node_that_ended_while_it_waited_for_the_others_has_not_trained() -> None:
     key = RunKey(dag_id="d", run_id="r", task_id="t", generation=1, attempt=2)
 
-    def trained(**told: Any) -> bool:
-        report = NodeReport(rank=0, address="", phase=Phase.DONE, started_at=1.0, heartbeat_at=2.0, **told)
+    def trained(**reported: Any) -> bool:
+        report = NodeReport(
+            rank=0, address="", phase=Phase.DONE, started_at=1.0, heartbeat_at=2.0, **reported
+        )
         node = NodeStatus(rank=0, run_id="a", state=NodeState.CANCELED, report=report)
         return has_trained(key, RunStatus(nodes=(node,)))
 

@@ -289,7 +289,7 @@ class GangEnd:
                 report
                 and report.phase in (Phase.SAVING, Phase.DONE)
                 and len(report.restarts) == self.heartbeat.launch
-                and not (self.config.replaces and _was_stopped(report))
+                and not (self.config.replaces and report.was_stopped)
             ):
                 return f"node {report.rank} has ended already"
         return None
@@ -333,15 +333,6 @@ class GangEnd:
 
     def _others(self) -> list[NodeReport | None]:
         return read_others(self.heartbeat.store, self.heartbeat.report, self.config.nodes)
-
-
-def _was_stopped(report: NodeReport) -> bool:
-    """Whether a node was ended from outside, as one whose machine is preempted: another may take its place.
-
-    It may still save what its program has left, and the program may have exited with 0 for it.
-    """
-    has_not_succeeded = report.phase is Phase.DONE and report.exit_code != 0
-    return report.cause is None and (report.stopped or has_not_succeeded)
 
 
 def _losses_of(ranks: Sequence[int], before: Sequence[Restart]) -> list[Restart]:

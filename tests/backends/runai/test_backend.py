@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,6 @@ import pytest
 
 from airflow_provider_ocidist.backends.capabilities import Finding, Mark
 from airflow_provider_ocidist.backends.runai import Runai
-from airflow_provider_ocidist.backends.runai.options import runai_fields
-from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
-from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -25,38 +21,6 @@ from airflow_provider_ocidist.model.run import Ending, NodeState, Plan, RunRef, 
 from tests.emulator.runai.clusters import PaperCluster
 from tests.emulator.runai.conftest import Plane
 from tests.training_jobs import PROGRAMS, a_key
-
-
-@pytest.fixture(scope="module")
-def cluster() -> PaperCluster:
-    return PaperCluster()
-
-
-@pytest.fixture(scope="module")
-def access(cluster: PaperCluster) -> Iterator[RunaiAccess]:
-    with RunaiServer(cluster, RunaiSettings(lag_s=0.0)) as found:
-        yield found
-
-
-@pytest.fixture
-def plane(access: RunaiAccess, cluster: PaperCluster) -> Iterator[Plane]:
-    found = Plane(access)
-    found.http.post("/_emulator/reset")
-    cluster.clear()
-    yield found
-    found.http.close()
-
-
-@pytest.fixture
-def fields(access: RunaiAccess, tmp_path: Path) -> dict[str, Any]:
-    extra = {"project": access.project, "work_dir": str(tmp_path / "work")}
-    return runai_fields(access.url, access.client_id, access.client_secret, extra)
-
-
-@pytest.fixture
-def backend(plane: Plane, fields: dict[str, Any]) -> Runai:
-    del plane
-    return Runai.connect(fields)
 
 
 def a_job(nodes: int = 2, backend: dict[str, Any] | None = None, **changes: Any) -> TrainingJob:

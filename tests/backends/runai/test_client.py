@@ -54,20 +54,6 @@ class Clock:
         self.now += seconds
 
 
-@pytest.fixture(scope="module")
-def access() -> Iterator[RunaiAccess]:
-    with RunaiServer(PaperCluster(), RunaiSettings(lag_s=0.0)) as found:
-        yield found
-
-
-@pytest.fixture
-def plane(access: RunaiAccess) -> Iterator[Plane]:
-    found = Plane(access)
-    found.http.post("/_emulator/reset")
-    yield found
-    found.http.close()
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()

@@ -4,55 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from airflow_provider_ocidist.backends.runai import Runai
-from airflow_provider_ocidist.backends.runai.options import runai_fields
-from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
-from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.kills import make_ready
 from airflow_provider_ocidist.model.run import RunRef
 from scripts.emulator_process import Access
 from tests.backends.runai.test_backend import a_job
 from tests.backends.silent import Silent
-from tests.emulator.runai.clusters import PaperCluster
 from tests.emulator.runai.conftest import Plane
 from tests.training_jobs import a_key
 
 LOG = logging.getLogger(__name__)
-
-
-@pytest.fixture(scope="module")
-def access() -> Iterator[RunaiAccess]:
-    with RunaiServer(PaperCluster(), RunaiSettings(lag_s=0.0)) as found:
-        yield found
-
-
-@pytest.fixture
-def plane(access: RunaiAccess) -> Iterator[Plane]:
-    found = Plane(access)
-    found.http.post("/_emulator/reset")
-    yield found
-    found.http.close()
-
-
-@pytest.fixture
-def fields(access: RunaiAccess, tmp_path: Path) -> dict[str, Any]:
-    extra = {"project": access.project, "work_dir": str(tmp_path / "work")}
-    return runai_fields(access.url, access.client_id, access.client_secret, extra)
-
-
-@pytest.fixture
-def backend(plane: Plane, fields: dict[str, Any]) -> Runai:
-    del plane
-    return Runai.connect(fields)
 
 
 def is_gone(plane: Plane, ref: RunRef, seconds: float = 4) -> None:
