@@ -104,7 +104,7 @@ test-k8s: $(READY) ## Kubernetes alone, on the cluster of KUBECONFIG: K8S_WORK_D
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
-	@$(PYTEST) $(PARALLEL) --durations 10 $(or $(TESTS),tests/e2e tests/examples)
+	@$(PYTEST) -n 2 $(FILES) --durations 10 $(or $(TESTS),tests/e2e tests/examples)
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS, ocifs and kubectl
 	@$(NEEDS) $(KUBECTL)

@@ -184,7 +184,8 @@ def _check_json(file: IO[bytes], size: int) -> None:
 
 def _goes_on(error: json.JSONDecodeError) -> bool:
     """Whether a text goes on after what is no JSON: one that was cut off ends within the word that cannot be read."""
-    if error.msg.startswith("Unterminated string"):
+    # Named by where it begins: CPython says so of a string, PyPy also of an array and of an object.
+    if error.msg.startswith("Unterminated"):
         return False
     return re.search(r"[\s\]}]", error.doc[error.pos :]) is not None
 
