@@ -46,7 +46,7 @@ MORE_PARALLEL ?= -n 4 $(FILES)
 # Tests of tests/nights.toml are left to `.ci/nightly`, which has NIGHT=1; who names tests gets them.
 NIGHT ?=
 LEAVE_TO_NIGHT := $(if $(NIGHT)$(TESTS),,1)
-GANGS := tests/agent tests/gangs
+GANGS := $(addprefix tests/,agent gangs operators sensors triggers walks)
 HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_contract.py homes)
 ROWS ?=
 CHAOS ?=
@@ -88,7 +88,7 @@ test: $(READY) ## run the test suite; TESTS=path runs a part, NIGHT=1 also what 
 	@$(PYTEST) $(MORE_PARALLEL) --durations 10 -m "not launchers" \
 	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples gpu older programs) $(addprefix --ignore ,$(GANGS) $(HOMES)))
 
-test-gangs: $(READY) ## the life of a gang and of its nodes, with real processes: started, killed, replaced, restored
+test-gangs: $(READY) ## the life of a gang, from its task to its nodes, with real processes: started, killed, replaced, restored
 	@$(NEEDS) $(BROWSER) $(LOGINS)
 	@$(PYTEST) $(MORE_PARALLEL) --durations 10 -m "not launchers" $(GANGS)
 

@@ -130,13 +130,13 @@ def now_at(backend: Backend, here: float | None = None) -> float:
 
 
 class CountsMissing(Capability):
-    """Concludes that a node was deleted from several answers that it was not found: lists may lag."""
+    """Concludes from several answers without it that a node was deleted, or a report never written: lists may lag."""
 
-    cannot = "does not count what its service has not found"
+    cannot = "does not count what its service and its store have not found"
 
     @abstractmethod
     def missed(self, ref: RunRef) -> Mapping[str, Missed]:
-        """Return how often the service did not find runs of a gang, by their ids: evidence that they were deleted."""
+        """Return how often runs of a gang, by their ids, its reports or its checkpoint were not found."""
 
     @abstractmethod
     def recall_missed(self, missed: Mapping[str, Missed]) -> None:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import Finding
+from airflow_provider_ocidist.backends.capabilities import CountsMissing, Finding
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.run import NodeStatus, Plan, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -33,7 +34,7 @@ Seen = TypeVar("Seen")
 """Type of what one look at the service returns of several gangs."""
 
 
-class WorkDirBackend(Backend, Generic[Seen]):
+class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
     """Opens run directories with the credentials of now, and finds gangs by what is recorded there.
 
     A subclass says how it creates a gang, and what it sees of its nodes; adopting, stopping, recording, the nodes'
@@ -140,6 +141,12 @@ class WorkDirBackend(Backend, Generic[Seen]):
         self._stored.forget(ref)
         self._run_dirs.forget(ref.run_dir)
         self._urgent_dirs.forget(ref.run_dir)
+
+    def missed(self, ref: RunRef) -> Mapping[str, Missed]:
+        return self._stored.missed(ref)
+
+    def recall_missed(self, missed: Mapping[str, Missed]) -> None:
+        self._stored.recall(missed)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         """Take the credentials of a connection as they are now."""

@@ -24,7 +24,7 @@ class TaskStateStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Missed:
-    """How often the service did not find a run, and for how many seconds so far."""
+    """How often something was not found, and for how many seconds so far."""
 
     answers: int
     seconds: float
@@ -36,7 +36,7 @@ class Kept:
 
     unanswered: Unanswered = ANSWERED
     missed: Mapping[str, Missed] = field(default_factory=dict)
-    """Missed answers of each run, by its id."""
+    """Answers without a run, by its id, and without a report or a whole checkpoint of the gang."""
 
     def after(self, seconds: float) -> Kept:
         """Return the evidence after at least this many seconds without a request."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, CheckpointError, StorageError
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import Absent
+from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -25,10 +26,9 @@ class StoredCheckpoints:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._damaged: dict[str, Absent] = {}
-        """Looks that found the newest checkpoint damaged, by run directory."""
-        self._lacking: dict[str, Absent] = {}
-        """Looks that found no report of a node that had succeeded for the service, by run directory."""
+        self._missed: dict[str, Absent] = {}
+        """Looks that found the newest checkpoint of a gang damaged (`_checkpoint_of`), or no report of a node that had
+        succeeded for the service (`_report_of`)."""
 
     def with_checkpoint(self, status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
         """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
@@ -46,9 +46,9 @@ class StoredCheckpoints:
         # Replaced by a newer one, which no node could report any more.
         outdated = reported is not None and stored is not None and stored.order > reported.order
         if problem is None or outdated:
-            self._damaged.pop(ref.run_dir, None)
+            self._missed.pop(_checkpoint_of(ref), None)
             return replace(status, stored=stored, checkpoint_problem=None)
-        is_certain = self._found_again(self._damaged, ref)
+        is_certain = self._is_missed_again(_checkpoint_of(ref))
         return replace(
             status,
             stored=stored,
@@ -61,24 +61,51 @@ class StoredCheckpoints:
 
     def forget(self, ref: RunRef) -> None:
         """Drop what is kept of a gang between two looks."""
-        self._damaged.pop(ref.run_dir, None)
-        self._lacking.pop(ref.run_dir, None)
+        for subject in _subjects(ref):
+            self._missed.pop(subject, None)
+
+    def missed(self, ref: RunRef) -> dict[str, Missed]:
+        """Return the looks at a gang that found something missing, for another process."""
+        now = self._clock()
+        return {
+            subject: Missed(answers=absent.answers, seconds=now - absent.since)
+            for subject in _subjects(ref)
+            if (absent := self._missed.get(subject)) is not None
+        }
+
+    def recall(self, missed: Mapping[str, Missed]) -> None:
+        """Continue the counts of another process."""
+        now = self._clock()
+        for subject, each in missed.items():
+            self._missed.setdefault(subject, Absent(now - each.seconds, each.answers))
 
     def _with_reports(self, status: RunStatus, ref: RunRef) -> RunStatus:
         """Return the status with its reports as unreadable while it is not certain that one is missing."""
         if not status.reports_readable:
             return status
         if not any(node.state is NodeState.SUCCEEDED and node.report is None for node in status.nodes):
-            self._lacking.pop(ref.run_dir, None)
+            self._missed.pop(_report_of(ref), None)
             return status
-        is_certain = self._found_again(self._lacking, ref)
+        is_certain = self._is_missed_again(_report_of(ref))
         return replace(status, reports_readable=is_certain, is_doubtful=not is_certain, is_proved=is_certain)
 
-    def _found_again(self, found: dict[str, Absent], ref: RunRef) -> bool:
-        """Count one more look that found something missing of a gang; return whether it is."""
-        now, before = self._clock(), found.get(ref.run_dir)
-        absent = found[ref.run_dir] = before.again() if before else Absent(since=now)
+    def _is_missed_again(self, subject: str) -> bool:
+        """Count one more look that found something missing; return whether it is."""
+        now, before = self._clock(), self._missed.get(subject)
+        absent = self._missed[subject] = before.again() if before else Absent(since=now)
         return absent.is_gone(now)
+
+
+def _subjects(ref: RunRef) -> tuple[str, ...]:
+    return _checkpoint_of(ref), _report_of(ref)
+
+
+def _checkpoint_of(ref: RunRef) -> str:
+    return f"checkpoint of {ref.run_dir}"
+
+
+def _report_of(ref: RunRef) -> str:
+    return f"report of {ref.run_dir}"
 
 
 def _problem(status: RunStatus, access: OciAccess) -> str | None:

@@ -26,7 +26,10 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.model.run import NodeState, RunRef
+from airflow_provider_ocidist.model.work_dir import NODES_FOLDER
+from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.triggers import connections, storage
 from scripts.emulator_process import Access
 from tests.airflow_exceptions import AirflowRescheduleException
@@ -284,3 +287,29 @@ def test_a_checkpoint_that_never_comes_is_named(folder: str) -> None:
     waiting = CheckpointSensor(task_id="w", uri=folder, after_step=5, deferrable=True, timeout=60)
     with pytest.raises(AirflowSensorTimeout, match="no whole checkpoint after step 5 found below oci://"):
         waiting.resume_execution(*TRIGGER_TIMEOUT, context())
+
+
+def test_a_report_that_is_missing_again_and_again_ends_the_wait_though_each_look_has_a_process_of_its_own(
+    started: Callable[..., RunRef], backend: OciDataScience, emulator: Access
+) -> None:
+    ref = started()
+    wait_until(backend, ref, lambda status: status.ended)
+    open_store(ref.run_dir, access_of(emulator.connection_fields())).delete(f"{NODES_FOLDER}/0.json")
+    noted: dict[str, Any] = {}
+    notes = SimpleNamespace(
+        get=noted.get, set=lambda key, value: noted.update({key: json.loads(json.dumps(value))})
+    )
+    given = {**context(), "task_state_store": notes}
+    given["ti"].try_number = 1
+
+    def look() -> None:
+        connections._connections.clear()
+        DistributedTrainingSensor(
+            task_id="wait", run=ref.to_json(), mode="reschedule", poke_interval=60
+        ).execute(given)
+
+    for _ in range(3):
+        with pytest.raises(AirflowRescheduleException):
+            look()
+    with pytest.raises(AirflowFailException, match=r"NODE|USER"):
+        look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
+from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.kept_evidence import Kept, Missed
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -202,3 +205,30 @@ def test_a_gang_has_no_evidence_of_missing_reports_once_it_is_forgotten(folder: 
     assert seen.reports_readable
     stored.forget(ref)
     assert not stored.with_checkpoint(lacks, ref, OciAccess()).reports_readable
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["report", "checkpoint"])
+def test_looks_of_one_process_each_count_as_those_of_one(folder: Folder, kind: str, seed: int) -> None:
+    dice, ref = random.Random(seed), ref_of(folder)
+    print("seed", seed)
+    kept: Mapping[str, Missed] = {}
+    if kind == "checkpoint":
+        folder.show("cut short")
+    now, looks = [0.0], 0
+    while True:
+        stored = StoredCheckpoints(lambda: now[0])
+        stored.recall(kept)
+        looks += 1
+        status = succeeded(True, False) if kind == "report" else ended(folder.newest)
+        seen = stored.with_checkpoint(status, ref, OciAccess())
+        if not seen.is_doubtful:
+            break
+        gap = dice.choice((10.0, 45.0, 130.0))
+        kept = codec.decode(Kept, codec.encode(Kept(missed=stored.missed(ref)))).after(gap).missed
+        now[0] += gap
+        assert looks < 20
+    assert looks >= 4
+    assert now[0] >= 120
+    assert seen.reports_readable
+    assert seen.checkpoint_readable

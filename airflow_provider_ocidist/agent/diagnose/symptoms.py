@@ -75,7 +75,8 @@ SYMPTOMS = (
     ),
     Symptom(
         name="disk full",
-        words=r"No space left on device|Disk quota exceeded",
+        # Python tries a small file in each place for temporary ones, and says no more of why none can be written.
+        words=r"No space left on device|Disk quota exceeded|No usable temporary directory found",
         cause=Cause.DATA,
         remedy="take a larger disk, keep fewer checkpoints, or write less on the node",
     ),

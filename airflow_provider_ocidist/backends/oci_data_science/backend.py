@@ -253,10 +253,10 @@ class OciDataScience(
         self._statuses.forget(ref)
 
     def missed(self, ref: RunRef) -> Mapping[str, Missed]:
-        return self._run_states.missed(ref.run_ids)
+        return self._statuses.missed(ref)
 
     def recall_missed(self, missed: Mapping[str, Missed]) -> None:
-        self._run_states.recall(missed)
+        self._statuses.recall(missed)
 
     def _store(self, run_dir: str) -> Store:
         return open_store(run_dir, self.access)

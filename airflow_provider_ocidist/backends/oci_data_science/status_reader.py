@@ -9,6 +9,7 @@ from airflow_provider_ocidist.backends.oci_data_science.regions import refuse_ot
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
 from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
+from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -65,6 +66,14 @@ class StatusReader:
         self._reports.forget(ref.run_dir)
         self._stored.forget(ref)
         self._states.pop(ref.run_dir, None)
+
+    def missed(self, ref: RunRef) -> dict[str, Missed]:
+        return {**self._run_states.missed(ref.run_ids), **self._stored.missed(ref)}
+
+    def recall(self, missed: Mapping[str, Missed]) -> None:
+        # Each takes what it asks for by the names of its own.
+        self._run_states.recall(missed)
+        self._stored.recall(missed)
 
     def _runs_of(self, refs: Sequence[RunRef]) -> dict[str, RunSummary]:
         """Return the job runs of all gangs, by id. Raises BackendError for one that is in another region."""

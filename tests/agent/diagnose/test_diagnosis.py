@@ -51,6 +51,15 @@ def ranked(text: str, rank: int) -> str:
         ),
         (
             1,
+            BOOM.replace(
+                "ValueError: boom", "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp']"
+            ),
+            False,
+            Cause.DATA,
+            "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp']",
+        ),
+        (
+            1,
             BOOM.replace("ValueError: boom", "OSError: [Errno 28] No space left on device: 'x'"),
             False,
             Cause.DATA,
