@@ -40,17 +40,29 @@ class Undelivered:
 class SaveDeadline:
     """The deadline up to which a failed save is retried; a stop request brings it forward."""
 
-    def __init__(self, limit: float, switch: StopSwitch | None = None, *, grace: float = SAVE_LIMIT) -> None:
-        """`limit`: in seconds from now.
+    def __init__(
+        self,
+        limit: float,
+        switch: StopSwitch | None = None,
+        *,
+        grace: float = SAVE_LIMIT,
+        from_failure: bool = False,
+        named: str = "limits.save_timeout",
+    ) -> None:
+        """`limit`: in seconds from now, or `from_failure` from the first failure since the last success. `named`: its
+        name in the job.
 
         Without `switch` it is the limit of everything. With it, an upload that goes on may take longer, until this
         node is asked to stop: then it has `grace` seconds after a signal, `SAVE_LIMIT` after another's request, none
-        where it counts as lost.
+        where it counts as lost. A request for another launch is none to stop.
         """
         self.limit = limit
         self._switch = switch
         self._grace = grace
-        self._until = time.monotonic() + limit
+        self.named = named
+        self._from_failure = from_failure
+        self._until: float | None = None if from_failure else time.monotonic() + limit
+        """End of the time for retries; None: no failure has begun it yet."""
         self._stop_heeded: float | None = None
         self._refused_since: float | None = None
         self._pause = FIRST_PAUSE
@@ -59,7 +71,7 @@ class SaveDeadline:
     def left(self) -> float:
         """Seconds in which a retry may begin; below 0 when none may."""
         self._heed_stop()
-        return self._until - time.monotonic()
+        return self.limit if self._until is None else self._until - time.monotonic()
 
     @property
     def is_over(self) -> bool:
@@ -97,12 +109,16 @@ class SaveDeadline:
 
     def allows_another(self, error: Exception) -> bool:
         """Whether another try may follow one that has failed like this."""
+        if self._until is None:
+            self._until = time.monotonic() + self.limit
         return self._may_pass(error) and self.left > 0
 
     def succeeded(self) -> None:
         """Record a success: the next failure starts over."""
         self._pause = FIRST_PAUSE
         self._refused_since = None
+        if self._from_failure and self._stop_heeded is None:
+            self._until = None
 
     def _may_pass(self, error: Exception) -> bool:
         if isinstance(error, Unpublishable):
@@ -124,11 +140,15 @@ class SaveDeadline:
         if self._switch is None or stop is None or stop.cause not in (None, Cause.ABANDONED):
             # A watch that finds this node cut off asks it to stop too: heeding it would lose unsaved results.
             return
+        if stop.restarts:
+            # The launch that follows goes on from what is saved now.
+            return
         grace = self._grace if self._switch.signalled.is_set() else SAVE_LIMIT
         grace = 0.0 if stop.is_lost else grace
         if self._stop_heeded is None or grace < self._stop_heeded:
             self._stop_heeded = grace
-            self._until = min(self._until, time.monotonic() + grace)
+            until = time.monotonic() + grace
+            self._until = until if self._until is None else min(self._until, until)
             logger.warning("got a stop request while saving: at most %.0f s more (%s)", grace, stop.message)
 
 
@@ -154,10 +174,10 @@ class Movement:
             self._known, self._since = now, time.monotonic()
         return time.monotonic() - self._since
 
-    @property
-    def why(self) -> str:
+    def why(self, named: str) -> str:
+        """Return why saving is given up; `named`: the name of its limit in the job."""
         where = f": it stands at {self.at}, whose file system may not answer" if self.at else ""
-        return f"saving made no progress for {self.still_for():.0f} s (limits.save_timeout){where}"
+        return f"saving made no progress for {self.still_for():.0f} s ({named}){where}"
 
 
 def _bytes_read() -> int:

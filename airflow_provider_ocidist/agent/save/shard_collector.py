@@ -70,8 +70,10 @@ class ShardCollector:
         self._deadline: SaveDeadline | None = None
         self._further: Callable[[], object] = lambda: None
 
-    def finish(self, deadline: SaveDeadline, further: Callable[[], object] = lambda: None) -> None:
+    def finish(self, deadline: SaveDeadline | None, further: Callable[[], object] = lambda: None) -> None:
         """Wait for silent nodes from now on until then: the training has succeeded, and they may hold their parts.
+
+        `deadline` None: it has failed, and no silent node is waited for.
 
         `further` is called while others are waited for, which may take as long as they need to send.
         """

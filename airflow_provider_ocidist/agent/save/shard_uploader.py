@@ -117,7 +117,9 @@ class ShardUploader:
         while self._thread.is_alive() and not (deadline.is_over or self._stands_still()):
             self._thread.join(LOOK_INTERVAL)
         if self._thread.is_alive() and not deadline.is_over:
-            return Undelivered(self._movement.why, Cause.SERVICE)
+            undelivered = Undelivered(self._movement.why(deadline.named), Cause.SERVICE)
+            self._cancel.set()
+            return undelivered
         if self._thread.is_alive():
             message = "shards of this node were still uploading when the time to save was over"
             self._cancel.set()
@@ -155,7 +157,6 @@ class ShardUploader:
         peers = PeerLiveness(self.store, patient=self._is_patient, launch=self._launch)
         self._look_again_at, self._pause = 0.0, FIRST_PAUSE
         while self._has_shards and not peers.ended(self.main_rank):
-            self._movement.further("")
             if time.monotonic() >= self._look_again_at:
                 board = self._board()
                 if board.closed:
@@ -201,10 +202,13 @@ class ShardUploader:
         may_be_asked = self._unasked or (self._has_shards and self._training_ended.is_set())
         self._look_again_at = time.monotonic() + (0.0 if may_be_asked else IDLE_INTERVAL)
         try:
-            return self._exchange.board()
+            board = self._exchange.board()
         except (OcidistError, OSError) as error:
             logger.debug("the main node's board cannot be read: %s", error)
             return RequestBoard()
+        # An outage is no progress: whether the main node still waits for this one is not known then.
+        self._movement.further("")
+        return board
 
     def _answer(self, request: ShardRequest | None) -> None:
         if request is None or self.rank not in request.ranks or request.number in self._answered:

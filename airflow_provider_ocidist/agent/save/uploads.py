@@ -23,6 +23,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     ABORT_WITHIN,
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    SAVE_LIMIT,
     Movement,
     SaveDeadline,
     Undelivered,
@@ -129,6 +130,8 @@ class CheckpointUploader:
         self._looked_at = 0.0
         self._moment = self._end = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
+        self._ended_at = 0.0
+        """Time at which `finish` was called, on the clock `time.monotonic`."""
         self._program_ended = threading.Event()
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
@@ -165,8 +168,11 @@ class CheckpointUploader:
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
         self._end, self._deadline = moment, deadline
-        if self.shards and moment is Moment.EXITED:
-            self.shards.finish(deadline, self._movement.further)
+        self._ended_at = time.monotonic()
+        if self.shards:
+            # Only a finished model is worth the wait for a node that is silent.
+            patience = deadline if moment is Moment.EXITED else None
+            self.shards.finish(patience, self._movement.further)
         self._movement.further()
         self._training_ended.set()
         while self._thread.is_alive() and not (deadline.is_over or self._stands_still()):
@@ -178,7 +184,11 @@ class CheckpointUploader:
             self._abort()
             return undelivered
         if self._thread.is_alive() and not deadline.is_over:
-            return Undelivered(self._movement.why, Cause.SERVICE)
+            undelivered = Undelivered(self._movement.why(deadline.named), Cause.SERVICE)
+            if moment is Moment.CUT_OFF:
+                # The uploader of another launch may follow.
+                self._abort()
+            return undelivered
         if self._thread.is_alive():
             message = (
                 f"checkpoints were still uploading to {self.checkpoints.uri} after {deadline.limit:.0f} s"
@@ -238,7 +248,11 @@ class CheckpointUploader:
             assert self.error is not None
             if self._fenced or not self._deadline.again(self._why(self.error), self.error):
                 return
-        self._publisher.keep_aside([verdict.item.path for verdict in reversed(unproved)], self._deadline)
+        deadline = self._deadline
+        if self._end is Moment.CUT_OFF and deadline.left > SAVE_LIMIT:
+            # Nothing goes on from these: another launch waits no longer for them than the end of a run does.
+            deadline = SaveDeadline(SAVE_LIMIT)
+        self._publisher.keep_aside([verdict.item.path for verdict in reversed(unproved)], deadline)
 
     def _look_and_upload(self) -> None:
         try:
@@ -349,6 +363,10 @@ class CheckpointUploader:
         for whole in self._order.of(self._waiting.values()):
             if self._fenced:
                 return False
+            if self._is_too_old(whole):
+                logger.info("%s is not sent: a newer checkpoint is published", whole.item.path.name)
+                del self._waiting[whole.item.path]
+                continue
             is_tried = self._try(whole)
             self._hold()
             if not is_tried:
@@ -359,6 +377,11 @@ class CheckpointUploader:
             self._publisher.retain()
         self.error = None
         return True
+
+    def _is_too_old(self, whole: Whole) -> bool:
+        """Whether an older checkpoint is left out after a failure: another launch, or the end of the run, waits."""
+        is_late = self._moment is Moment.CUT_OFF and time.monotonic() - self._ended_at > SAVE_LIMIT
+        return is_late and whole.begun < self._newest_of.get(whole.series, 0)
 
     @property
     def _is_time_to_look(self) -> bool:

@@ -24,6 +24,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
     read_reports,
     steps_behind,
 )
+from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
@@ -156,9 +157,18 @@ class GangEnd:
         return self._asked(failed, error.ranks[0], may_restart=True, lost=error.ranks)
 
     def ask_others(
-        self, cause: Cause, message: str, restarts: tuple[Restart, ...] = (), *, hang: bool = False
+        self,
+        cause: Cause,
+        message: str,
+        restarts: tuple[Restart, ...] = (),
+        *,
+        hang: bool = False,
+        patient: bool = False,
     ) -> tuple[Restart, ...]:
-        """Ask all nodes to end; return the restarts, as all see them, where the training goes on with this node."""
+        """Ask all nodes to end; return the restarts, as all see them, where the training goes on with this node.
+
+        `patient`: whether to go on asking for another launch while the store does not take the request.
+        """
         if self.config.nodes == 1:
             return restarts
         if not self.context.is_member or self.context.switch.is_lost:
@@ -171,7 +181,10 @@ class GangEnd:
             restarts=restarts,
             hang=hang,
         )
-        counts = self.heartbeat.ask_all_to_stop(request)
+        if restarts and patient:
+            counts = self.heartbeat.ask_all_patiently(request, self.config.limits.join_timeout)
+        else:
+            counts = self.heartbeat.ask_all_to_stop(request)
         return counts.restarts_of(self.context.rank, self.heartbeat.launch) if counts else ()
 
     def _with_odd_ones(self, stop: Stop) -> Stop:
@@ -189,8 +202,10 @@ class GangEnd:
     def _failed(self, failure: NodeFailure) -> Outcome:
         silent: list[int] = []
         if failure.consequence and self.config.nodes > 1:
+            # The others may still wait for what the store swallowed in its outage.
+            limit = LOST_AFTER if self._await_store() else EXPLANATION_LIMIT
             before = self._others()
-            explanation = self._explanation()
+            explanation = self._explanation(limit)
             if explanation:
                 restarts = explanation.restarts_of(self.context.rank, self.heartbeat.launch)
                 return outcome.consequence(failure, stop_in_words(explanation), restarts)
@@ -221,12 +236,31 @@ class GangEnd:
         that of the failure. `lost`: the ranks of nodes that are to end, if they still run.
         """
         cause, message = failed.cause or Cause.USER, failed.message or "the training failed"
+        if may_restart and self._has_budget(charged or cause):
+            self._await_store()
         restarts, why_not = (
             self._restarts_after(charged or cause, message, rank, lost) if may_restart else ((), None)
         )
         if why_not:
             failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
-        return replace(failed, restarts=self.ask_others(cause, message, restarts))
+        asked = self.ask_others(cause, message, restarts, patient=True)
+        if restarts and not asked and self.heartbeat.is_away:
+            why_not = "not launched again: the store does not answer"
+            failed = replace(failed, message=f"{message}; {why_not}")
+        return replace(failed, restarts=asked)
+
+    def _has_budget(self, cause: Cause) -> bool:
+        """Whether another launch may follow a failure, as far as that is known without the others' reports."""
+        before = self.heartbeat.report.restarts
+        return why_not_allowed(self.config.restarts, before, Restart(cause=cause, message="")) is None
+
+    def _await_store(self) -> bool:
+        """Wait while the store is away, without which the nodes agree on no launch; return whether it was."""
+        config, context = self.config, self.context
+        asks = config.nodes > 1 and context.is_member and not context.switch.is_lost
+        if not asks or config.restarts == Restarts():
+            return False
+        return self.heartbeat.await_store(config.limits.join_timeout)
 
     def _restarts_after(
         self, cause: Cause, message: str, rank: int | None = None, lost: tuple[int, ...] = ()
@@ -321,9 +355,9 @@ class GangEnd:
                 return
             switch.event.wait(0.25)
 
-    def _explanation(self) -> StopRequest | None:
-        """Return the first failed node's stop request, if it arrives within some seconds."""
-        deadline = time.monotonic() + EXPLANATION_LIMIT
+    def _explanation(self, limit: float) -> StopRequest | None:
+        """Return the first failed node's stop request, if it arrives within `limit` seconds."""
+        deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             request = self.heartbeat.read_stop_request()
             if request:

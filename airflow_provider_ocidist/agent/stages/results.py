@@ -70,15 +70,15 @@ class Results:
         is_stopped = is_last and stop is not None and stop.cause is None
         # In one report: by the phase alone, the others would take this node for one that has succeeded.
         context.heartbeat.update(phase=Phase.SAVING, stopped=is_stopped, now=True)
-        # Where another launch follows, no machine goes away, and what is not sent is lost to it.
         in_a_hurry = is_stopped and stop is not None and stop.hurried
         limit = context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
+        deadline = SaveDeadline(limit) if is_last else self._before_another_launch()
         if context.switch.is_lost:
             # The others have gone back to what was published before.
-            limit = 0.0
+            deadline = SaveDeadline(0.0)
             self.checkpoints.abandon_uploads()
         if uploader:
-            undelivered = uploader.finish(Moment.CUT_OFF, SaveDeadline(limit))
+            undelivered = uploader.finish(Moment.CUT_OFF, deadline)
             if undelivered:
                 logger.error("%s", undelivered.message)
         if is_last and not context.switch.is_lost:
@@ -86,6 +86,19 @@ class Results:
         else:
             # Before this node says that it has saved: all nodes then look for the newest.
             self.checkpoints.abandon_uploads()
+
+    def _before_another_launch(self) -> SaveDeadline:
+        """Return the deadline of what another launch is to go on from: no machine goes away, and what is not sent is
+        lost to it.
+        """
+        limits = self.context.config.limits
+        return SaveDeadline(
+            limits.join_timeout,
+            self.context.switch,
+            grace=limits.stop_grace,
+            from_failure=True,
+            named="limits.join_timeout",
+        )
 
     def _copy_within(self, limit: float, workspace: Workspace) -> None:
         too_late = threading.Event()

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.agent.save.outputs import OutputCopy, copy_outputs
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 PASSING, REFUSED = StorageError("503", retryable=True), StorageError("404")
@@ -111,3 +112,55 @@ def test_an_output_that_cannot_be_sent_is_sent_once_it_can(tmp_path: Path) -> No
     assert copy_outputs([output], OciAccess(), deadline=SaveDeadline(60)) == (str(target / "model.txt"),)
     assert time.monotonic() - began < 60
     assert (target / "model.txt").read_text() == "weights"
+
+
+# Before another launch
+
+
+def another_launch(switch: StopSwitch) -> None:
+    failure = Restart(cause=Cause.USER, message="ValueError", rank=1)
+    switch.ask(Stop(message="node 1 ended the launch", restarts=(failure,)))
+
+
+def test_a_request_for_another_launch_shortens_no_saving_and_the_end_of_the_run_does() -> None:
+    switch = StopSwitch()
+    deadline = SaveDeadline(3600, switch, grace=5.0)
+    another_launch(switch)
+    assert deadline.left > 3000
+    assert not deadline.is_over
+    switch.ask(Stop(message="the submitter ended the run"))
+    assert 200 < deadline.left <= saving.SAVE_LIMIT
+    switch.signalled.set()
+    assert deadline.left <= 5.0
+
+
+def test_a_limit_from_the_first_failure_does_not_count_what_went_well_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
+    deadline = SaveDeadline(10.0, StopSwitch(), from_failure=True)
+    now[0] += 1000.0
+    assert deadline.left == 10.0
+    assert deadline.allows_another(PASSING)
+    now[0] += 9.0
+    assert deadline.allows_another(PASSING)
+    deadline.succeeded()
+    now[0] += 5.0
+    assert deadline.allows_another(PASSING)
+    now[0] += 10.0
+    assert not deadline.allows_another(PASSING)
+    # What is under way goes on: only no other try begins.
+    assert not deadline.is_over
+
+
+def test_a_stop_request_ends_also_what_has_not_failed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, switch = [100.0], StopSwitch()
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
+    deadline = SaveDeadline(600.0, switch, grace=5.0, from_failure=True)
+    switch.signalled.set()
+    switch.ask(Stop(message="this node was stopped by SIGTERM"))
+    assert deadline.left == 5.0
+    deadline.succeeded()
+    now[0] += 5.0
+    assert deadline.is_over

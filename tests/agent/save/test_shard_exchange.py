@@ -836,3 +836,47 @@ def test_what_only_another_node_has_and_does_not_send_is_named_there(
     nodes.uploader._look()
     nodes.uploader._look()
     assert caplog.text.count("is not published: it is on this node alone") == (is_named and not shared)
+
+
+def test_after_a_failure_too_a_part_that_is_being_sent_is_waited_for_and_counts_as_progress(
+    nodes: Nodes,
+) -> None:
+    nodes.write(0)
+    nodes.write(1)
+    nodes.store.write("shards/1/1.json", b"{}")
+    further: list[int] = []
+    nodes.collector.finish(None, lambda: further.append(1))
+    with ThreadPoolExecutor(1) as pool:
+        published = pool.submit(nodes.publish)
+        until(lambda: len(further) > 5)
+        nodes.start()
+        assert len(list(Path(published.result().uri).glob("zero*"))) == 2
+
+
+@pytest.mark.parametrize("moment", [Moment.EXITED, Moment.CUT_OFF])
+def test_a_node_with_a_part_waits_only_to_the_limit_where_the_store_does_not_say_whether_it_is_waited_for(
+    impatient: Nodes, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    nodes = impatient
+    nodes.write(1)
+    nodes.report(0, Phase.SAVING)
+    nodes.start()
+    until(lambda: nodes.uploader._has_shards)
+
+    def away(*_: object) -> None:
+        raise StorageError("503", retryable=True)
+
+    with monkeypatch.context() as outage:
+        outage.setattr(nodes.uploader._exchange, "board", away)
+        outage.setattr(peer_reports, "load_report", away)
+        ended: list[Any] = []
+        deadline = SaveDeadline(0.5, StopSwitch(), named="limits.join_timeout")
+        saves = threading.Thread(
+            target=lambda: ended.append(nodes.uploader.finish(moment, deadline)), daemon=True
+        )
+        saves.start()
+        saves.join(30)
+        assert len(ended) == 1
+    assert ended[0].cause is Cause.SERVICE
+    assert "saving made no progress for" in ended[0].message
+    assert "(limits.join_timeout)" in ended[0].message

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved_co
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.publishing import Publisher
-from airflow_provider_ocidist.agent.save.saving import SaveDeadline
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Best, Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -1088,3 +1089,63 @@ def test_a_clock_that_runs_or_is_set_on_was_not_set_back(
     now.monotonic, now.time = lambda: 5.0 + passed, lambda: 5000.0 + passed - set_back
     assert clock.went_back() is (set_back > 0.5)
     assert not clock.went_back()
+
+
+# After a failure, when another launch or the end of the run waits
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_failure_what_is_older_than_the_newest_is_sent_only_in_the_time_that_the_end_of_a_run_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    moment, is_late = dice.choice([Moment.CUT_OFF, Moment.EXITED]), dice.random() < 0.6
+    keep = dice.randint(2, 4)
+    monkeypatch.setattr(uploads, "SAVE_LIMIT", 0.0 if is_late else 600.0)
+    watched = Watched(tmp_path, keep=keep)
+    for at in range(keep):
+        save(watched, f"step-{at}.txt", at)
+    watched.uploader._look()
+    watched.uploader._look()
+    watched.uploader._moment = watched.uploader._end = moment
+    watched.uploader._ended_at = time.monotonic() - 1.0
+    assert watched.uploader._upload()
+    is_newest_alone = is_late and moment is Moment.CUT_OFF
+    assert watched.steps[0] == keep - 1
+    assert len(watched.steps) == (1 if is_newest_alone else keep)
+    assert not watched.uploader._waiting
+
+
+@pytest.mark.parametrize("moment", [Moment.CUT_OFF, Moment.EXITED])
+def test_only_after_a_success_silent_nodes_are_waited_for_with_their_parts(
+    tmp_path: Path, moment: Moment
+) -> None:
+    given: list[Any] = []
+
+    class Noting(Collector):
+        def finish(self, *arguments: object) -> None:
+            given.extend(arguments)
+
+    watched = Watched(tmp_path, shards=Noting(), required=False)
+    watched.start()
+    deadline = SaveDeadline(20.0)
+    assert watched.uploader.finish(moment, deadline) is None
+    waits, further = given
+    assert waits is (deadline if moment is Moment.EXITED else None)
+    assert further == watched.uploader._movement.further
+
+
+@pytest.mark.parametrize("moment", [Moment.CUT_OFF, Moment.EXITED])
+def test_what_nothing_proves_holds_up_another_launch_no_longer_than_the_end_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(unproved_copies, "keep_aside", lambda *arguments: kept.append(arguments[-1]))
+    watched = Watched(tmp_path, required=False)
+    watched.start()
+    half(watched, "step-1.pt", 1)
+    deadline = SaveDeadline(3600.0, from_failure=True)
+    watched.uploader.finish(moment, deadline)
+    (given,) = kept
+    assert given.limit == (SAVE_LIMIT if moment is Moment.CUT_OFF else 3600.0)

@@ -135,10 +135,10 @@ def test_a_node_that_was_asked_to_end_takes_its_time_to_send_where_another_launc
     tmp_path: Path, node: Node, *, is_last: bool
 ) -> None:
     folder, uploader = node(0, tmp_path / "folder"), Uploader()
-    results, grace = Results(folder.context, folder), folder.context.config.limits.stop_grace
+    results, limits = Results(folder.context, folder), folder.context.config.limits
     asked: Any = uploader, Stop(message="node 1 ended the launch")
     results.save_after_failure(workspace(tmp_path), *asked, is_last=is_last)
-    assert uploader.limit == (grace if is_last else SAVE_LIMIT)
+    assert uploader.limit == (limits.stop_grace if is_last else limits.join_timeout)
 
 
 def contents(*nodes: CheckpointFolder) -> set[str | None]:

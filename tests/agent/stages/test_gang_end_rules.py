@@ -23,7 +23,7 @@ from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause
-from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.job import Limits, Restarts
 from airflow_provider_ocidist.launchers.base import ProcessFailure
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.report import (
@@ -55,6 +55,7 @@ class Node:
         self.heartbeat = Heartbeat(self.store, report, self.switch)
         restarts = Restarts(program=2, hang=2, node=2)
         settings = {"nodes": 3, "min_nodes": None, "restarts": restarts, "replaces": False, **has}
+        settings = {"limits": Limits(), **settings}
         members = before[-1].members if before else ()
         self.context: Any = SimpleNamespace(
             config=SimpleNamespace(**settings),

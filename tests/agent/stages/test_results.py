@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,19 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.save import saving, uploads
+from airflow_provider_ocidist.agent.stages import results as stages_results
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.job import Program
+from airflow_provider_ocidist.errors import Cause, StorageError
+from airflow_provider_ocidist.job import Checkpoints, Limits, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
+from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.storage.checkpoints import newest
+from tests.agent.gangs import until
 
 AGAIN = (Restart(cause=Cause.USER, message="ValueError"),)
 SIGNALLED = Stop(message="this node was stopped by SIGTERM")
@@ -74,3 +81,111 @@ def test_a_report_of_an_agent_that_does_not_know_the_mark_is_read_as_before() ->
     assert not done.has_succeeded
     del written["stopped"]
     assert NodeReport.from_json(json.dumps(written).encode()).has_succeeded
+
+
+# What another launch goes on from
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """The only node of a job that waits three seconds for what makes no progress."""
+    monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.02)
+    monkeypatch.setattr(uploads, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(saving, "FIRST_PAUSE", 0.02)
+    for module in (saving, stages_results):
+        monkeypatch.setattr(module, "SAVE_LIMIT", 0.2)
+    config = AgentConfig(
+        run_name="run",
+        nodes=1,
+        run_dir=str(tmp_path / "run"),
+        program=Program(script="program.py"),
+        checkpoints=Checkpoints(path=str(tmp_path / "folder"), uri=str(tmp_path / "kept")),
+        restarts=Restarts(program=1),
+        limits=Limits(join_timeout=3.0, stop_grace=0.2),
+    )
+    context = NodeContext(config, {"OCIDIST_NODE_RANK": "0", "HOME": str(tmp_path)}, StopSwitch())
+    return Results(context, CheckpointFolder(context))
+
+
+def place_of(tmp_path: Path) -> Workspace:
+    return Workspace(code=tmp_path, working_dir=tmp_path, program=Program(script="program.py"))
+
+
+def saved(main: Results, tmp_path: Path) -> Any:
+    """Save a checkpoint, and let the program be ended at once; return its uploader."""
+    uploader = main.checkpoints.start_uploader(place_of(tmp_path))
+    whole = tmp_path / "folder" / "whole.tmp"
+    whole.write_text("weights")
+    whole.rename(whole.with_name("step-5.txt"))
+    main.checkpoints.program_ended()
+    return uploader
+
+
+def slow_send(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[int]:
+    """Let each upload take so many fifths of a second, and get further in each; return what was read."""
+    send, read = checkpoints._send, [0]
+    monkeypatch.setattr(saving, "_bytes_read", lambda: sum(read))
+
+    def slow(source: Any, target: Any, entries: Any, cancel: Any) -> Any:
+        for _ in range(parts):
+            if cancel.wait(0.2):
+                raise StorageError("it was aborted")
+            read.append(saving.READ_STEP)
+        return send(source, target, entries, cancel)
+
+    monkeypatch.setattr(checkpoints, "_send", slow)
+    return read
+
+
+def test_before_another_launch_an_upload_goes_on_for_as_long_as_it_gets_further(
+    tmp_path: Path, main: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_send(monkeypatch, 20)
+    uploader = saved(main, tmp_path)
+    stop = Stop(message="it ended the launch", restarts=AGAIN)
+    main.context.switch.ask(stop)
+    main.save_after_failure(place_of(tmp_path), uploader, stop, is_last=False)
+    found = newest(str(tmp_path / "kept"))
+    assert found is not None
+    assert (found.step, main.context.heartbeat.report.checkpoint) == (5, found)
+
+
+@pytest.mark.parametrize("signalled", [True, False])
+def test_a_stop_request_ends_that_upload_too(
+    tmp_path: Path, main: Results, monkeypatch: pytest.MonkeyPatch, signalled: bool
+) -> None:
+    read = slow_send(monkeypatch, 1000)
+    uploader, switch = saved(main, tmp_path), main.context.switch
+    stop = Stop(message="node 1 ended the launch", restarts=AGAIN)
+    switch.ask(stop)
+    saving_it = threading.Thread(
+        target=lambda: main.save_after_failure(place_of(tmp_path), uploader, stop, is_last=False), daemon=True
+    )
+    saving_it.start()
+    until(lambda: len(read) > 8)
+    assert saving_it.is_alive()
+    if signalled:
+        switch.signalled.set()
+    switch.ask(SIGNALLED if signalled else ASKED)
+    saving_it.join(30)
+    assert not saving_it.is_alive()
+    assert newest(str(tmp_path / "kept")) is None
+
+
+def test_an_outage_longer_than_the_end_of_a_run_waits_loses_no_checkpoint(
+    tmp_path: Path, main: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, tries = checkpoints._send, list[float]()
+
+    def away(*arguments: Any) -> Any:
+        tries.append(time.monotonic())
+        if time.monotonic() - tries[0] < 0.5:
+            raise StorageError("503", retryable=True)
+        return send(*arguments)
+
+    monkeypatch.setattr(checkpoints, "_send", away)
+    uploader = saved(main, tmp_path)
+    main.save_after_failure(place_of(tmp_path), uploader, None, is_last=False)
+    found = newest(str(tmp_path / "kept"))
+    assert found is not None
+    assert found.step == 5
