@@ -91,10 +91,15 @@ class Judge:
         self._clock = WallClock()
         self._seen = {item.path: item.signature for item in there}
         self._begun_beside: dict[Path, Mapping[Path, Signature]] = {}
-        """Signatures of what was there at the last look before an entry appeared, unless it was renamed into place."""
+        """Signatures of what was there and unproved at the last look before an entry appeared, unless it was renamed
+        into place."""
         self._steps: dict[Path, int | None] = {}
         """The program's step when the version of an entry that was last seen was new."""
         self._proved = dict(self._seen)
+        self._dropped: set[Path] = set()
+        """Entries that were changed or deleted after their proof, and before they were sent."""
+        self._has_exited = False
+        """Whether the program has exited with 0, as the last look knows."""
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._last: dict[str, _Complete] = {}
         """Last complete entry of each series."""
@@ -112,6 +117,7 @@ class Judge:
         While the training runs, an entry that changed since the last scan is skipped.
         """
         self._begins(str(self.folder))
+        self._has_exited = moment is Moment.EXITED
         before, renamed = self._seen, self.renamed()
         found = self._take_in(renamed)
         at_rest = [item for item in found if item.is_readable and before.get(item.path) == item.signature]
@@ -147,14 +153,22 @@ class Judge:
             for item in found
         }
         beside = {item.path: self._begun_beside.get(item.path, {}) for item in found if item.path in before}
-        new = (item for item in found if item.path not in before and item.path.name not in renamed)
-        self._begun_beside = {**beside, **{item.path: before for item in new}}
+        new = [item for item in found if item.path not in before and item.path.name not in renamed]
+        # All that is there would be as many signatures as the square of a program's saves.
+        unproved = {path: was for path, was in before.items() if self._proved.get(path) != was} if new else {}
+        self._begun_beside = {**beside, **{item.path: unproved for item in new}}
         self._seen = {item.path: item.signature for item in found}
         return found
 
+    def note_dropped(self, path: Path) -> None:
+        """Note that a proved entry is not sent as it was: what is left of it may be all that the program keeps."""
+        self._dropped.add(path)
+
     def _is_unproved(self, item: Candidate) -> bool:
         proved = self._proved.get(item.path)
-        return proved != item.signature and not _is_rest_of(item, proved)
+        # Until its end, the program may just be deleting the rest too.
+        is_left = self._has_exited and item.path in self._dropped
+        return proved != item.signature and (is_left or not _is_rest_of(item, proved))
 
     def renamed(self) -> frozenset[str]:
         """Return the entries renamed into place since the folder was first seen."""
@@ -186,6 +200,7 @@ class Judge:
             verdict = Unproved(doubt)
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
+            self._dropped.discard(item.path)
             self._last[item.placed.series] = self._complete(item, reading)
         return verdict
 

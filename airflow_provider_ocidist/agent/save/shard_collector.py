@@ -12,6 +12,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, Stamp, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult
+from airflow_provider_ocidist.agent.save.held_links import holder_of
 from airflow_provider_ocidist.agent.save.layouts import DCP_METADATA, has_all_parts, read_layout
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
@@ -63,6 +64,8 @@ class ShardCollector:
         self._exchange = ShardExchange(store, launch)
         self._launch = launch
         self.rank = rank
+        self.holder = holder_of(store, launch, rank)
+        """Name of this node where several nodes may hold links."""
         self.apart = tuple(apart)
         self.access = access
         self._own = OwnFiles(folder, pattern)

@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates, scan, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
-from airflow_provider_ocidist.agent.save.held_links import HeldLinks
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks, holder_of
 from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
@@ -89,7 +89,7 @@ class ShardUploader:
         """Entries of which this node has parts that the main node has not had since they were changed."""
         self._warned: set[str] = set()
         """Series of entries of which a warning has named files that are not sent."""
-        self._links = HeldLinks(folder)
+        self._links = HeldLinks(folder, holder_of(store, launch, rank))
         self._part: tuple[int, Candidate] | None = None
         """Part of this node that is being sent, after the number of its request."""
         self._acknowledged: set[int] = set()
@@ -104,6 +104,8 @@ class ShardUploader:
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
 
     def start(self) -> None:
+        # No main node may come to this disk, nor a node that sends a part.
+        self._links.remove_left_over()
         self._thread.start()
 
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
@@ -124,6 +126,8 @@ class ShardUploader:
             message = "shards of this node were still uploading when the time to save was over"
             self._cancel.set()
             self._thread.join(ABORT_WITHIN)
+            if self._thread.is_alive():
+                self._links.let_go(ABORT_WITHIN)
             return Undelivered(message, Cause.SERVICE)
         return None
 
@@ -298,9 +302,6 @@ class ShardUploader:
         wanted = set(self._wanted(path, request))
         files = Signature(tuple(item for item in sorted(scan(path).items()) if item[0] in wanted))
         part = Candidate(path, Placed(series=path.name), files, files.modified_ns)
-        if self._part is None:
-            # Only now it is certain that no other node shares the folder, and holds something there.
-            self._links.remove_left_over()
         self._links.keep([part])
         self._part = request.number, part
         return part
@@ -311,7 +312,8 @@ class ShardUploader:
         path = self._links.source(part)
         before = signature(path)
         leave_out = self._left_out(path, request)
-        files = send_part(path, request.uri, leave_out=leave_out, cancel=self._cancel, access=self.access)
+        with self._links.making_room(self._training_ended):
+            files = send_part(path, request.uri, leave_out=leave_out, cancel=self._cancel, access=self.access)
         self._on_arrived()
         if signature(path) != before or not _has(path, part):
             self._let_go()

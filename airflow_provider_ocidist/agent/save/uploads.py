@@ -30,7 +30,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     cause_of_failed_save,
 )
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
-from airflow_provider_ocidist.agent.save.upload_order import UploadOrder, newest_of_each
+from airflow_provider_ocidist.agent.save.upload_order import UploadOrder
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import (
     Cause,
@@ -101,7 +101,7 @@ class CheckpointUploader:
         self.ledger = _begun_ledger(folder, checkpoints, fetched, restarts=restarts)
         self._movement = Movement()
         self.judge = self._new_judge()
-        self._links = HeldLinks(folder)
+        self._links = HeldLinks(folder, shards.holder if shards else "")
         self._publisher = Publisher(
             checkpoints,
             access,
@@ -209,6 +209,9 @@ class CheckpointUploader:
         """Leave no upload open: the place bills for it, and no process completes it."""
         self._publisher.cancel()
         self._thread.join(ABORT_WITHIN)
+        if self._thread.is_alive():
+            # No later uploader may come to this disk.
+            self._links.let_go(ABORT_WITHIN)
 
     def _stands_still(self) -> bool:
         return self._movement.still_for() > self._deadline.limit
@@ -241,6 +244,7 @@ class CheckpointUploader:
             time.sleep(LOOK_INTERVAL)
         self._moment = self._end
         self._pause, self._try_again_at = FIRST_PAUSE, 0.0
+        self._note_what_is_gone()
         unproved = self._look()
         for verdict in unproved:
             self._not_published(verdict)
@@ -287,6 +291,7 @@ class CheckpointUploader:
     def _observe(self, sent: threading.Event) -> None:
         while not sent.wait(LOOK_INTERVAL) and not self._training_ended.is_set():
             try:
+                self._links.make_room()
                 if self._may_look:
                     self.judge.observe()
             except Exception as error:
@@ -317,16 +322,22 @@ class CheckpointUploader:
         self._newest_saves.add(item, begun)
         # The newest goes to the end, also where the program has overwritten an entry that waits.
         self._waiting.pop(item.path, None)
-        self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
+        whole = self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
+        self._order.add(whole)
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
-            series = [whole for whole in self._waiting.values() if whole.series == item.placed.series]
-            for older in sorted(series, key=lambda whole: whole.begun)[: -self.checkpoints.keep]:
+            for older in self._order.behind(self._waiting.values(), whole, self.checkpoints.keep):
                 del self._waiting[older.item.path]
 
     def _hold(self) -> None:
         """Keep what is sent next readable whatever the program deletes; older ones may go."""
-        self._links.keep(whole.item for whole in newest_of_each(self._waiting.values()))
+        held = self._order.held(self._waiting.values(), in_turn=self._has_time)
+        self._links.keep(whole.item for whole in held)
+
+    @property
+    def _has_time(self) -> bool:
+        """Whether a checkpoint may wait for one of another series; after the training, the newest comes first."""
+        return not self._training_ended.is_set()
 
     @property
     def _has_nodes_apart(self) -> bool:
@@ -360,7 +371,7 @@ class CheckpointUploader:
         While the training runs, what has taken long lets a look come before the next: a newer one may be complete.
         """
         before = self._published
-        for whole in self._order.of(self._waiting.values()):
+        for whole in self._order.of(self._waiting.values(), in_turn=self._has_time):
             if self._fenced:
                 return False
             if self._is_too_old(whole):
@@ -427,7 +438,8 @@ class CheckpointUploader:
             self._forget_unproved()
         self._published += 1
         self._newest = max(self._newest, whole.begun)
-        self._newest_of[whole.series] = max(self._newest_of.get(whole.series, 0), whole.begun)
+        series = self._order.series(whole)
+        self._newest_of[series] = max(self._newest_of.get(series, 0), whole.begun)
         self._order.sent(whole, self._waiting.values())
         self.error, self._pause, self._try_again_at = None, FIRST_PAUSE, 0.0
         self._deadline.succeeded()
@@ -447,13 +459,23 @@ class CheckpointUploader:
         logger.warning("%s", why)
 
     def _drop(self, whole: Whole) -> None:
-        """Forget an entry that is no longer what was proved; the next look judges what is there instead."""
+        """Forget an entry that is no longer what was proved; a look judges what is there instead.
+
+        Where the program has only deleted files of it, this is the look after an exit with 0.
+        """
         del self._waiting[whole.item.path]
+        self.judge.note_dropped(whole.item.path)
         self._warn_of_dropped(whole)
+
+    def _note_what_is_gone(self) -> None:
+        """Before the last look, note which checkpoints that wait are not what was proved: it judges what is left."""
+        for whole in self._waiting.values():
+            if not self._publisher.is_there(whole):
+                self.judge.note_dropped(whole.item.path)
 
     def _warn_of_dropped(self, whole: Whole, why: str = "") -> None:
         keeps_old = self.checkpoints.keep_every is not None or self.checkpoints.keep_best is not None
-        if keeps_old or whole.begun > self._newest_of.get(whole.series, 0):
+        if keeps_old or whole.begun > self._newest_of.get(self._order.series(whole), 0):
             self._warnings.warn_of_dropped(whole.item.path, why)
 
     def _failed(self, error: Exception) -> None:

@@ -7,16 +7,21 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.agent.save import held_links, uploads
 from airflow_provider_ocidist.agent.save.entries import Candidate, candidates, signature
 from airflow_provider_ocidist.agent.save.entry_warnings import EntryWarnings
-from airflow_provider_ocidist.agent.save.held_links import HeldLinks
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks, holder_of
+from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.stores.local import LocalStore
+from tests.agent.gangs import until
+from tests.agent.save.small_disk import small_disk
 from tests.agent.save.watched import Watched
 
 
@@ -187,6 +192,190 @@ def test_what_a_killed_uploader_has_left_is_removed_and_nothing_of_another_folde
     begun.end()
     assert sorted(hidden(begun.folder)) == sorted(others[:2])
     assert others[2].exists()
+
+
+# A disk without room for another checkpoint
+
+
+class Disk:
+    """The free space of a disk, as the links are told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free = 10**12
+        monkeypatch.setattr(held_links, "free_bytes", lambda _: self.free, raising=False)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def size_of(item: Candidate) -> int:
+    return sum(stamp.size for stamp in item.files.values())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_the_program_has_deleted_is_let_go_where_another_checkpoint_has_no_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, disk: Disk, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    monkeypatch.setattr(held_links, "SOON_WRITTEN", 0)
+    links = HeldLinks(folder)
+    items = [save(folder, dice.choice([f"step-{number}", f"step-{number}.pt"]), dice) for number in range(4)]
+    links.keep(items)
+    gone = dice.sample(items, dice.randint(1, 3))
+    for item in gone:
+        delete(item.path)
+    disk.free = max(map(size_of, items))
+    links.make_room()
+    assert all(map(links.holds, items)), "there is room for one more"
+    assert caplog.messages == []
+    disk.free -= 1
+    if dice.random() < 0.5:
+        links.make_room()
+    else:
+        links.keep(items)
+    assert [links.holds(item) for item in items] == [item not in gone for item in items]
+    (said,) = caplog.messages
+    assert "is not held for its upload: its disk has less free space than another checkpoint needs" in said
+    assert "Remedy: a disk with room for one checkpoint more" in said
+    links.keep(())
+    assert hidden(folder) == []
+
+
+def test_as_much_is_let_go_as_gives_room(folder: Path, monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
+    monkeypatch.setattr(held_links, "SOON_WRITTEN", 0)
+    links, dice = HeldLinks(folder), random.Random(1)
+    items = [save(folder, f"step-{number}.pt", dice) for number in range(3)]
+    links.keep(items)
+    for item in items:
+        delete(item.path)
+    release, disk.free = links._release, size_of(items[0]) - 1
+
+    def frees(place: Path | None) -> None:
+        release(place)
+        disk.free += size_of(items[0])
+
+    monkeypatch.setattr(links, "_release", frees)
+    links.make_room()
+    # The first is being sent.
+    assert [links.holds(item) for item in items] == [True, True, False]
+
+
+def test_where_the_program_may_fill_the_disk_within_a_look_it_is_given_what_it_deletes_at_once(
+    folder: Path, disk: Disk
+) -> None:
+    links = HeldLinks(folder)
+    item = save(folder, "step-1.pt", random.Random(1))
+    links.keep([item])
+    assert links.holds(item)
+    disk.free = size_of(item) - 1
+    links.make_room()
+    assert not links.holds(item)
+    assert links.source(item) == item.path
+    assert item.path.stat().st_nlink == 1
+
+
+def test_without_room_for_another_checkpoint_nothing_is_held_until_there_is_some(
+    folder: Path, disk: Disk
+) -> None:
+    links = HeldLinks(folder)
+    item = save(folder, "step-1", random.Random(1))
+    disk.free = size_of(item) - 1
+    links.keep([item])
+    assert not links.holds(item)
+    disk.free += 1
+    links.keep([item])
+    assert links.holds(item)
+
+
+def test_a_file_system_that_does_not_show_its_size_has_room(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 0))
+    links = HeldLinks(folder)
+    item = save(folder, "step-1.pt", random.Random(1))
+    links.keep([item])
+    assert links.holds(item)
+
+
+@pytest.fixture
+def two_checkpoints(tmp_path: Path) -> Iterator[Path]:
+    """A disk with room for two checkpoints of 24 KiB, and not for three."""
+    with small_disk(tmp_path / "small", "64k") as place:
+        for name in ("safe", "meter"):
+            (tmp_path / name).mkdir()
+            (place / name).symlink_to(tmp_path / name)
+        yield place
+
+
+def test_a_program_that_keeps_one_checkpoint_can_save_on_a_disk_with_room_for_two(
+    two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.01)
+    sends, goes_on = threading.Event(), threading.Event()
+    send = checkpoints._send
+
+    def slow(*arguments: Any) -> Any:
+        sends.set()
+        goes_on.wait(60)
+        return send(*arguments)
+
+    monkeypatch.setattr(checkpoints, "_send", slow)
+    watched = Watched(two_checkpoints)
+    watched.start()
+    before: Path | None = None
+    for step in range(1, 5):
+        # A file system that is full raises here.
+        path = watched.write(step, f"{step}" * 24 * 1024)
+        if before:
+            before.unlink()
+            until(lambda: shutil.disk_usage(two_checkpoints).free >= 24 * 1024, timeout=20)
+        before = path
+        assert sends.wait(60)
+    goes_on.set()
+    assert watched.end() is None
+    assert watched.steps[-1] == 4
+    assert "less free space than another checkpoint needs" in caplog.text
+    assert "the program deleted step-1.txt before all of it was sent" in caplog.text
+    assert not hidden(watched.folder)
+
+
+# What is left behind
+
+
+def test_the_links_of_another_node_of_this_launch_are_not_removed(tmp_path: Path, folder: Path) -> None:
+    run, other_run = (LocalStore(tmp_path / name) for name in ("run", "earlier-run"))
+    dice = random.Random(1)
+    item = save(folder, "step-1.pt", dice)
+    mine, others = (HeldLinks(folder, holder_of(run, 1, rank)) for rank in (2, 3))
+    left = [
+        HeldLinks(folder),
+        HeldLinks(folder, holder_of(run, 0, 3)),
+        HeldLinks(folder, holder_of(run, 1, 2)),
+        HeldLinks(folder, holder_of(other_run, 1, 3)),
+    ]
+    for links in [others, *left]:
+        links.keep([item])
+    assert len(hidden(folder)) == 1 + len(left)
+    assert not [entry.name for entry in LocalStore(folder.parent).list() if "held" in entry.name]
+    mine.remove_left_over()
+    assert others.holds(item)
+    assert len(hidden(folder)) == 1
+    HeldLinks(folder).remove_left_over()
+    assert hidden(folder) == []
+
+
+def test_once_they_are_let_go_links_hold_nothing_more(folder: Path) -> None:
+    links = HeldLinks(folder, "00000000-1")
+    item = save(folder, "step-1.pt", random.Random(1))
+    links.keep([item])
+    links.let_go(60)
+    assert hidden(folder) == []
+    links.keep([item])
+    assert hidden(folder) == []
+    assert not links.holds(item)
 
 
 def test_where_the_program_deletes_the_links_the_entry_itself_is_sent(tmp_path: Path) -> None:

@@ -949,6 +949,14 @@ def test_the_next_save_proves_nothing_of_one_with_less_than_the_whole_one_before
     saving.judge.close()
 
 
+def test_what_a_program_keeps_makes_no_later_look_dearer(saving: Saving) -> None:
+    for step in range(40):
+        saving.write(f"step-{step}.pt", torch_bytes({"step": step}))
+        assert saving.proofs() == {f"step-{step}.pt": "format"}
+    # The square of the saves would be 1600.
+    assert sum(map(len, saving.judge._begun_beside.values())) <= 40
+
+
 def test_a_file_that_was_once_as_small_in_a_whole_one_is_not_smaller(saving: Saving) -> None:
     for step, size in enumerate([100, 90, 120, 95], 1):
         saving.save(f"step-{step}", "a.bin", size=size)

@@ -20,7 +20,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.join import peer_reports
-from airflow_provider_ocidist.agent.save import folder_marks, saving, shard_collector, shard_uploader
+from airflow_provider_ocidist.agent.save import (
+    folder_marks,
+    held_links,
+    saving,
+    shard_collector,
+    shard_uploader,
+)
 from airflow_provider_ocidist.agent.save.checkpoints import resume
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
@@ -30,6 +36,7 @@ from airflow_provider_ocidist.agent.save.proofs import Moment, Proof
 from airflow_provider_ocidist.agent.save.publishing import Publisher, Whole
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
+from airflow_provider_ocidist.agent.save.shard_exchange import ShardRequest
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
@@ -467,6 +474,116 @@ def test_what_the_programs_delete_while_a_node_sends_its_part_is_published(
     until(lambda: not list(nodes.folders[1].parent.glob(".node-1.held.*")))
 
 
+def hidden(folder: Path) -> list[Path]:
+    return sorted(folder.parent.glob(f".{folder.name}.held.*"))
+
+
+def test_a_node_removes_the_links_of_one_that_was_killed_though_it_sends_no_part(nodes: Nodes) -> None:
+    folder = nodes.folders[1]
+    nodes.write(1)
+    (item,) = candidates(folder)
+    left = HeldLinks(folder)
+    left.keep([item])
+    assert hidden(folder)
+    nodes.start()
+    assert not hidden(folder)
+
+
+def test_nodes_that_share_a_folder_of_their_own_leave_each_other_their_links(nodes: Nodes) -> None:
+    folder = nodes.folders[1]
+    place = nodes.write(1)
+    (place / "zero_pp_rank_2_mp_rank_00_optim_states.pt").write_bytes(saved("weights of 2"))
+    one, other = (
+        ShardUploader(folder, nodes.store, rank, 0, OciAccess(), pattern=nodes.pattern) for rank in (1, 2)
+    )
+    request = ShardRequest(
+        number=1,
+        name="step-5",
+        uri=str(nodes.safe / "step-5"),
+        ranks=(1, 2),
+        written=False,
+        everywhere=True,
+        leave_out=(),
+        companions=False,
+    )
+    # Both folders were there before these uploaders.
+    for path in place.iterdir():
+        path.write_bytes(path.read_bytes())
+    part = one._part_in(place, request)
+    other._part_in(place, request)
+    assert one._links.holds(part)
+    third = ShardUploader(folder, nodes.store, 3, 0, OciAccess(), pattern=nodes.pattern)
+    third.start()
+    try:
+        assert one._links.holds(part)
+    finally:
+        third.finish(Moment.CUT_OFF, SaveDeadline(10))
+    one._let_go()
+    other._let_go()
+    assert not hidden(folder)
+
+
+def test_a_node_lets_its_part_go_where_the_program_has_no_room_and_says_that_it_is_deleted(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(held_links, "LOOK_INTERVAL", 0.01, raising=False)
+    monkeypatch.setattr(shard_uploader, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(held_links, "SOON_WRITTEN", 0, raising=False)
+    free = [10**12]
+    monkeypatch.setattr(held_links, "free_bytes", lambda _: free[0], raising=False)
+    written = [nodes.write(rank) for rank in (0, 1)]
+    send = checkpoints._send
+
+    def rotated(source: Any, *rest: Any) -> Any:
+        if "node-1" in str(source.folder):
+            shutil.rmtree(written[1], ignore_errors=True)
+            free[0] = 1
+            until(lambda: not hidden(nodes.folders[1]), timeout=20)
+        return send(source, *rest)
+
+    monkeypatch.setattr(checkpoints, "_send", rotated)
+    nodes.start()
+    with pytest.raises(IncompleteCheckpoint, match="the program has deleted step-5 there"):
+        nodes.publish()
+    assert "step-5 is not held for its upload" in caplog.text
+
+
+def test_what_a_node_holds_is_let_go_when_the_time_to_send_it_is_over(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_uploader, "ABORT_WITHIN", 0.05)
+    reached, goes_on = threading.Event(), threading.Event()
+    send = checkpoints._send
+
+    def stuck(source: Any, *rest: Any) -> Any:
+        if "node-1" in str(source.folder):
+            reached.set()
+            goes_on.wait(60)
+        return send(source, *rest)
+
+    monkeypatch.setattr(checkpoints, "_send", stuck)
+    for rank in (0, 1):
+        nodes.write(rank)
+    nodes.start()
+
+    def publish() -> None:
+        with pytest.raises((IncompleteCheckpoint, StorageError)):
+            nodes.publish()
+
+    publishes = threading.Thread(target=publish, daemon=True)
+    publishes.start()
+    try:
+        assert reached.wait(60)
+        assert hidden(nodes.folders[1])
+        assert nodes.uploader.finish(Moment.CUT_OFF, SaveDeadline(0)) is not None
+        until(lambda: not hidden(nodes.folders[1]))
+    finally:
+        goes_on.set()
+    nodes.uploader._thread.join(60)
+    publishes.join(60)
+    assert not hidden(nodes.folders[1])
+
+
 def test_parts_that_are_all_on_the_main_node_need_no_other_node(nodes: Nodes) -> None:
     # MiCS with a group on each node: the first group alone saves.
     place = nodes.folders[0] / "step-5"
@@ -774,6 +891,21 @@ def test_what_another_process_may_have_written_anew_is_none_of_a_nodes_own_files
         (place / name).write_text("of this attempt")
     assert own.stale(place) == {"rng_state_1.pth"}
     assert own.names(place) == set(names[:2])
+
+
+def test_a_file_that_has_another_inode_for_each_look_is_the_same_one(tmp_path: Path) -> None:
+    place = tmp_path / "step-5"
+    place.mkdir()
+    for name in ("rng_state_0.pth", "rng_state_1.pth"):
+        (place / name).write_text("fetched")
+    own = OwnFiles(tmp_path)
+    for name in ("rng_state_0.pth", "rng_state_1.pth"):
+        # As a mount by SMB or FUSE shows a file that it had forgotten meanwhile.
+        shutil.copy2(place / name, tmp_path / "aside")
+        (tmp_path / "aside").replace(place / name)
+    (place / "rng_state_1.pth").write_text("of this attempt")
+    assert own.stale(place) == {"rng_state_0.pth"}
+    assert own.names(place) == {"rng_state_1.pth"}
 
 
 def test_what_changes_while_the_others_send_is_not_published(nodes: Nodes) -> None:

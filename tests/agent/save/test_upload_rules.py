@@ -15,8 +15,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved_copies, uploads
+from airflow_provider_ocidist.agent.save import (
+    file_clocks,
+    judging,
+    saving,
+    unproved_copies,
+    uploads,
+)
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger
+from airflow_provider_ocidist.agent.save.formats import NOTHING
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.publishing import Publisher
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
@@ -30,6 +37,7 @@ from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.manifests import Manifest
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import until
+from tests.agent.save.naming import of_several_models, some_names
 from tests.agent.save.saved import move, torch_bytes
 from tests.agent.save.watched import Watched
 
@@ -298,6 +306,7 @@ class Collector:
     """What gathers the parts of other nodes, of folders alone."""
 
     apart: tuple[int, ...] = (1,)
+    holder = "00000000-0"
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -598,6 +607,198 @@ def test_each_series_has_its_turn_where_another_always_has_a_newer_one(
     assert len(sent) == 16
     for begin in range(len(sent) - 7):
         assert len(set(sent[begin : begin + 8])) == 4, sent
+
+
+MOST_HELD = 4
+"""Most checkpoints that are held on the disk."""
+
+
+class Rotating:
+    """A program that saves under some names at each step, and keeps the last; its uploads take several saves."""
+
+    def __init__(self, watched: Watched, names: list[Any], keeps: int) -> None:
+        self.watched, self.names, self.keeps = watched, names, keeps
+        self.saved: list[list[str]] = []
+        self.most_held = 0
+
+    def save(self) -> None:
+        save_number = len(self.saved) + 1
+        new = [name(save_number) for name in self.names]
+        for offset, name in enumerate(new):
+            save(self.watched, name, 10 * save_number + offset)
+        self.saved.append(new)
+        self.looks()
+        there = {name for names in self.saved[-self.keeps :] for name in names}
+        for names in self.saved[: -self.keeps]:
+            for name in set(names) - there:
+                (self.watched.folder / name).unlink(missing_ok=True)
+
+    def looks(self) -> None:
+        self.watched.uploader._look()
+        self.watched.uploader._look()
+        held = {path.name for path in self.watched.folder.parent.glob(".*.held.*/*/*")}
+        self.most_held = max(self.most_held, len(held))
+
+    def uploads(self) -> str | None:
+        """Let one upload go well; return its name."""
+        before = len(self.watched.published)
+        for _ in range(99):
+            self.looks()
+            assert self.watched.uploader._upload()
+            if len(self.watched.published) > before:
+                return names(self.watched)[-1]
+        return None
+
+
+def age(program: Rotating, name: str | None) -> int:
+    """Return how many saves were made since the one that has this name."""
+    return next(back for back, saved in enumerate(reversed(program.saved)) if name in saved)
+
+
+@pytest.fixture
+def _proved_by_rename(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "LONG_UPLOAD", 0.0)
+    # What a test writes here has the names of formats, and is none.
+    monkeypatch.setattr(judging, "read_file", lambda _: NOTHING)
+
+
+@pytest.mark.usefixtures("_proved_by_rename")
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_a_program_calls_its_checkpoints_few_are_held_and_each_series_is_sent_anew(
+    tmp_path: Path, seed: int
+) -> None:
+    dice = random.Random(seed)
+    named = some_names(dice)
+    program = Rotating(Watched(tmp_path), named, keeps=dice.randint(1, 3))
+    takes = dice.randint(2, 4)
+    print("seed", seed, [name(1) for name in named], "keeps", program.keeps, "takes", takes)
+    ages: list[int] = []
+    for _ in range(12):
+        for _ in range(takes):
+            program.save()
+        ages.append(age(program, program.uploads()))
+    assert program.most_held <= MOST_HELD
+    # Each second one is the newest of all; what had its turn was proved when the upload before it began, or later.
+    settled = ages[4:]
+    assert all(min(pair) == 0 for pair in zip(settled, settled[1:])), ages
+    assert max(settled) <= 2 * takes, ages
+    # Each has its turn.
+    for name in named:
+        last = [name(save) for save in range(len(program.saved) - 8 * takes, len(program.saved) + 1)]
+        assert set(last) & set(names(program.watched)), (ages, names(program.watched))
+
+
+@pytest.mark.usefixtures("_proved_by_rename")
+@pytest.mark.parametrize("seed", range(12))
+def test_each_of_several_models_has_its_turn_whose_names_differ_in_a_number(
+    tmp_path: Path, seed: int
+) -> None:
+    dice = random.Random(seed)
+    models = of_several_models(dice, dice.randint(2, 4))
+    program = Rotating(Watched(tmp_path), models, keeps=1)
+    for _ in range(20):
+        for _ in range(2):
+            program.save()
+        program.uploads()
+    assert program.most_held <= MOST_HELD
+    sent = names(program.watched)
+    for model in models:
+        late = {model(save) for save in range(24, 41)}
+        assert late & set(sent), sent
+
+
+@pytest.mark.usefixtures("_proved_by_rename")
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("keep", [1, 3])
+def test_whatever_the_names_no_more_wait_than_stay_in_the_store(tmp_path: Path, seed: int, keep: int) -> None:
+    named = some_names(random.Random(seed))
+    print("seed", seed, [name(1) for name in named])
+    # It deletes nothing, and the store is down.
+    program = Rotating(Watched(tmp_path, keep=keep), named, keeps=99)
+    for _ in range(20):
+        program.save()
+    # Two names do not show yet that they are of one series.
+    assert len(program.watched.uploader._waiting) <= (keep + 2) * len(named)
+    assert program.most_held <= MOST_HELD
+
+
+@pytest.mark.usefixtures("_proved_by_rename")
+@pytest.mark.parametrize("moment", [Moment.EXITED, Moment.CUT_OFF])
+def test_after_the_training_the_newest_goes_first_though_another_has_waited_for_its_turn(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    save(watched, "best.bin", 0)
+    for at in (1, 2):
+        save(watched, f"step-{at}.txt", at)
+        watched.uploader._look()
+        watched.uploader._look()
+        assert watched.uploader._upload()
+    save(watched, "step-3.txt", 3)
+    tried = fail(watched, monkeypatch)
+    monkeypatch.setattr(uploads, "LOOK_INTERVAL", 1000.0)
+    watched.start()
+    assert watched.end(moment) is None
+    assert tried == ["step-3.txt", "best.bin"]
+
+
+@pytest.fixture
+def _no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", without_links)
+
+
+@pytest.mark.usefixtures("_no_links")
+@pytest.mark.parametrize("moment", [Moment.EXITED, Moment.CUT_OFF])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_the_program_has_left_of_a_checkpoint_is_one_once_it_has_exited_with_0(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, moment: Moment, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    name = dice.choice(["final", "step-9"])
+    aside = watched.folder / "aside.tmp"
+    aside.mkdir()
+    for file in ("weights", "optimizer", "scheduler"):
+        (aside / file).write_text(f"{file} of it")
+    move(aside, watched.folder / name)
+    fail(watched, monkeypatch, *[StorageError("down", retryable=True)] * dice.randint(0, 2))
+    tries = dice.randint(0, 2)
+    strips_at = dice.randint(0, tries)
+    for number in range(tries + 1):
+        watched.uploader._look()
+        watched.uploader._look()
+        if number == strips_at:
+            for file in ("optimizer", "scheduler"):
+                (watched.folder / name / file).unlink()
+        if number < tries:
+            watched.uploader._upload()
+    was_published = list(watched.published)
+    monkeypatch.setattr(uploads, "LOOK_INTERVAL", 1000.0)
+    watched.start()
+    assert watched.end(moment) is None
+    new = [{file.name for file in Path(each.uri).iterdir()} - {"manifest.json"} for each in watched.published]
+    if was_published or moment is Moment.CUT_OFF:
+        # The whole one is in the store; or the program may have been deleting it.
+        assert len(new) == len(was_published)
+    else:
+        assert new == [{"weights"}]
+
+
+def test_what_an_upload_holds_that_outlives_its_time_is_let_go(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, goes_on = held(monkeypatch, "_send")
+    watched.start()
+    save(watched, "step-5.txt", 1)
+    assert reached.wait(60)
+    assert hidden(watched)
+    undelivered = watched.end(Moment.CUT_OFF, limit=0.0)
+    assert undelivered
+    assert watched.uploader._thread.is_alive()
+    until(lambda: not hidden(watched))
+    goes_on.set()
+    watched.uploader._thread.join(60)
+    assert not watched.uploader._thread.is_alive()
+    assert not hidden(watched)
 
 
 @pytest.mark.parametrize("change", ["written", "deleted", "replaced"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits
 from tests.agent.gangs import Gang
 from tests.agent.save.saved import KINDS
+from tests.agent.save.small_disk import small_disk
 from tests.agent.save.writing import PROGRAM, plan_of, require_whole, size_of, some_saves
 
 TWO = LauncherOptions(kind="torchrun", processes_per_node=2)
@@ -97,22 +98,15 @@ def test_whatever_ends_a_program_at_any_byte_only_whole_checkpoints_are_offered(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Path:
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], check=False, capture_output=True
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("no file system can be mounted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "64k") as place:
+        yield place
 
 
 @pytest.mark.parametrize("kind", ["trainer", "last", "opaque"])
-def test_what_a_full_disk_has_cut_off_is_not_published(tmp_path: Path, small_disk: Path, kind: str) -> None:
+def test_what_a_full_disk_has_cut_off_is_not_published(tmp_path: Path, disk: Path, kind: str) -> None:
     saves = some_saves(kind, 40, random.Random(kind))
     plan = plan_of(tmp_path / "plan", saves, piece=4096, rest=0.05)
-    with gang_of(tmp_path, plan, path=str(small_disk / "checkpoints")) as gang:
+    with gang_of(tmp_path, plan, path=str(disk / "checkpoints")) as gang:
         gang.run()
     require_whole(tmp_path / "safe", saves)
