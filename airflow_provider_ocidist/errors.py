@@ -120,7 +120,7 @@ class BackendError(OcidistError):
         self.retryable = retryable
         self.cause = cause
         self.amid_submission = False
-        """Whether the service had accepted an earlier request of the same submission."""
+        """Whether the service had accepted an earlier request of the same submission, or a gang of the same task."""
 
     @property
     def is_refused(self) -> bool:

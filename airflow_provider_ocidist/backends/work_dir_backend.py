@@ -22,7 +22,7 @@ from airflow_provider_ocidist.model.run import NodeStatus, Plan, RunKey, RunRef,
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import Stores
-from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.parallel import in_parallel, until_stopped
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
@@ -67,12 +67,12 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
     ) -> RunRef:
         ref = self._adopted(plan, found or ())
         if ref is not None:
-            self.gangs.record(Attempt.of(plan, ref))
+            until_stopped(lambda: self.gangs.record(Attempt.of(plan, ref)), stop)
             return ref
         refuse_if_stopped(plan, stop)
         ref = self._created(plan, stop)
-        # Before it is cancelled: a cancel that fails is repeated by what is recorded.
-        self.gangs.record(Attempt.of(plan, ref))
+        # Before it is cancelled: a cancel that fails is repeated by what is recorded. But no cancel waits for a store.
+        until_stopped(lambda: self.gangs.record(Attempt.of(plan, ref)), stop)
         if stop is not None and stop.is_set():
             self.cancel(ref)
             refuse_if_stopped(plan, stop)

@@ -70,15 +70,24 @@ class Backoff:
         self._stop = stop
         self._log = log
         self._evidence = ANSWERED
+        self._is_amid = False
+        """Whether the service had accepted a part of a submission, or a gang, before one of the errors."""
         self._asked = Stopwatch(time.monotonic)
 
     def is_worth_another(self, error: BackendError, try_number: int) -> bool:
-        """Whether try `try_number` asks again after an error; a first try has no gang yet that may be running."""
+        """Whether try `try_number` asks again after an error; a first try has no gang yet that may be running.
+
+        Its first refusal may be wrong, or of credentials that are just being renewed: with those of then it asks once
+        more, and believes the second.
+        """
         if not may_pass(error):
             return False
+        if try_number > 1:
+            return True
         # After one error amid the submission, the first request of the next round is not the first of the try.
-        is_amid = error.amid_submission or self._evidence.questions > 0
-        return try_number > 1 or (is_amid and not self._is_believed(error))
+        if error.amid_submission or self._is_amid:
+            return not self._is_believed(error)
+        return refusal_in(error) is not None and self._evidence.questions == 0
 
     def _is_believed(self, error: BackendError) -> bool:
         """Whether a first submission fails with an error: with a refusal after others, never with an outage."""
@@ -89,12 +98,14 @@ class Backoff:
     def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
         """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""
         self._evidence = self._evidence.met(refusal_in(error), self._asked.lap())
+        self._is_amid |= isinstance(error, BackendError) and error.amid_submission
         if self._evidence.is_conclusive:
             last = error if isinstance(error, BackendError) else BackendError(str(error))
             what = "refused" if self._evidence.is_refused else "not answered"
             raise GaveUp(f"{what} for {self._evidence.seconds:.0f} s; last error: {error}", last) from error
         pause = self._evidence.pause(FIRST_PAUSE)
-        self._log.warning("%s; a gang of this task may be running: asking again in %.0f s", error, pause)
+        why = "one answer may be wrong, or a gang of this task may be running"
+        self._log.warning("%s; %s: asking again in %.0f s", error, why, pause)
         if self._stop.wait(pause):
             why = f"the task was killed while it waited for the service to recover: {error}"
             raise BackendError(why, cause=Cause.CANCELED) from error

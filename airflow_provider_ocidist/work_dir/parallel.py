@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 
 PARALLEL = 32
 """Most calls that are made side by side, unless a caller names fewer."""
+STOP_EVERY = 0.05
+"""Seconds between two looks whether a call is still to be waited for."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -75,6 +77,24 @@ def both(first: Callable[[], Item], second: Callable[[], Result]) -> tuple[Item,
     finally:
         thread.join()
     return result, call.result()
+
+
+def until_stopped(work: Callable[[], object], stop: threading.Event | None) -> None:
+    """Run one call in a thread; return when it is made, or as soon as `stop` is set: then it goes on by itself.
+
+    Raises what the call raises.
+    """
+    call, is_made = _Call(work), threading.Event()
+
+    def make() -> None:
+        call.make()
+        is_made.set()
+
+    _begun([make])
+    while not is_made.wait(STOP_EVERY):
+        if stop is not None and stop.is_set():
+            return
+    call.result()
 
 
 def _begun(targets: Iterable[Callable[[], None]]) -> list[threading.Thread]:

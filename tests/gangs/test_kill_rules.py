@@ -274,6 +274,7 @@ def test_refusals_amid_a_first_submission_are_believed_after_two_minutes(
     clock: Clock, seconds: float, is_believed: bool
 ) -> None:
     backoff, refusal = Backoff(Stop(clock), LOG), BackendError("not you", status_code=404)
+    refusal.amid_submission = True
     began = clock.now
     for number in range(kills.AMID_REFUSALS):
         if number == kills.AMID_REFUSALS - 1:
@@ -282,12 +283,53 @@ def test_refusals_amid_a_first_submission_are_believed_after_two_minutes(
     assert backoff.is_worth_another(refusal, 1) is not is_believed
 
 
-@pytest.mark.parametrize("error", [BackendError("not you", status_code=404), outage(503)], ids=str)
-def test_what_may_pass_is_waited_out_unless_it_is_the_first_answer_of_a_first_try(
+def refusal_of_a_store(status: int) -> BackendError:
+    """Return what comes of a work directory that refuses, as for credentials that are just being renewed."""
+    refused = BackendError("work_dir cannot be used", retryable=True)
+    refused.__cause__ = StorageError("not you")
+    refused.__cause__.__cause__ = BackendError("not you", status_code=status)
+    return refused
+
+
+REFUSALS = [
+    *(BackendError("not you", status_code=status) for status in (401, 403, 404)),
+    refusal_of_a_store(401),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=repr)
+def test_the_first_refusal_of_a_first_try_is_believed_once_it_is_repeated_with_new_credentials(
     clock: Clock, error: BackendError
 ) -> None:
+    read: list[float] = []
+    backoff = Backoff(Stop(clock), LOG)
+    assert backoff.is_worth_another(error, 1)
+    backoff.take(error, lambda: read.append(clock.now))
+    assert clock.slept == [10.0]
+    assert read == [clock.now], "once, just before it asks again"
+    for second in (*REFUSALS, outage(503)):
+        assert not backoff.is_worth_another(second, 1)
+
+
+def test_a_refusal_amid_a_first_submission_whose_first_request_was_refused_is_waited_out_as_any(
+    clock: Clock,
+) -> None:
+    refusal, amid = (BackendError("not you", status_code=401) for _ in range(2))
+    amid.amid_submission = True
+    backoff = Backoff(Stop(clock), LOG)
+    backoff.take(refusal, lambda: None)
+    assert backoff.is_worth_another(amid, 1)
+    backoff.take(amid, lambda: None)
+    assert backoff.is_worth_another(refusal, 1)
+
+
+@pytest.mark.parametrize("error", [*REFUSALS, outage(503)], ids=repr)
+def test_what_may_pass_is_waited_out_unless_it_is_the_first_outage_of_a_first_try(
+    clock: Clock, error: BackendError
+) -> None:
+    is_outage = refusal_in(error) is None
     assert [Backoff(Stop(clock), LOG).is_worth_another(error, number) for number in (1, 2, 3)] == [
-        False,
+        not is_outage,
         True,
         True,
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -21,18 +22,21 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.service_clients import ServiceClients
+from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, Overtaken, StillAlive
 from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.gangs.actions import Wait
 from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Sending
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 from airflow_provider_ocidist.operators.training_try import TrainingTry
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
@@ -285,15 +289,81 @@ def test_a_refused_look_up_beside_the_first_job_that_the_service_accepts_costs_n
     assert living(backend, record.ref.key) == [record.ref.key]
 
 
+@pytest.mark.parametrize("times", [1, 2, None])
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_first_job_that_is_refused_fails_its_try_at_once_whatever_the_look_up_beside_it_says(
-    backend: OciDataScience, faults: Any, conn_id: str, monkeypatch: pytest.MonkeyPatch, status: int
+@pytest.mark.parametrize("method", ["POST", ".*"])
+def test_the_first_refusal_of_a_first_job_is_believed_once_it_is_repeated_with_credentials_read_anew(
+    backend: OciDataScience,
+    faults: Any,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int | None,
+    status: int,
+    method: str,
 ) -> None:
-    monkeypatch.setattr(kills.Backoff, "take", lambda *_: pytest.fail("it was asked again"))
-    faults(path="/20190101/jobs", status=status, code="Refused")
-    with pytest.raises(BackendError) as refused:
+    """Whatever the look-up beside it says."""
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    events: list[str] = []
+    record_created(events, monkeypatch)
+    reconnect = TaskConnection.reconnect
+    monkeypatch.setattr(
+        TaskConnection, "reconnect", lambda each: (events.append("read anew"), reconnect(each))
+    )
+    if times is None or method == "POST":
+        faults(method=method, path="/20190101/jobs", status=status, code="Refused", times=times)
+    else:
+        # Of each round two requests: the job, and the look-up beside it.
+        faults(method=method, path="/20190101/jobs", status=status, code="Refused", times=2 * times)
+    if times == 1:
+        record = brought_about(backend, conn_id, a_job(nodes=2))
+        ends(record.ref)
+        assert events == ["refused", "read anew", "accepted"]
+        assert living(backend, record.ref.key) == [record.ref.key]
+        return
+    with pytest.raises(AirflowFailException, match=str(status)), as_airflow_errors():
         brought_about(backend, conn_id, a_job(nodes=2))
-    assert refused.value.status_code == status
+    assert events == ["refused", "read anew", "refused"]
+
+
+def record_created(events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note how each request to create a job is answered."""
+    create = Submission._post_job
+
+    def post(submission: Submission, gone: Sequence[str]) -> Any:
+        try:
+            created = create(submission, gone)
+        except BackendError:
+            events.append("refused")
+            raise
+        events.append("accepted")
+        return created
+
+    monkeypatch.setattr(Submission, "_post_job", post)
+
+
+def test_a_first_try_whose_key_is_just_being_exchanged_asks_again_with_the_new_one(
+    fields: dict[str, Any],
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    now = Path(fields["config_file"]).read_text()
+    config = tmp_path / "config"
+    config.write_text(re.sub(r"(?m)^(user *= *).*$", r"\1ocid1.user.oc1..nobody", now))
+    connection = json.dumps({"conn_type": "oci", "extra": {**fields, "config_file": str(config)}})
+    monkeypatch.setenv("AIRFLOW_CONN_EXCHANGED", connection)
+    reconnect = TaskConnection.reconnect
+    monkeypatch.setattr(TaskConnection, "reconnect", lambda each: (config.write_text(now), reconnect(each)))
+    one = try_of(task("exchanged"), 1)
+    backend = one.connection.backend("oci_data_science")
+    with pytest.raises(BackendError, match="401"):
+        backend.gangs.attempts(backend.plan(a_job(nodes=2), a_key()))
+    gang = GangSubmitter(backend, a_job(nodes=2), LOG, None, threading.Event())
+    assert ends(one._brought_about(gang, a_key(), None).ref).complete
 
 
 @pytest.mark.parametrize("what", ["attempts", "lease"])
@@ -344,7 +414,7 @@ def living(backend: OciDataScience, key: RunKey) -> list[RunKey]:
     return [ref.key for ref in backend.recent(20, key.name[:40]) if not backend.status([ref])[0].ended]
 
 
-def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before_it_at_once(
+def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before_it_at_the_second(
     conn_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kills, "FIRST_PAUSE", 0.001)
@@ -353,7 +423,8 @@ def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before
     amid = BackendError("no such subnet", status_code=404)
     amid.amid_submission = True
     believed_at = kills.AMID_REFUSALS + 1
-    for errors, asked in (([error], 1), ([amid] * 9, believed_at), ([amid, *[error] * 8], believed_at)):
+    cases = (([error] * 9, 2), ([amid] * 9, believed_at), ([amid, *[error] * 8], believed_at))
+    for errors, asked in (*cases, ([error, *[amid] * 8], believed_at)):
         service = Service(*errors)
         with pytest.raises(BackendError, match="no such subnet"):
             try_of(task(conn_id), 1)._brought_about(service, a_key(), None)
@@ -369,7 +440,7 @@ def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     error = BackendError("not now", status_code=status, retryable=retryable)
     assert try_of(task(conn_id), 2)._brought_about(Service(error, error), a_key(), None) == "the gang"
     with pytest.raises(BackendError, match="not now"):
-        try_of(task(conn_id), 1)._brought_about(Service(error), a_key(), None)
+        try_of(task(conn_id), 1)._brought_about(Service(*[error] * (1 if retryable else 2)), a_key(), None)
 
 
 class Silent(Service):

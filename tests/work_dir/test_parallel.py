@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.work_dir.parallel import both, in_parallel, until_stopped
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -109,3 +110,35 @@ def test_an_interrupted_caller_makes_no_further_call() -> None:
     with pytest.raises(KeyboardInterrupt):
         in_parallel(work, range(5), 1)
     assert made == [0]
+
+
+@pytest.mark.parametrize("stop", [None, threading.Event(), StopFlag()])
+def test_a_call_that_is_not_stopped_is_waited_for_and_its_error_raised(stop: threading.Event | None) -> None:
+    made: list[int] = []
+    until_stopped(lambda: made.append(1), stop)
+    assert made == [1]
+    with pytest.raises(KeyError):
+        until_stopped(lambda: {}["nothing"], stop)
+
+
+@pytest.mark.parametrize("kind", [threading.Event, StopFlag])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_call_that_is_stopped_is_not_waited_for_and_goes_on(
+    kind: type[threading.Event], before: bool
+) -> None:
+    stop, begun, may_end, made = kind(), threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert may_end.wait(60)
+        made.set()
+
+    if before:
+        stop.set()
+    else:
+        threading.Thread(target=lambda: (begun.wait(60), stop.set())).start()
+    until_stopped(work, stop)
+    assert begun.wait(60)
+    assert not made.is_set()
+    may_end.set()
+    assert made.wait(60)

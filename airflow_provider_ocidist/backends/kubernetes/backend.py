@@ -52,7 +52,7 @@ from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
 from airflow_provider_ocidist.backends.recorded_gangs import by_age
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound, refusal_in
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import (
@@ -133,7 +133,25 @@ class KubernetesBackend(
     def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
         del stop
         run_dir_files.write(plan, self._run_dirs, agent=False)
-        return self._ref(plan.key, self._objects.create(plan))
+        obj = self._objects.create(plan)
+        ref = self._ref(plan.key, obj)
+        try:
+            self._objects.create_secrets(plan, obj)
+        except BaseException as error:
+            # Its pods would wait for ever, on machines of theirs; after an outage the same try completes it.
+            is_outage = isinstance(error, BackendError) and refusal_in(error) is None
+            if isinstance(error, BackendError):
+                error.amid_submission = True
+            if not is_outage:
+                self._end_incomplete(ref)
+            raise
+        return ref
+
+    def _end_incomplete(self, ref: RunRef) -> None:
+        try:
+            self.cancel(ref)
+        except BackendError as error:
+            log.warning("%s: its pods, which lack their Secret, may live on: %s", ref.key.name, error)
 
     def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
         if attempt.ref is not None:
@@ -293,11 +311,18 @@ class KubernetesBackend(
     def _end(self, ref: RunRef) -> BackendError | None:
         """Delete a gang that may be running; one that has ended keeps its logs until it is deleted after its `ttl`."""
         namespace, name = namespace_of(ref), name_of(ref)
+        grace = None
         try:
             obj = self._urgent_objects.get(namespace, name)
             if obj is None or (self._is_over(obj) and self.operator.cleans_up(obj)):
                 return None
-            self._urgent_objects.delete(namespace, name, self._grace_for(obj))
+            grace = self._grace_for(obj)
+        except BackendError as error:
+            if not error.retryable:
+                return error
+            # The API server is busy, or does not answer: that the nodes end is worth more than what it would say.
+        try:
+            self._urgent_objects.delete(namespace, name, grace)
         except BackendError as error:
             return error
         return None

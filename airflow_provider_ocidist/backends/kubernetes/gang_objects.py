@@ -69,15 +69,17 @@ class GangObjects:
     # create
 
     def create(self, plan: Plan) -> Obj:
-        """Create what a plan lists, and return the gang's object, or the one that this very attempt has already."""
+        """Create a gang, and what all gangs share; return its object, or the one that this very attempt has already."""
         namespace = str(plan.compartment_id)
         body = self.fitted(gang_request(plan).body)
         for each in _named(plan, CONFIG_MAP):
             self._share_agent(namespace, each.body["metadata"]["name"])
-        made = self._create_own(plan.key, self._operator.collection(namespace), body)
+        return self._create_own(plan.key, self._operator.collection(namespace), body)
+
+    def create_secrets(self, plan: Plan, owner: Obj) -> None:
+        """Create the Secret that the pods of a gang wait for, where it has one; `owner`: the gang's object."""
         for each in _named(plan, SECRET):
-            self._create_secret(plan.key, namespace, each.body, made)
-        return made
+            self._create_secret(plan.key, str(plan.compartment_id), each.body, owner)
 
     def fitted(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a planned object in the words of the version that the cluster has. Raises BackendError."""

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ from airflow_provider_ocidist.backends.oci_data_science.status_reader import Sta
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
@@ -108,18 +109,19 @@ class OciDataScience(
         self._statuses = StatusReader(
             self._run_states, self._run_dirs, self._service_clock, lambda: self.access, lambda: self._region
         )
+        # Cancels have connections of their own, and wait seconds at most when the service throttles.
+        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, urgent(self.access)))
+        self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
+        self._cancels = Cancels(lambda: self._clients.cancels, self.directories)
         self.gangs = Gangs(
             lambda: self._client,
             self._run_dirs,
             self._submission,
             lambda region: self._in_region(region).gangs,
             lambda: self.defaults.work_dir,
+            self._cancels,
         )
         self._elsewhere: dict[str, Self] = {}
-        # Cancels have connections of their own, and wait seconds at most when the service throttles.
-        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, urgent(self.access)))
-        self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
-        self._cancels = Cancels(lambda: self._clients.cancels, self.directories)
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -161,6 +163,9 @@ class OciDataScience(
     def submit(
         self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
     ) -> RunRef:
+        # A submission that fails ends what it has created: at that moment there is no time for credentials.
+        with suppress(BackendError, StorageError):
+            self._prepare_cancels(plan.run_dir)
         return self.gangs.submit(plan, stop, found)
 
     def _submission(self, plan: Plan, stop: threading.Event | None = None) -> Submission:
@@ -170,6 +175,7 @@ class OciDataScience(
             lambda: self._store(plan.run_dir),
             stop or threading.Event(),
             lambda body: completed(body, self.access),
+            self._cancels,
         )
 
     def near(self, ref: RunRef) -> Self:
@@ -182,6 +188,7 @@ class OciDataScience(
             return self
         if region not in self._elsewhere:
             self._elsewhere[region] = type(self)(replace(self.access, region=region), self.defaults)
+            self._elsewhere[region].gangs.share_evidence(self.gangs)
         return self._elsewhere[region]
 
     def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
@@ -291,8 +298,12 @@ class OciDataScience(
         self._cancels.cancel(ref, ending)
 
     def ready_to_cancel(self, ref: RunRef) -> None:
+        self._prepare_cancels(ref.run_dir)
+
+    def _prepare_cancels(self, run_dir: str) -> None:
+        """Make the client and the store of cancels. Raises BackendError or StorageError."""
         _ = self._clients.cancels
-        self._cancel_dirs.at(ref.run_dir)
+        self._cancel_dirs.at(run_dir)
 
     def delete(self, ref: RunRef) -> None:
         with oci_errors("deleting the job"):

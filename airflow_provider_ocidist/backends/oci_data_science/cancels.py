@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
-from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages, read_run
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
+from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
@@ -48,6 +50,10 @@ class Cancels:
         if error is not None:
             raise CancelFailed(error, stop_requested=stop_requested) from error
 
+    def request_stop(self, ref: RunRef, request: StopRequest) -> bool:
+        """Write a stop request for nodes that no cancel may reach. Returns False where that failed."""
+        return self._directories.request_stop(ref.key, ref.run_dir, request)
+
     def cancel_runs(self, run_ids: Iterable[str]) -> dict[str, BackendError]:
         """Cancel runs side by side; return the errors of those that the service did not accept."""
         run_ids = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
@@ -59,11 +65,11 @@ class Cancels:
         try:
             if not ref.complete or ref.replaces:
                 # Also those whose creation was never answered, or that have just taken the place of others.
-                listed = self._states(ref)
-                others = (run_id for run_id, state in listed.items() if not _is_ending(state))
+                listed = self.states(ref)
+                others = (run_id for run_id, state in listed.items() if not is_ending(state))
                 failed |= self.cancel_runs(run_id for run_id in others if run_id not in ref.run_ids)
             elif any(error.status_code == 404 for error in failed.values()):
-                listed = self._states(ref)
+                listed = self.states(ref)
             else:
                 listed = {}
         except BackendError as error:
@@ -75,11 +81,24 @@ class Cancels:
         refused = [error for error in lasting.values() if error not in unseen]
         return _Answer(next(iter(refused), None), next(iter(unseen), None))
 
-    def _states(self, ref: RunRef) -> dict[str, NodeState]:
-        """Return the state of every run that the job has."""
+    def states(self, ref: RunRef) -> dict[str, NodeState]:
+        """Return the state of every run that the job has. Raises BackendError."""
         with oci_errors("listing the job runs"):
             runs = pages(self._client().list_job_runs, ref.compartment_id, job_id=ref.job_id)
             return {str(run.id): state_of(run) for run in runs}
+
+    def state(self, run_id: str) -> NodeState:
+        """Return the state of a run. Raises BackendError; RunNotFound where the service does not show it."""
+        return state_of(read_run(self._client(), run_id))
+
+    def number(self, run_id: str) -> int:
+        """Return which run of its gang a run is. Raises BackendError."""
+        with oci_errors(f"reading job run {run_id}"):
+            tags = self._client().described_run(run_id).get("freeformTags") or {}
+        try:
+            return int(tags[TAG_RUN])
+        except (LookupError, ValueError) as error:
+            raise BackendError(f"job run {run_id} was not started by ocidist") from error
 
     def _cancel_run(self, run_id: str) -> BackendError | None:
         try:
@@ -96,15 +115,15 @@ class Cancels:
                 state = state_of(self._client().get_job_run(run_id).data)
         except BackendError as error:
             return error
-        if _is_ending(state):
+        if is_ending(state):
             return None
         return BackendError(f"{conflict}; it is {state}", status_code=409, code=conflict.code, retryable=True)
 
 
-def _is_ending(state: NodeState) -> bool:
+def is_ending(state: NodeState) -> bool:
     return state.terminal or state is NodeState.ENDING
 
 
 def _has_ended(run_id: str, error: BackendError, listed: Mapping[str, NodeState]) -> bool:
     """Whether a run that was not found (404) needs no cancel: the list of its job has it as ended."""
-    return error.status_code == 404 and run_id in listed and _is_ending(listed[run_id])
+    return error.status_code == 404 and run_id in listed and is_ending(listed[run_id])

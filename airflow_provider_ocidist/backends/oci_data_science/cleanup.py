@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
-from airflow_provider_ocidist.backends.oci_data_science.answers import is_final
-from airflow_provider_ocidist.backends.oci_data_science.calls import read_run
+from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels, is_ending
+from airflow_provider_ocidist.backends.oci_data_science.refs import runs_of
 from airflow_provider_ocidist.errors import BackendError, Cause, LeftRuns, RunNotFound
-from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 log = logging.getLogger(__name__)
@@ -19,67 +18,86 @@ WITHIN = 30.0
 """Seconds within which runs must end; later ones are reported, and the next try cancels them first."""
 LOOK_EVERY = 1.0
 """Seconds between two looks at the runs that still live."""
+NOT_ASKED = "not asked yet"
+"""State of a run that was not read since it became known."""
 
 
 class Cleanup:
-    """Cancels runs until the service reports each one ended: by its id, since a list may lag."""
+    """Cancels runs until the service reports each one ended: by its id, since a list may lag.
 
-    def __init__(self, client: Any, listed: Callable[[], Mapping[int, str]]) -> None:
-        """`listed` returns the runs of the job as the service lists them, by number."""
-        self._client = client
-        self._listed = listed
+    Those that are known are cancelled before anything else is asked, and no other request delays any of it.
+    """
 
-    def end(self, known: Mapping[int, str], within: float) -> tuple[dict[int, str], dict[str, str]]:
+    def __init__(self, cancels: Cancels, ref: RunRef) -> None:
+        """`ref`: the gang, with the runs that are known to exist."""
+        self._cancels = cancels
+        self._ref = ref
+
+    def end(self, within: float) -> tuple[dict[int, str], dict[str, str]]:
         """Cancel all that is known or listed; return it by number, and the states of what lives after `within` seconds.
 
         Never raises BackendError: there is a first error to report.
         """
-        runs = dict(known)
-        alive = dict.fromkeys(runs.values(), "not asked yet")
+        known = runs_of(self._ref)
+        met = dict.fromkeys(known.values())
+        alive = dict.fromkeys(met, NOT_ASKED)
         deadline = time.monotonic() + within
         while True:
-            new = {number: run_id for number, run_id in self._list().items() if number not in runs}
-            runs |= new
-            alive |= dict.fromkeys(new.values(), "not asked yet")
-            in_parallel(self._cancel, [run_id for run_id, state in alive.items() if state != "CANCELING"])
+            self._cancel(run_id for run_id, state in alive.items() if state != NodeState.ENDING)
+            new = {run_id: state for run_id, state in self._listed().items() if run_id not in met}
+            self._cancel(run_id for run_id, state in new.items() if not is_ending(state))
+            met |= dict.fromkeys(new)
+            alive |= dict.fromkeys(new, NOT_ASKED)
             left = deadline - time.monotonic()
-            if left <= 0:
-                return runs, alive
-            alive = self._states(alive)
-            if not alive:
-                return runs, alive
+            if left > 0:
+                alive = self._states(alive)
+            if left <= 0 or not alive:
+                return self._numbered(known, met), alive
             time.sleep(min(LOOK_EVERY, left))
 
-    def _states(self, run_ids: Iterable[str]) -> dict[str, str]:
+    def _states(self, run_ids: Collection[str]) -> dict[str, str]:
         """Return the states of those that have not ended, as far as the service reports them."""
-        run_ids = list(run_ids)
         states = dict(zip(run_ids, in_parallel(self._state, run_ids), strict=True))
-        return {run_id: state for run_id, state in states.items() if not is_final(state)}
+        return {run_id: state for run_id, state in states.items() if state}
 
     def _state(self, run_id: str) -> str:
+        """Return the state of a run; nothing if it has ended."""
         try:
-            state = str(read_run(self._client, run_id).lifecycle_state)
+            state = self._cancels.state(run_id)
         except RunNotFound:
             # Hidden for a while, or deleted: the next try waits until that is certain.
             return "not found"
         except BackendError as error:
             return f"not known: {error}"
-        return state
+        return "" if state.terminal else str(state)
 
-    def _cancel(self, run_id: str) -> None:
-        try:
-            with oci_errors(f"cancelling job run {run_id}"):
-                self._client.cancel_job_run(run_id)
-        except BackendError as error:
+    def _cancel(self, run_ids: Iterable[str]) -> None:
+        for error in self._cancels.cancel_runs(run_ids).values():
             # Whatever the answer, the next status request shows whether the run has ended.
             log.info("%s", error)
 
-    def _list(self) -> Mapping[int, str]:
+    def _listed(self) -> Mapping[str, NodeState]:
+        """Return the states of the runs that the service lists of the job, without those that it has deleted."""
         try:
-            return self._listed()
+            states = self._cancels.states(self._ref)
         except BackendError as error:
             log.warning("other runs that were created cannot be listed: %s", error)
             return {}
+        return {run_id: state for run_id, state in states.items() if state is not NodeState.MISSING}
+
+    def _numbered(self, known: Mapping[int, str], met: Collection[str]) -> dict[int, str]:
+        """Return the runs by number; those that only a list has shown were cancelled before their number was read."""
+        others = [run_id for run_id in met if run_id not in known.values()]
+        numbers = in_parallel(self._number, others)
+        read = {number: run_id for number, run_id in zip(numbers, others, strict=True) if number is not None}
+        return {**read, **known}
+
+    def _number(self, run_id: str) -> int | None:
+        try:
+            return self._cancels.number(run_id)
+        except BackendError as error:
+            log.warning("%s", error)
+            return None
 
 
 def unseen(job_id: str) -> dict[str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -16,8 +17,9 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import (
     read_job,
     read_run,
 )
+from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive, unseen
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_in_tags
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_TASK, key_in_tags
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
     asked_at,
     ref_of,
@@ -27,20 +29,23 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import (
 )
 from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
-from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs, by_age
+from airflow_provider_ocidist.backends.recorded_gangs import CALLED_OFF, RecordedGangs, by_age
 from airflow_provider_ocidist.errors import BackendError, RunNotFound
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
+from airflow_provider_ocidist.model.evidence import Absent
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import ATTEMPTS_FOLDER
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
-from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.work_dir.parallel import both, in_parallel, until_stopped
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+LISTED, RUNS_LISTED = "though it is listed", "though live job runs of it are listed"
+"""Words that name what speaks for a job that is not found."""
 STALE = 5.0
 """Seconds until an attempt whose creation was not answered is looked for once more: lists may lag."""
 UNRECORDED_ATTEMPTS = 3
@@ -57,12 +62,18 @@ class Gangs(RecordedGangs):
         submission: Callable[..., Submission],
         near: Callable[[str | None], Gangs],
         work_dir: Callable[[], str | None],
+        cancels: Cancels,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`near` returns the finder for another region."""
+        """`near` returns the finder for another region; `cancels` ends what a failed submission has created."""
         super().__init__(run_dirs, self.of_attempt, work_dir)
         self._near = near
         self._client = client
         self._submission = submission
+        self._cancels = cancels
+        self._clock = clock
+        self._absent: dict[str, Absent] = {}
+        """Jobs of recorded gangs that nothing shows, by id."""
 
     def at(self, place: Place) -> Gangs:
         return self._near(place.region)
@@ -84,7 +95,7 @@ class Gangs(RecordedGangs):
             for run in runs
             if (digest := (run.freeform_tags or {}).get(TAG_TASK)) in of
         }
-        refs = in_parallel(lambda item: self._of_job(item[0], item[1], compartment_id), jobs.items())
+        refs = in_parallel(lambda item: self._of_job(*item, compartment_id, RUNS_LISTED), jobs.items())
         return by_age(ref for ref in refs if ref is not None)
 
     def named(self, name: str, key: RunKey, compartment_id: str) -> list[RunRef]:
@@ -92,7 +103,7 @@ class Gangs(RecordedGangs):
         with oci_errors("looking for earlier gangs of this task"):
             jobs = list(pages(self._client().list_jobs, compartment_id, display_name=name))
         owned = [str(job.id) for job in jobs if key_in_tags(job, key) is not None]
-        refs = in_parallel(lambda job_id: self._of_job(job_id, key, compartment_id), owned)
+        refs = in_parallel(lambda job_id: self._of_job(job_id, key, compartment_id, LISTED), owned)
         return by_age(ref for ref in refs if ref is not None)
 
     def of_attempt(self, attempt: Attempt) -> list[RunRef]:
@@ -101,46 +112,76 @@ class Gangs(RecordedGangs):
         there = self.at(place)
         if there is not self:
             return there.of_attempt(attempt)
-        compartment_id = str(place.compartment_id)
         try:
-            named = self.named(attempt.key.name, attempt.key, compartment_id) if ref is None else []
             if ref is None:
-                return named
-            known = self._of_job(ref.job_id, attempt.key, compartment_id, ref)
-            return [known] if known is not None else self._without_its_job(attempt, ref)
+                return self.named(attempt.key.name, attempt.key, str(place.compartment_id))
+            return self._of_recorded(attempt, ref)
         except RunNotFound as error:
             raise _out_of_sight(attempt, error) from error
 
-    def _without_its_job(self, attempt: Attempt, ref: RunRef) -> list[RunRef]:
-        """Return what lives of a gang whose job is not found. Raises BackendError where the list still has the job.
+    def share_evidence(self, other: Gangs) -> None:
+        """Let this finder know what another has seen: it takes its place, or looks at another region for it."""
+        self._absent = other._absent
 
-        A 404 alone may mean missing permissions, with which the list is refused, or pass.
+    def _of_recorded(self, attempt: Attempt, ref: RunRef) -> list[RunRef]:
+        """Return what lives of a gang that was created. Raises BackendError while that is not certain."""
+        job, runs = self._job_and_runs(ref.job_id, str(attempt.place.compartment_id))
+        of = key_in_tags(job, attempt.key) if job is not None else None
+        if of is not None:
+            self._absent.pop(ref.job_id, None)
+            return [with_listed(ref_of(job, of), runs, ref)]
+        return self._without_its_job(attempt, ref, is_answered=job is not None)
+
+    def _without_its_job(self, attempt: Attempt, ref: RunRef, *, is_answered: bool) -> list[RunRef]:
+        """Return what lives of a gang whose job is not found, or is deleted. Raises BackendError as `_of_recorded`.
+
+        A 404 alone may mean missing permissions, with which the list is refused, or pass. `is_answered`: whether the
+        service says that the job is deleted.
         """
         compartment_id, key = str(attempt.place.compartment_id), attempt.key
         with oci_errors("looking for the job of an earlier attempt in its compartment"):
             named = list(pages(self._client().list_jobs, compartment_id, display_name=key.name))
-        if any(str(job.id) == ref.job_id and key_in_tags(job, key) is not None for job in named):
-            raise BackendError(
-                f"job {ref.job_id} of an earlier attempt is not found (404), though it is listed: its nodes may still "
-                "be running",
-                status_code=404,
-                retryable=True,
-            )
+        listed = next((job for job in named if str(job.id) == ref.job_id), None)
+        if not is_answered and listed is not None and key_in_tags(listed, key) is not None:
+            self._absent.pop(ref.job_id, None)
+            raise _contradiction(ref.job_id, LISTED)
         found = in_parallel(partial(or_none, read_run, self._client()), runs_of(ref).values())
-        return [ref] if any(run is not None and run.lifecycle_state in LIVE for run in found) else []
+        if any(run is not None and run.lifecycle_state in LIVE for run in found):
+            self._absent.pop(ref.job_id, None)
+            return [ref]
+        all_have_ended = ref.complete and None not in found
+        if not (is_answered or listed is not None or all_have_ended):
+            self._count_absence(ref.job_id)
+        return []
 
-    def _of_job(
-        self, job_id: str, key: RunKey, compartment_id: str, known: RunRef | None = None
-    ) -> RunRef | None:
-        """Return the gang of a job unless it is gone; `known`: what was recorded of it, since lists may lag."""
+    def _count_absence(self, job_id: str) -> None:
+        """Count a look that shows nothing of a job. Raises BackendError until there were enough of them."""
+        now, before = self._clock(), self._absent.get(job_id)
+        absent = self._absent[job_id] = before.again() if before else Absent(now)
+        if not absent.is_gone(now):
+            raise _contradiction(job_id, f"though it was created; looks so far: {absent.answers}")
+
+    def _of_job(self, job_id: str, key: RunKey, compartment_id: str, seen: str) -> RunRef | None:
+        """Return the gang of a job unless it is gone. Raises BackendError for one that is not found, though `seen`."""
+        job, runs = self._job_and_runs(job_id, compartment_id)
+        if job is None:
+            raise _contradiction(job_id, seen)
+        of = key_in_tags(job, key)
+        return None if of is None else with_listed(ref_of(job, of), runs)
+
+    def _job_and_runs(self, job_id: str, compartment_id: str) -> tuple[Any | None, list[Any]]:
+        """Return a job, None where it is not found, and its runs. Raises BackendError where the two disagree."""
         job, runs = both(
             lambda: or_none(read_job, self._client(), job_id),
             lambda: list_runs(self._client, compartment_id, job_id=job_id),
         )
-        of = key_in_tags(job, key) if job is not None else None
-        if of is None:
-            return None
-        return with_listed(ref_of(job, of), runs, known)
+        if job is not None:
+            return job, runs
+        live = [str(run.id) for run in runs if run.lifecycle_state in LIVE]
+        if live:
+            self._absent.pop(job_id, None)
+            raise _contradiction(job_id, f"{RUNS_LISTED} ({', '.join(live)})")
+        return None, runs
 
     # create
 
@@ -221,7 +262,7 @@ class Gangs(RecordedGangs):
             found = self.named(plan.key.name, plan.key, str(plan.compartment_id))
         known = next((ref for ref in found if ref.key == plan.key), None)
         if known is not None and known.complete:
-            self.record(Attempt.of(plan, known))
+            until_stopped(lambda: self.record(Attempt.of(plan, known)), stop)
             return known
         if known is None:
             self.record(Attempt.of(plan))
@@ -242,7 +283,8 @@ class Gangs(RecordedGangs):
             raise
         ids = existing | {number: str(run.id) for number, run in made.items()}
         whole = with_runs(ref, ids, () if existing else asked_at(made.values()))
-        self._record_created(plan, whole)
+        # Who submits ends it at once where it is stopped, whether or not the store answers.
+        until_stopped(lambda: self._record_created(plan, whole), stop)
         return whole
 
     def _with_job(self, plan: Plan, submission: Submission) -> RunRef:
@@ -267,24 +309,26 @@ class Gangs(RecordedGangs):
         The attempt is closed, so that another may be begun, once none of its runs can live: all are known and have
         ended, or the service has accepted the deletion of their job.
         """
-        self.leave_stop_request(ref.run_dir, ref.key)
-        cleanup = Cleanup(
-            self._client(),
-            lambda: _by_number(list_runs(self._client, str(ref.compartment_id), job_id=ref.job_id)),
-        )
         # A killed task has five seconds.
         stopped = stop is not None and stop.is_set()
-        runs, alive = cleanup.end(runs_of(ref), 0.0 if stopped else WITHIN)
+        # At the same time: ending nodes waits for no store.
+        (runs, alive), is_told = both(
+            lambda: Cleanup(self._cancels, ref).end(0.0 if stopped else WITHIN),
+            lambda: self._cancels.request_stop(ref, CALLED_OFF),
+        )
         left = with_runs(ref, runs)
         self._record_created(plan, left)
         for run_id, state in alive.items():
             log.warning("%s: job run %s was cancelled and has not ended: %s", ref.key.name, run_id, state)
         if not (alive or left.complete or self._is_removed(left)):
             # A request may have created a run though its answer was an error, and no list has to show it yet.
-            return unseen(ref.job_id)
+            alive = unseen(ref.job_id)
         if not alive:
             # Its nodes have a stop request: the next try must not create its own in the same run directory.
             self.close(left, End(succeeded=False))
+        elif not is_told:
+            # All that is known is cancelled by now, and what may live is worth more patience with the store.
+            self.leave_stop_request(ref.run_dir, ref.key)
         return alive
 
     def _record_created(self, plan: Plan, ref: RunRef) -> None:
@@ -350,5 +394,13 @@ def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
     )
 
 
-def _by_number(runs: Iterable[Any]) -> dict[int, str]:
-    return {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs}
+def _contradiction(job_id: str, seen: str) -> BackendError:
+    """Return the error for a job that is not found, though its gang may live by all else that is known of it."""
+    error = BackendError(
+        f"job {job_id} of this task is not found (404), {seen}: its nodes may still be running",
+        status_code=404,
+        retryable=True,
+    )
+    # The service has accepted a gang of this task: a first try, too, asks until the answers agree.
+    error.amid_submission = True
+    return error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle, code_errors
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import wants_main_run, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model.report import Renewal
@@ -47,13 +48,15 @@ class Submission:
         open_run_dir: Callable[[], Store],
         stop: threading.Event,
         complete: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        cancels: Cancels,
     ) -> None:
-        """`complete` fills in what the plan leaves open in the job."""
+        """`complete` fills in what the plan leaves open in the job; `cancels` ends runs that are created too late."""
         self._client = client
         self._plan = plan
         self._open_run_dir = open_run_dir
         self._stop = stop
         self._complete = complete
+        self._cancels = cancels
         self._answered: dict[int, str] = {}
         self._abandoned = threading.Event()
 
@@ -204,18 +207,15 @@ class Submission:
         ids = dict(existing)
 
         def create(number: int) -> Any:
-            if self._stop.is_set():
-                raise BackendError("stopped while the job runs were being created", cause=Cause.CANCELED)
-            body = {**with_main_run(requests[number].body, ids.get(0, "")), "jobId": job_id}
-            with oci_errors(f"creating the job run {body['displayName']}"):
-                answer = self._client.create_job_run(
-                    body, opc_retry_token=self._plan.key.token("run", job_id, number)
-                )
-            # Recorded at once: it exists, even if the others fail.
-            self._answered[number] = str(answer.data.id)
-            if self._abandoned.is_set():
-                self._cancel(str(answer.data.id))
-            return answer.data
+            try:
+                return self._created(job_id, number, with_main_run(requests[number].body, ids.get(0, "")))
+            except BaseException:
+                # The service may tell others to wait for minutes: what exists is ended before they are answered. Once:
+                # what is created later is cancelled where it is answered. Whatever that meets, this error arrives.
+                if not self._abandoned.is_set():
+                    with suppress(Exception):
+                        self._give_up(existing.values())
+                raise
 
         missing = [number for number in range(len(requests)) if number not in existing]
         made: dict[int, Any] = {}
@@ -225,17 +225,32 @@ class Submission:
             ids[0] = str(made[0].id)
         return made | dict(zip(missing, in_parallel(create, missing), strict=True))
 
+    def _created(self, job_id: str, number: int, body: Mapping[str, Any]) -> Any:
+        if self._stop.is_set():
+            raise BackendError("stopped while the job runs were being created", cause=Cause.CANCELED)
+        with oci_errors(f"creating the job run {body['displayName']}"):
+            answer = self._client.create_job_run(
+                {**body, "jobId": job_id}, opc_retry_token=self._plan.key.token("run", job_id, number)
+            )
+        # Recorded at once: it exists, even if the others fail.
+        self._answered[number] = str(answer.data.id)
+        if self._abandoned.is_set():
+            self._cancel(str(answer.data.id))
+        return answer.data
+
+    def _give_up(self, existing: Iterable[str]) -> None:
+        """Cancel what exists: the gang cannot be completed. Who submits makes sure that it ends."""
+        for error in self._cancels.cancel_runs([*existing, *self.abandoned().values()]).values():
+            log.info("%s", error)
+
     def abandoned(self) -> dict[int, str]:
         """Return the ids of the job runs that were created, by number; one whose answer comes later is cancelled."""
         self._abandoned.set()
         return dict(self._answered)
 
     def _cancel(self, run_id: str) -> None:
-        try:
-            with oci_errors(f"cancelling job run {run_id}, which was created too late"):
-                self._client.cancel_job_run(run_id)
-        except BackendError as error:
-            log.warning("%s", error)
+        for error in self._cancels.cancel_runs([run_id]).values():
+            log.warning("job run %s, which was created too late, may run on: %s", run_id, error)
 
     def _requests(self, verb: str) -> Sequence[Request]:
         return [request for request in self._plan.requests if request.verb == verb]

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
 from airflow_provider_ocidist.errors import BackendError, LeftRuns, StorageError
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.service_in_memory import LIVE, Model
 from tests.training_jobs import a_job, a_key
@@ -50,8 +52,13 @@ PROBLEMS = [
     "error", [KeyboardInterrupt(), TimedOut(), SystemExit(1), BackendError("first")], ids=repr
 )
 def test_what_has_ended_a_submission_is_raised_whatever_fails_in_cleaning_up(
-    tmp_path: Path, error: BaseException, where: str, problem: Exception
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    where: str,
+    problem: Exception,
 ) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", 0.05)
     model = Model()
     model.run_dir = str(tmp_path)
     plan = model.plan(a_job(nodes=2), a_key())
@@ -64,7 +71,12 @@ def test_what_has_ended_a_submission_is_raised_whatever_fails_in_cleaning_up(
         return fails() if where == "store" else open_store(place)
 
     gangs = Gangs(
-        fails, RunDirs(opened), lambda *_: Interrupted(error), lambda _: gangs, lambda: str(tmp_path)
+        fails,
+        RunDirs(opened),
+        lambda *_: Interrupted(error),
+        lambda _: gangs,
+        lambda: str(tmp_path),
+        Cancels(fails, RunDirectories(RunDirs(opened), RunDirs(opened))),
     )
     with pytest.raises(BaseException) as caught:
         gangs.submit(replace(plan, backend="oci_data_science"), None, [begun])

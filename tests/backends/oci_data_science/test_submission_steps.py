@@ -283,7 +283,12 @@ def test_a_store_that_fails_for_a_while_leaves_the_job_for_the_next_try(
     plan = a_plan(backend)
     faults(path=f"/n/{emulator.namespace}/.*", status=503)
     submission = Submission(
-        backend._client, plan, lambda: backend._store(plan.run_dir), threading.Event(), lambda body: body
+        backend._client,
+        plan,
+        lambda: backend._store(plan.run_dir),
+        threading.Event(),
+        lambda body: body,
+        backend._cancels,
     )
     problem = submission._problem()
     assert problem

@@ -169,25 +169,97 @@ def test_runs_that_do_not_end_are_named_and_the_next_try_ends_them_first(
     backend.cancel(ref)
 
 
-@pytest.mark.parametrize("number", range(4))
+HIDDEN = {
+    "jobs": "though live job runs of it are listed",
+    "jobRuns": "though it is listed",
+    "job(s|Runs)": "though it was created",
+    "nothing": "though live job runs of it are listed",
+}
+"""Lists that do not show a gang yet, and what speaks for the gang all the same."""
+
+
+@pytest.mark.parametrize("behind", HIDDEN)
+@pytest.mark.parametrize("number", range(2))
 def test_a_moment_in_which_the_service_hides_a_gang_lets_no_second_one_be_made(
-    backend: OciDataScience, faults: Callable[..., None], emulator: Access, no_node_starts: None, number: int
+    backend: OciDataScience,
+    faults: Callable[..., None],
+    emulator: Access,
+    no_node_starts: None,
+    behind: str,
+    number: int,
 ) -> None:
     dice = random.Random(SEED + number)
     print("seed", SEED + number)
+    faults(method="GET", path=f"/20190101/{behind}", stale_s=600)
     key, job = a_key(), a_job(nodes=dice.randint(1, 3))
     first = submit(backend, job, key)
-    for path in (f"jobs/{first.job_id}", *(f"jobRuns/{run_id}" for run_id in first.run_ids)):
-        faults(method="GET", path=f"/20190101/{path}", status=404, code="NotAuthorizedOrNotFound")
+    hide(faults, first)
     later = dataclasses.replace(key, generation=number % 2)
-    with pytest.raises(BackendError, match=f"{first.job_id}.* though it is listed") as caught:
+    with pytest.raises(BackendError, match=rf"{first.job_id} .*\(404\), {HIDDEN[behind]}") as caught:
         submit(backend, job, later, 2)
     assert caught.value.retryable
+    assert caught.value.amid_submission, "a first try has to wait, too"
     assert set(_runs_of(key, backend, emulator)) == set(first.run_ids)
     ref = submit(backend, job, later, 2)
     live = {run_id for run_id, state in _runs_of(key, backend, emulator).items() if state not in TERMINAL}
     assert live == set(ref.run_ids)
     backend.cancel(ref)
+
+
+def hide(faults: Callable[..., None], ref: RunRef) -> None:
+    """Let the service find neither the job of a gang nor its runs, where it is asked for them by their ids."""
+    for path in (f"jobs/{ref.job_id}", *(f"jobRuns/{run_id}" for run_id in ref.run_ids)):
+        faults(method="GET", path=f"/20190101/{path}", status=404, code="NotAuthorizedOrNotFound")
+
+
+class Clock:
+    """Time that a test lets pass."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_gang_that_nothing_shows_counts_as_gone_after_four_looks_over_two_minutes(
+    fields: dict[str, Any],
+    emulator: Access,
+    faults: Callable[..., None],
+    no_node_starts: None,
+) -> None:
+    backend, clock = OciDataScience.connect(fields), Clock()
+    backend.gangs._clock = clock
+    faults(method="GET", path="/20190101/job(s|Runs)", stale_s=600)
+    plan = backend.plan(a_job(nodes=2), a_key())
+    ref = backend.submit(plan)
+    known = Attempt.of(plan, ref)
+
+    def looks(*seconds: float) -> list[bool]:
+        """Return at which of these times the gang may still be running."""
+        began, found = clock.now, []
+        for each in seconds:
+            clock.now = began + each
+            try:
+                found.append(backend.gangs.found(plan.key, [known]) != [])
+            except BackendError as error:
+                found.append(error.retryable)
+        return found
+
+    hide(faults, ref)
+    assert all(looks(0, 1, 2, 3, 4, 60, 119)), "all at once, or in less than two minutes"
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    assert all(looks(10)), "the service shows it again"
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda status: status.ended)
+    backend.delete(ref)
+    assert looks(1) == [False], "the service says that it is deleted"
+    gone = dataclasses.replace(
+        ref,
+        job_id="ocid1.datasciencejob.oc1.iad.never",
+        run_ids=("ocid1.datasciencejobrun.oc1.iad.never",) * 2,
+    )
+    known = Attempt.of(plan, gone)
+    assert looks(0, 119, 120, 121) == [True, True, True, False], "four looks over two minutes"
 
 
 def test_a_run_whose_creation_is_answered_too_late_is_cancelled(

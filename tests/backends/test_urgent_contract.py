@@ -1,0 +1,263 @@
+"""Ending nodes waits behind nothing, at any home of a service: a silent store, or requests that are told to wait.
+
+Backend `local` has no service: its nodes are processes, which it ends through files of the folder that is their store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.kubernetes.refs import name_of
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
+from airflow_provider_ocidist.backends.runai.options import runai_fields
+from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
+from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+from airflow_provider_ocidist.emulator.context import Options
+from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
+from airflow_provider_ocidist.emulator.server import Emulator
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.gangs.kills import killer_of
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.storage.stores.opening import Stores
+from tests.backends import clusters
+from tests.backends.contract import Home
+from tests.backends.silent import Silent
+from tests.training_jobs import BACKEND, a_key
+
+LOG = logging.getLogger(__name__)
+PATIENCE = 30.0
+"""Seconds for which a test waits for what comes at once, or not before it lets it."""
+WAITERS = 3
+HOMES = ("job_runs", "multi_node", "pytorchjob", "trainjob", "runai")
+NO_IMAGE = "missing:1"
+"""Image that a cluster cannot pull: no node has to start for any of this."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A home, and the door for the control of its service."""
+
+    home: Home
+    control: str
+    reads: str
+    """Methods of all its requests but those that end a gang."""
+    paths: str
+    """Expression for the paths of its service, which may be at one address with the store."""
+
+    def told_to_wait(self, status: int) -> None:
+        """Let the service tell every request to wait for a minute that does not end a gang."""
+        rule = {"method": self.reads, "path": self.paths, "status": status, "retry_after_s": 60}
+        httpx.post(f"{self.control}/faults", json=rule, trust_env=False).raise_for_status()
+
+    def is_well(self) -> None:
+        httpx.delete(f"{self.control}/faults", trust_env=False).raise_for_status()
+
+    def calls(self) -> list[dict[str, Any]]:
+        found = httpx.get(f"{self.control}/calls", trust_env=False).raise_for_status().json()
+        return [{**call, "path": call["path"].partition("?")[0]} for call in found]
+
+    def ends(self, ids: Iterable[str]) -> bool:
+        """Whether the service has accepted a request to end each of these: job runs, objects or workloads."""
+        accepted = {call["path"] for call in self.calls() if 200 <= call["status"] < 300 and _ends(call)}
+        return all(any(each in path.split("/") for path in accepted) for each in ids)
+
+    def ids_of(self, ref: RunRef) -> list[str]:
+        """Return what the service has to end of a gang."""
+        if self.home.kind == "oci_data_science":
+            return list(ref.run_ids)
+        return [ref.job_id if self.home.kind == "runai" else name_of(ref)]
+
+
+def _ends(call: dict[str, Any]) -> bool:
+    return bool(call["method"] == "DELETE" or call["path"].endswith("/actions/cancelJobRun"))
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    cluster = ClusterSettings(**clusters.FAST)
+    with Emulator(options=Options(kubernetes=cluster, runai=RunaiSettings(lag_s=0.0))) as running:
+        no_node = {"never_starts": True}
+        httpx.post(f"{running.url}/_emulator/nodes", json=no_node, trust_env=False).raise_for_status()
+        yield running
+
+
+@pytest.fixture(params=HOMES)
+def place(request: pytest.FixtureRequest, emulator: Emulator) -> Iterator[Place]:
+    """A home whose store is a bucket; nothing of it lives afterwards."""
+    found = _place(request.param, emulator)
+    yield found
+    found.is_well()
+
+
+def _place(name: str, emulator: Emulator) -> Place:
+    access, base = emulator.access, f"{emulator.url}/_emulator"
+    fields = {
+        "auth": "config_file",
+        "config_file": access.config_file,
+        "profile": access.profile,
+        "region": access.region,
+        "endpoint": access.url,
+        "work_dir": f"oci://{access.bucket}@{access.namespace}/work/{uuid.uuid4().hex[:8]}",
+    }
+    if name in ("job_runs", "multi_node"):
+        ids = ("compartment_id", "project_id", "subnet_id")
+        fields |= {each: getattr(access, each) for each in ids}
+        home = Home("oci_data_science", fields, {"backend": {**BACKEND, "topology": name}})
+        return Place(home, base, "GET", "/20190101/.*")
+    job = {"image": NO_IMAGE, "env": {"OCI_CONFIG_FILE": access.config_file}, "backend": {"kind": name}}
+    if name != "runai":
+        home = Home(name, {**fields, "kube_config_path": access.kubeconfig}, job)
+        return Place(home, f"{base}/kubernetes", "GET|POST|PATCH", ".*")
+    plane = access.runai
+    assert plane is not None
+    extra = {"project": plane["project"], "work_dir": fields["work_dir"]}
+    own = runai_fields(plane["url"], plane["client_id"], plane["client_secret"], extra)
+    return Place(Home(name, {**fields, **own}, job), f"{plane['url']}/_emulator", "GET|POST|PUT", "/api/.*")
+
+
+@pytest.fixture
+def gang(place: Place, tmp_path: Path) -> Iterator[RunRef]:
+    backend = place.home.connect()
+    ref = backend.submit(backend.plan(place.home.job(tmp_path / "code"), a_key()))
+    yield ref
+    place.is_well()
+    place.home.connect().cancel(ref)
+
+
+def silence(backend: Backend, store: Silent) -> None:
+    """Let the store of a connected backend be a silent one from now on; its clients of the service stay."""
+    if isinstance(backend, OciDataScience):
+        backend.access = replace(backend.access, endpoint=store.url)
+        backend._run_dirs.clear()
+        backend._cancel_dirs.clear()
+    else:
+        assert isinstance(backend, WorkDirBackend)
+        backend._access = replace(backend._access, endpoint=store.url)
+        backend._stores = Stores(backend._access)
+        backend._urgent_stores = Stores(replace(backend._access, urgent=True))
+        backend._run_dirs.clear()
+        backend._urgent_dirs.clear()
+
+
+@pytest.fixture
+def patient_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let also what is urgent wait for a store longer than these tests wait for a cancel."""
+    monkeypatch.setattr(clients, "_URGENT_TIMEOUT_S", 600.0)
+
+
+def in_a_thread(work: Callable[[], object]) -> threading.Thread:
+    def run() -> None:
+        # What it meets when the test is over is of no interest.
+        with contextlib.suppress(Exception):
+            work()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def until(is_done: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_done():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("patient_stores")
+def test_a_killed_task_cancels_its_gang_while_the_store_is_silent(place: Place, gang: RunRef) -> None:
+    backend = place.home.connect()
+    if isinstance(backend, OciDataScience):
+        # Its clients of the service, which is at one address with the store, exist before that moves.
+        backend.ready_to_cancel(gang)
+    with Silent() as store:
+        silence(backend, store)
+        killer = killer_of(backend, gang, 1, LOG)
+        in_a_thread(lambda: killer.kill(PATIENCE))
+        assert store.was_asked.wait(PATIENCE), "neither the claim nor a stop request is asked for"
+        until(lambda: place.ends(place.ids_of(gang)), "the cancel waits for the store")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_killed_task_cancels_its_gang_while_all_other_requests_are_told_to_wait(
+    place: Place, gang: RunRef, status: int
+) -> None:
+    backend = place.home.connect()
+    killer = killer_of(backend, gang, 1, LOG)
+    place.told_to_wait(status)
+    waiters = [in_a_thread(lambda: backend.status([gang])) for _ in range(WAITERS)]
+    until(
+        lambda: sum(call["status"] == status for call in place.calls()) >= WAITERS,
+        "nobody is told to wait: the case is not met",
+    )
+    in_a_thread(lambda: killer.kill(PATIENCE))
+    until(lambda: place.ends(place.ids_of(gang)), "the cancel waits with the others")
+    assert any(waiter.is_alive() for waiter in waiters), "nobody has waited: the case is not met"
+
+
+@pytest.mark.usefixtures("patient_stores")
+def test_a_submission_that_is_killed_as_its_gang_is_whole_cancels_it_while_the_store_is_silent(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, stop = place.home.connect(), threading.Event()
+    gang = GangSubmitter(backend, place.home.job(tmp_path / "code"), LOG, None, stop)
+    errors: list[BackendError] = []
+
+    def submit() -> None:
+        try:
+            gang.adopt_or_submit(a_key(), None)
+        except BackendError as error:
+            errors.append(error)
+
+    with Silent() as store:
+        made = falls_silent_when_nodes_exist(place, backend, store, monkeypatch)
+        submission = in_a_thread(submit)
+        assert store.was_asked.wait(PATIENCE), "no record is written: the case is not met"
+        assert made
+        stop.set()
+        until(lambda: place.ends(made), "the cancel waits for the record")
+    submission.join(PATIENCE)
+    assert [error.cause for error in errors] == [Cause.CANCELED]
+
+
+def falls_silent_when_nodes_exist(
+    place: Place, backend: Backend, store: Silent, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Let the store fall silent once the service has accepted every node; return a list for what it has to end then."""
+    made: list[str] = []
+    if isinstance(backend, OciDataScience):
+        create_runs = Submission.runs
+
+        def runs(submission: Submission, job_id: str, existing: Any) -> Any:
+            found = create_runs(submission, job_id, existing)
+            made.extend(str(run.id) for run in found.values())
+            silence(backend, store)
+            return found
+
+        monkeypatch.setattr(Submission, "runs", runs)
+    else:
+        assert isinstance(backend, WorkDirBackend)
+        create = backend._created
+
+        def created(*given: Any) -> RunRef:
+            ref = create(*given)
+            made.extend(place.ids_of(ref))
+            silence(backend, store)
+            return ref
+
+        monkeypatch.setattr(backend, "_created", created)
+    return made
