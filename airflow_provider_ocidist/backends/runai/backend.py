@@ -122,9 +122,7 @@ class Runai(
 
         with self._making:
             if urgent not in self._made:
-                self._made[urgent] = Client(
-                    self._fields, urgent=urgent, service_clock=self._service_clock
-                )
+                self._made[urgent] = Client(self._fields, urgent=urgent, service_clock=self._service_clock)
             return self._made[urgent]
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
