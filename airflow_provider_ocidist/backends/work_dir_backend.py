@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import CountsMissing, Finding
+from airflow_provider_ocidist.backends.capabilities import CountsMissing, Finding, now_at
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
@@ -94,7 +93,7 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
     def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
         seen = self._look(refs)
         reported = self._reports.read({ref.run_dir: self._reads_all(ref, seen) for ref in refs})
-        at = self._at()
+        at = now_at(self)
 
         def found(ref: RunRef) -> RunStatus:
             latest = self._believed(ref, seen, reported.get(ref.run_dir))
@@ -131,10 +130,6 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
         """Whether every report that has changed must be read in this look."""
         del ref, seen
         return True
-
-    def _at(self) -> float:
-        """Return the Unix time of a look, by the service's clock where it has one."""
-        return time.time()
 
     def forget(self, ref: RunRef) -> None:
         self._reports.forget(ref.run_dir)

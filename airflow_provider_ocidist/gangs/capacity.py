@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_ocidist.backports import Self
@@ -28,16 +28,34 @@ class CapacitySearch:
     give_up_at: float
     """Unix time of the last request, by this machine's clock."""
     failures: int = 0
+    give_up_at_service: float | None = None
+    """Time of the last request by the service's clock, while another process's `give_up_at` is of another clock."""
 
     @classmethod
     def kept(cls, search: Mapping[str, Any], now: float) -> Self:
-        """Return the search that `after` has saved, maybe on another machine or by an older version."""
+        """Return the search that `after` or `handed_over` has saved, maybe on another machine or by an older one."""
         left = search.get("left")
-        return cls(search["give_up_at"] if left is None else now + left, search["failures"])
+        if left is not None:
+            return cls(now + left, search["failures"])
+        return cls(search["give_up_at"], search["failures"], search.get("give_up_at_service"))
 
     def after(self, pause: float, now: float) -> dict[str, Any]:
         """Return what to save of it over a pause: the seconds left, as another machine has another clock."""
-        return {**asdict(self), "left": max(0.0, self.give_up_at - now - pause)}
+        return {**self._saved(), "left": max(0.0, self.give_up_at - now - pause)}
+
+    def handed_over(self, ahead: float) -> dict[str, Any]:
+        """Return what to save of it while a gang is watched; `ahead`: seconds by which the service's clock is ahead."""
+        there = self.give_up_at_service
+        return {**self._saved(), "give_up_at_service": self.give_up_at + ahead if there is None else there}
+
+    def here(self, ahead: float) -> Self:
+        """Return the search by this machine's clock, once the service has answered; `ahead`: as in `handed_over`."""
+        if self.give_up_at_service is None:
+            return self
+        return replace(self, give_up_at=self.give_up_at_service - ahead, give_up_at_service=None)
+
+    def _saved(self) -> dict[str, Any]:
+        return {"give_up_at": self.give_up_at, "failures": self.failures}
 
     def failed(self) -> Self:
         """Return the search after one more request that found no machine."""

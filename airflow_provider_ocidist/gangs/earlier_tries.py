@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near
+from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near, now_at
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.attempt_notes import noted_in
 from airflow_provider_ocidist.gangs.canceller import claimed_by, given_up
@@ -235,7 +234,7 @@ def cancel_noted(
     """
     noted = noted_in(notes, None, log)
     homes = Homes(_first_of([each.place.backend for each in noted], reach), reach, log)
-    return cancel_earlier(homes, key, None, noted, given_up(why, time.time()), try_number)
+    return cancel_earlier(homes, key, None, noted, given_up(why, now_at(homes.present)), try_number)
 
 
 def _first_of(kinds: Iterable[str], reach: Callable[[str | None], Backend]) -> Backend:

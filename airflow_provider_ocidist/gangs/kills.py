@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import PreparesCancels
+from airflow_provider_ocidist.backends.capabilities import PreparesCancels, now_at
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -189,7 +189,7 @@ def end_before_giving_up(
     By the service or by a stop request, whichever can be reached.
     Raises nothing: `why` is about to be raised. If neither is reached for ten minutes, the lease ends the gang.
     """
-    ending = given_up(why, time.time())
+    ending = given_up(why, now_at(backend))
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
     if claimed_by(backend, ref, GIVE_UP_CLAIM_PATIENCE) > try_number:
         log.info("%s is left running: a later try of its task owns it", ref.key.name)

@@ -190,7 +190,7 @@ class GangSubmitter:
             draft = self._plan(key, Tries(try_number=try_number, max_tries=key.generation))
         except JobFileError:
             draft = None
-        noted, ending = noted_in(self._notes, draft, self._log), given_up(why, time.time())
+        noted, ending = noted_in(self._notes, draft, self._log), given_up(why, now_at(self._backend))
         place, homes = Place.of(draft) if draft else None, Homes(self._backend, self._reach, self._log)
         if prepared:
             homes.prepare(each.place.backend for each in noted)

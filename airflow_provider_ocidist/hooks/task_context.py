@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 DATA_VERSIONS = "data_versions"
 """Key of the XCom with the version of each input, by its URI."""
+BEGAN = "try_began"
+"""Key of the XCom with the time at which the try began, by the service's clock, in seconds."""
 
 
 def key_of(context: Context) -> RunKey:
@@ -57,6 +59,18 @@ def created(context: Context) -> RunRef | None:
     ti = context["ti"]
     run = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
     return RunRef.from_json(run) if run else None
+
+
+def note_beginning(context: Context, at: float) -> None:
+    """Publish when the try began, by the service's clock, for a worker that goes on without the trigger's record."""
+    context["ti"].xcom_push(key=BEGAN, value=at)
+
+
+def began(context: Context) -> float | None:
+    """Return when the try began, by the service's clock; None before it has created or adopted a gang."""
+    ti = context["ti"]
+    found: float | None = ti.xcom_pull(task_ids=ti.task_id, key=BEGAN, map_indexes=ti.map_index)
+    return found
 
 
 def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: TaskLog) -> None:

@@ -82,7 +82,7 @@ class RunRecord:
     At most 4 KB for 16 nodes, and 25 KB for 128: 130 bytes for each, 200 while it is silent.
 
     Times are Unix times, in seconds, by the service's clock, so that they mean the same on every machine and after
-    every restart.
+    every restart. Only backend `local`, whose nodes and waiting processes share a machine, has that machine's.
     """
 
     ref: RunRef
@@ -125,6 +125,8 @@ class RunRecord:
     """Seconds after which a gang that has gone on so asks for the missing machines again."""
     members: tuple[int, ...] = ()
     """Ranks of the nodes that take part, by the last report that says so; empty: all."""
+    task_began: float | None = None
+    """Time at which the present try of its task began; None: it is not known, or no task waits for the gang."""
 
     @classmethod
     def of(

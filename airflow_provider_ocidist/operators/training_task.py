@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_ocidist.gangs.capacity import CapacitySearch
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.integrations.lineage import lineage_of_training
@@ -63,7 +61,7 @@ class TrainingTask:
 
     def ask_again(self, context: Context, search: Mapping[str, Any]) -> dict[str, Any]:
         """Submit again after a pause without capacity; an operator's method `ask_again` calls this."""
-        return self._begun(context, search).train()
+        return self._begun(context, search).ask_again()
 
     def after_failed_trigger(
         self, context: Context, event: Mapping[str, Any], fail: Callable[[], Any]
@@ -101,5 +99,6 @@ class TrainingTask:
             job=self._job,
             publishes_checkpoint=self._publishes_checkpoint,
         )
-        self._try.outcome.search = CapacitySearch.kept(search, time.time()) if search else None
+        if search:
+            self._try.take_over(search)
         return self._try

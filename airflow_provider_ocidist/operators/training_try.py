@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, TaskDeferred
 
+from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
@@ -38,6 +39,9 @@ from airflow_provider_ocidist.triggers.training import CAN_KILL, DistributedTrai
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+
+LASTED = "lasted"
+"""Key of the seconds that a try will have lasted when a pause of its search for machines is over."""
 
 
 class TrainingOperator(Protocol):
@@ -75,8 +79,8 @@ class TrainingTry:
     ending: GangEnding = field(init=False)
     _ref: RunRef | None = field(init=False, default=None)
     _said_why_it_waits: bool = field(init=False, default=False)
-    _moved: bool = field(init=False, default=False)
-    """Whether this try has asked for another gang: of another candidate, or after a machine was lost."""
+    _begun_at: float | None = field(init=False, default=None)
+    """Unix time at which the try began, by this machine's clock; None: it is known by another worker's only."""
 
     def __post_init__(self) -> None:
         self._log = self.operator.log
@@ -90,7 +94,19 @@ class TrainingTry:
 
     def train(self) -> dict[str, Any]:
         """Adopt or create the gang, wait for its end, and return the result."""
+        self._begun_at = time.time()
         return self._one_gang_after_another(self._begin)
+
+    def ask_again(self) -> dict[str, Any]:
+        """Submit again after a pause without capacity."""
+        return self._one_gang_after_another(self._begin)
+
+    def take_over(self, search: Mapping[str, Any]) -> None:
+        """Take over the search for machines from an earlier process, and the time that its try has lasted so far."""
+        now = time.time()
+        self.outcome.search = CapacitySearch.kept(search, now)
+        if LASTED in search:
+            self._begun_at = now - search[LASTED]
 
     def resume(self, record: RunRecord) -> dict[str, Any]:
         """Continue after the trigger's event."""
@@ -104,7 +120,7 @@ class TrainingTry:
             self._log.warning("no run has been created; asking for one from this worker")
             with as_airflow_errors():
                 self.outcome.search = self._search_of_try()
-            return self.train()
+            return self.ask_again()
         self._log.warning("waiting for %s on this worker from here", ref.key.name)
         record = self._recovered_record(ref)
         try:
@@ -157,7 +173,7 @@ class TrainingTry:
 
     def _leave_gang(self, why: str) -> None:
         # The gang has ended: a kill has nothing more to end.
-        self._ref, self._moved = None, True
+        self._ref = None
         self._log.warning("%s", why)
         if self.stop.is_set():
             raise AirflowFailException("the task was killed between two gangs; nothing runs")
@@ -177,7 +193,8 @@ class TrainingTry:
             raise TaskDeferred(
                 trigger=PauseTrigger(none.ask_at, pause),
                 method_name="ask_again",
-                kwargs={"search": none.search.after(pause, now)},
+                # As seconds: the next worker has another clock.
+                kwargs={"search": {**none.search.after(pause, now), LASTED: now + pause - self._began}},
             )
         if self.stop.wait(pause):
             raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
@@ -198,7 +215,7 @@ class TrainingTry:
             with self.ending.of_earlier_tries(key, self.ending.cancel_noted(notes)):
                 job = self._job()
                 backend = self.connection.backend(job.backend.kind)
-                deadline = self._begin_search(job)
+                self.outcome.search = self.outcome.search or _new_search(job, time.time(), self._deadline)
                 self._note_data_versions(job)
             with self.job.with_code(job) as complete:
                 plans = self.job.plans(complete)
@@ -211,21 +228,13 @@ class TrainingTry:
                     plans=plans,
                     reach=self.connection.backend,
                 )
-                record = self._brought_about(gang, key, deadline)
+                record = self._brought_about(gang, key, self._deadline)
+                record = replace(record, task_began=self._began + _ahead(backend))
         return self._supervise(record, announced=False)
-
-    def _begin_search(self, job: TrainingJob) -> float | None:
-        """Begin the search for machines, unless it has begun; return the deadline of this try."""
-        deadline = self._deadline(
-            self.context["ti"].start_date if self.outcome.search or self._moved else None
-        )
-        self.outcome.search = self.outcome.search or _new_search(job, time.time(), deadline)
-        return deadline
 
     def _search_of_try(self) -> CapacitySearch | None:
         """Return this try's search for machines, as if it had begun with the try. Raises JobFileError."""
-        began = self.context["ti"].start_date
-        return _new_search(self._job(), began.timestamp(), self._deadline(began))
+        return _new_search(self._job(), self._began, self._deadline)
 
     def _note_data_versions(self, job: TrainingJob) -> None:
         """Publish the versions of the inputs for the outlets, if the task trains and has any."""
@@ -264,19 +273,40 @@ class TrainingTry:
             )
             since = (ref.submitted_at,) * ref.nodes
             record = RunRecord(ref=ref, lease=ref.lease, logs_since=since)
-        here = self._deadline(self.context["ti"].start_date)
-        deadlines = [record.deadline, None if here is None else here - time.time() + now_at(backend)]
-        return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
+        ahead, there = _ahead(backend), task_context.began(self.context)
+        if there is not None:
+            self._begun_at = there - ahead
+        deadlines = [record.deadline, None if self._deadline is None else self._deadline + ahead]
+        return replace(
+            record,
+            deadline=min((time for time in deadlines if time is not None), default=None),
+            task_began=there,
+        )
 
-    def _deadline(self, begun: datetime | None = None) -> float | None:
-        """Return the Unix time at which this try ends; Airflow forgets `execution_timeout` while a task is deferred.
+    @property
+    def _began(self) -> float:
+        """The Unix time at which this try began, by this machine's clock as far as that is known."""
+        if self._begun_at is not None:
+            return self._begun_at
+        # As the first worker of the try has told Airflow.
+        began: float = self.context["ti"].start_date.timestamp()
+        return began
 
-        `begun`: when the try began; None: now.
-        """
+    @property
+    def _deadline(self) -> float | None:
+        """The Unix time at which this try ends; Airflow forgets `execution_timeout` while a task is deferred."""
         limit = self.operator.execution_timeout
-        if limit is None:
-            return None
-        return (begun.timestamp() if begun else time.time()) + limit.total_seconds()
+        return None if limit is None else self._began + limit.total_seconds()
+
+    def _take_over_times(self, watch: TaskWatch) -> None:
+        """Take over an earlier process's times by this machine's clock, once the service has answered with its own."""
+        if watch.status is None:
+            return
+        ahead, there = _ahead(watch.backend), watch.record.task_began
+        if there is not None:
+            self._begun_at = there - ahead
+        if self.outcome.search is not None:
+            self.outcome.search = self.outcome.search.here(ahead)
 
     # the wait
 
@@ -299,6 +329,8 @@ class TrainingTry:
                 self.ending.leave_if_killed()
                 if not announced:
                     self.outcome.announce(record.ref)
+                    if self._may_defer and record.task_began is not None:
+                        task_context.note_beginning(self.context, record.task_began)
                 # An adopted gang was submitted by another try, perhaps with other secrets than the job has now.
                 task_context.mask_secrets_of_nodes(backend, record.ref)
                 if goes_on:
@@ -309,6 +341,7 @@ class TrainingTry:
         with LeaseKeeper().keeping(watch):
             while True:
                 action = watch.look(time.time())
+                self._take_over_times(watch)
                 if not isinstance(action, Succeed):
                     # A killed task sees its own cancel.
                     self.ending.leave_if_killed()
@@ -373,8 +406,13 @@ class TrainingTry:
             ),
             method_name="resume",
             # Left out if None: a worker of an earlier version does not accept it.
-            kwargs={"search": asdict(search)} if search else None,
+            kwargs={"search": search.handed_over(_ahead(watch.backend))} if search else None,
         )
+
+
+def _ahead(backend: Backend) -> float:
+    """Return by how many seconds the service's clock is ahead of this machine's, as far as it has answered."""
+    return now_at(backend) - time.time()
 
 
 def _new_search(job: TrainingJob, began: float, deadline: float | None) -> CapacitySearch | None:

@@ -52,6 +52,18 @@ def test_over_a_pause_the_seconds_that_are_left_are_kept_and_no_time_of_a_clock(
     assert CapacitySearch.kept({**older, "left": 0.0}, 100.0) == CapacitySearch(give_up_at=100.0, failures=3)
 
 
+def test_while_a_gang_is_watched_the_services_time_is_kept_for_whoever_goes_on() -> None:
+    search = CapacitySearch(give_up_at=5000.0, failures=3)
+    kept = search.handed_over(-700.0)
+    assert kept == {"give_up_at": 5000.0, "failures": 3, "give_up_at_service": 4300.0}
+    taken = CapacitySearch.kept(kept, 100.0)
+    # Until the service has answered, its time is passed on as it is.
+    assert taken.handed_over(50.0) == kept
+    assert taken.here(-100.0) == CapacitySearch(give_up_at=4400.0, failures=3)
+    assert taken.here(-100.0).here(33.0) == taken.here(-100.0), "once is enough"
+    assert search.here(-100.0) == search
+
+
 def test_who_asks_again_knows_the_search_and_its_time() -> None:
     search = CapacitySearch(give_up_at=5000.0)
     found = NoCapacity("no machine", search, 60.0)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_ocidist.backends.capabilities import PreparesCancels
+from airflow_provider_ocidist.backends.capabilities import KeepsTime, PreparesCancels
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -535,6 +535,13 @@ def test_what_cannot_be_made_ready_now_is_said_and_may_do_later(
 # A task that gives up
 
 
+class OfAnotherTime(Service, KeepsTime):
+    """Has a clock of its own."""
+
+    def now(self) -> float:
+        return 77_000.0
+
+
 def give_up(
     service: Service,
     clock: Clock,
@@ -558,11 +565,11 @@ def give_up(
 def test_a_task_that_gives_up_ends_its_gang_first_and_says_why(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = Service(None)
+    service = OfAnotherTime(None)
     give_up(service, clock)
     (ending,) = service.endings
     assert ending == Ending(
-        cause=Cause.SERVICE, message="its task has given up: ValueError: boom", since=clock.time()
+        cause=Cause.SERVICE, message="its task has given up: ValueError: boom", since=service.now()
     )
     assert f"ending {REF.key.name} because its task gives up: boom" in caplog.text
     assert clock.slept == []

@@ -195,7 +195,7 @@ def test_a_task_that_knows_its_gang_by_name_only_says_what_does_not_apply_to_it(
 ) -> None:
     ref = replace(idle.records[CASES + 7].ref, job_id="ocid1.datasciencejob.oc1.iad.absent")
     one = try_of(task(conn_id), 1)
-    one._log, one.context["ti"].start_date = LOG, None
+    one._log, one.context["ti"].xcom_pull = LOG, lambda **_: None
     record = one._recovered_record(ref)
     assert (record.ref, record.restarts, record.min_nodes, record.deadline) == (ref, Restarts(), None, None)
     assert "lost node is replaced (restarts)" in caplog.text

@@ -380,8 +380,8 @@ MUTANTS = (
         "a task gives up and leaves its gang running",
         "4",
         "gangs/kills.py",
-        "    ending = given_up(why, time.time())",
-        "    return None\n    ending = given_up(why, time.time())",
+        "    ending = given_up(why, now_at(backend))",
+        "    return None\n    ending = given_up(why, now_at(backend))",
         "left running|gave up",
     ),
     _one(

@@ -168,9 +168,6 @@ class KubernetesBackend(
     def _look(self, refs: Sequence[RunRef]) -> Look:
         return Look.of(refs, self._objects, self._api.now)
 
-    def _at(self) -> float:
-        return self._api.now()
-
     def _believed(
         self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
     ) -> Mapping[int, Reported] | None:

@@ -47,10 +47,10 @@ from airflow_provider_ocidist.backends.oci_data_science.regions import long_name
 from airflow_provider_ocidist.backends.oci_data_science.replacements import Replacements
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates
 from airflow_provider_ocidist.backends.oci_data_science.service_clients import ServiceClients, urgent
-from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.oci_data_science.status_reader import StatusReader
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
+from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
+from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.clients import Service
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -23,11 +23,11 @@ class ServiceClients:
 
     @cached_property
     def jobs(self) -> Any:
-        return self._clock.heeding(self._make(self._access, "data_science"))
+        return self._heard("data_science")
 
     @cached_property
     def runs(self) -> Any:
-        return self._clock.heeding(self._make(self._access, "data_science_runs"))
+        return self._heard("data_science_runs")
 
     @cached_property
     def logs(self) -> Any:
@@ -42,6 +42,12 @@ class ServiceClients:
     def region(self) -> str | None:
         """The region that the clients reach, as the profile names it; None: none was made yet."""
         return next((client.base_client.config.get("region") for client in self._made), None)
+
+    def _heard(self, service: Service) -> Any:
+        """Return a client whose answers set the clock."""
+        client = self._make(self._access, service)
+        client.base_client.session.hooks["response"].append(self._clock.take)
+        return client
 
     def _make(self, access: OciAccess, service: Service) -> Any:
         made = clients.client(access, service)

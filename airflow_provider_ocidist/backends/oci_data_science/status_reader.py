@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from airflow_provider_ocidist.backends.oci_data_science.regions import refuse_other_region
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
-from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
+from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess

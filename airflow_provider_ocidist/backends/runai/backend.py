@@ -15,6 +15,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     ChecksBeforehand,
     Finding,
     HasCommandLine,
+    KeepsTime,
     ListsGangs,
     NamesSecrets,
     OpensById,
@@ -36,6 +37,7 @@ from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, asked_for, make_plan
 from airflow_provider_ocidist.backends.runai.projects import chosen, projects_of, with_ids
 from airflow_provider_ocidist.backends.runai.workloads import Answer, Workloads
+from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
 from airflow_provider_ocidist.errors import (
     AgentError,
@@ -71,6 +73,7 @@ LOOKS, BETWEEN_LOOKS = 10, 1.0
 
 
 class Runai(
+    KeepsTime,
     PreparesCancels,
     OpensById,
     ListsGangs,
@@ -89,6 +92,7 @@ class Runai(
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
+        self._service_clock = ServiceClock()
         self._workloads = Workloads(lambda: self._client)
         self._urgent_workloads = Workloads(lambda: self._urgent_client)
         self._paused: set[str] = set()
@@ -118,7 +122,7 @@ class Runai(
 
         with self._making:
             if urgent not in self._made:
-                self._made[urgent] = Client(self._fields, urgent=urgent)
+                self._made[urgent] = Client(self._fields, urgent=urgent, service_clock=self._service_clock)
             return self._made[urgent]
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
@@ -191,7 +195,8 @@ class Runai(
         body = with_ids(request.body, self._client)
         for attempt in range(LOOKS):
             try:
-                return _ref_of(plan, self._workloads.create(PATHS[request.verb], body))
+                workload_id = self._workloads.create(PATHS[request.verb], body)
+                return _ref_of(plan, workload_id, self.now())
             except BackendError as error:
                 taken = error.status_code == 409 or (error.status_code == 400 and "exist" in str(error))
                 # Also a request that was not answered may have been taken.
@@ -267,6 +272,10 @@ class Runai(
         return found
 
     # look
+
+    def now(self) -> float:
+        at_the_service = self._service_clock.now()
+        return time.time() if at_the_service is None else at_the_service
 
     def _look(self, refs: Sequence[RunRef]) -> Mapping[str, Workload]:
         return self._workloads.look(refs)
@@ -368,9 +377,10 @@ class Runai(
         self._workloads.delete(ref)
 
 
-def _ref_of(plan: Plan, workload_id: str) -> RunRef:
+def _ref_of(plan: Plan, workload_id: str, at: float) -> RunRef:
     (request,) = plan.requests
-    return RunRef.of(plan, workload_id, names.pod_names(request.body["name"], plan.nodes), has_own_log=True)
+    pods = names.pod_names(request.body["name"], plan.nodes)
+    return RunRef.of(plan, workload_id, pods, submitted_at=at, has_own_log=True)
 
 
 def _still_taken(error: BackendError) -> BackendError:

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from airflow_provider_ocidist.backends.runai.options import Fields
+from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 
 log = logging.getLogger(__name__)
@@ -67,11 +68,13 @@ class Client:
         sleep: Callable[[float], object] = time.sleep,
         *,
         urgent: bool = False,
+        service_clock: ServiceClock | None = None,
     ) -> None:
-        """`urgent`: for cancels, which wait seconds at most."""
+        """`urgent`: for cancels, which wait seconds at most. `service_clock` is set by the answers."""
         self._fields = fields
         self._urgent = urgent
         self._clock = clock
+        self._service_clock = service_clock or ServiceClock()
         self._sleep = sleep
         self._lock = threading.Lock()
         self._token: Token | None = None
@@ -82,6 +85,7 @@ class Client:
             if urgent
             else httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
             follow_redirects=False,
+            event_hooks={"response": [self._hear]},
         )
 
     def close(self) -> None:
@@ -137,6 +141,11 @@ class Client:
         with _transport_errors(doing, str(self._http.base_url)):
             headers = {"authorization": f"Bearer {token.text}"}
             return self._http.request(method, path, headers=headers, **options)
+
+    def _hear(self, answer: httpx.Response) -> None:
+        # An error may be that of a proxy on the way, whose clock nobody vouches for.
+        if answer.is_success:
+            self._service_clock.take(answer)
 
     # tokens
 

@@ -27,6 +27,7 @@ from airflow_provider_ocidist.backends.runai.client import (
     error_of,
 )
 from airflow_provider_ocidist.backends.runai.options import Fields
+from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
 from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound, refusal_in
@@ -210,6 +211,9 @@ class Plain:
         """Status of each answer in the place of a token."""
         self.answers: list[httpx.Response] = []
         self.seen: list[httpx.Request] = []
+        self.date: float | None = None
+        """Unix time that each answer tells; None: the present."""
+        self.service_clock = ServiceClock()
         self.slept: list[float] = []
         plain = self
 
@@ -230,6 +234,9 @@ class Plain:
 
             do_GET = do_POST = answer  # noqa: N815 - the names that http.server calls
 
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string(timestamp if plain.date is None else plain.date)
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -239,7 +246,8 @@ class Plain:
 
     def new_client(self) -> Client:
         url = f"http://127.0.0.1:{self.server.server_port}"
-        return Client(Fields(url=url, client_id="i", client_secret="s"), self.clock, self._sleep)
+        fields = Fields(url=url, client_id="i", client_secret="s")
+        return Client(fields, self.clock, self._sleep, service_clock=self.service_clock)
 
     def begin_again(self, **token: Any) -> None:
         """Answer so from now on, to a new client at the clock's beginning."""
@@ -579,3 +587,25 @@ def test_a_control_plane_that_is_gone_is_named_and_asked_again_after_short_pause
     assert all(0.1 * 2**n <= pause <= 0.2 * 2**n for n, pause in enumerate(plain.slept))
     with pytest.raises(BackendError, match=rf"^asking Run:ai for a token: cannot reach {address}/? \("):
         plain.new_client().get("/x", "looking")
+
+
+# the time at the control plane
+
+
+def test_every_answer_tells_the_time_of_the_control_plane(plain: Plain) -> None:
+    assert plain.service_clock.now() is None
+    for told in (1_000_000_000, 2_000_000_000, 1_500_000_000):
+        plain.date = float(told)
+        plain.client.get("/x", "looking")
+        assert plain.service_clock.now() == pytest.approx(told, abs=60)
+
+
+@pytest.mark.parametrize("status", [302, 403, 404, 407, 502])
+def test_what_is_no_answer_of_the_control_plane_tells_no_time(plain: Plain, status: int) -> None:
+    plain.date = 1_000_000_000.0
+    plain.client.get("/x", "looking")
+    plain.date = 2_000_000_000.0
+    plain.answers = [httpx.Response(status)]
+    with pytest.raises(BackendError):
+        plain.client.call("GET", "/x", "looking", attempts=1)
+    assert plain.service_clock.now() == pytest.approx(1_000_000_000, abs=60)

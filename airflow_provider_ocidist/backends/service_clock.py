@@ -1,4 +1,4 @@
-"""ServiceClock: the time at the service, independent of this machine's clock."""
+"""ServiceClock: the time at a service, independent of this machine's clock."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ class ServiceClock:
         self._answered: tuple[float, float] | None = None
         """Unix time at the service, and the time of that answer on the steady clock."""
 
-    def heeding(self, client: Any) -> Any:
-        """Return an SDK client whose answers set this clock from now on."""
-        client.base_client.session.hooks["response"].append(self._take)
-        return client
-
     def now(self) -> float | None:
         """Return the Unix time at the service, to about a second; None before its first answer."""
         answered = self._answered
         return None if answered is None else answered[0] + self._steady() - answered[1]
 
-    def _take(self, response: Any, *_: Any, **__: Any) -> None:
+    def take(self, response: Any, *_: Any, **__: Any) -> None:
+        """Take the time of an answer; a hook for the clients of `requests`, and so of OCI's SDK, and of `httpx`."""
         from email.utils import parsedate_to_datetime
 
         try:
