@@ -76,6 +76,16 @@ class Postgres:
     ) -> None:
         self.stop()
 
+    def stop_server(self) -> None:
+        """End the server alone, despite open connections; its data stay for `start_server`."""
+        self._service.kill(signal.SIGINT)
+        self._service.wait(timeout=30)
+
+    def start_server(self) -> None:
+        """Start the server again, at the same place and with the same data."""
+        self._service.start()
+        self._wait_ready()
+
     def stop(self) -> None:
         """End it at once, despite open connections, and remove its folder."""
         if self._service.running:

@@ -108,11 +108,15 @@ class Gang:
         nodes: int = 1,
         kind: str = "python",
         python: str = sys.executable,
+        name: str | None = None,
         **changes: Any,
     ) -> None:
-        """`python`: the interpreter of the nodes, where they need packages that Airflow's has not."""
+        """`python`: the interpreter of the nodes, where they need packages that Airflow's has not.
+
+        `name`: of the attempt, where the test needs it before; no other gang has it.
+        """
         self.root = root
-        self.name = f"test-{uuid.uuid4().hex[:12]}"
+        self.name = name or f"test-{uuid.uuid4().hex[:12]}"
         self.run_dir = root / "run" / self.name
         self.script = script
         self.python = python

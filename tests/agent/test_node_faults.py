@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 import socket
 import time
+import uuid
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,9 @@ from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, P
 from airflow_provider_ocidist.launchers.base import Placement
 from airflow_provider_ocidist.launchers.torchrun import LAUNCHER as TORCHRUN
 from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run_key import RunKey
 from airflow_provider_ocidist.storage.stores.opening import open_store
-from tests.agent.gangs import Gang, until
+from tests.agent.gangs import Gang, processes_with, until
 from tests.agent.monitor.test_peers import Gangway
 
 STANDS_STILL = {
@@ -90,19 +94,48 @@ def test_torchrun_waits_as_long_for_a_node_as_the_agents_do(seed: int) -> None:
 
 
 def test_a_port_that_is_taken_ends_the_attempt_and_the_next_has_another(tmp_path: Path) -> None:
-    script = "print('trained')"
+    script = "import os\nprint('trained in', os.environ['TORCHELASTIC_RUN_ID'])"
     options = {"nodes": 2, "kind": "torchrun", "limits": Limits(join_timeout=60.0, stop_grace=2.0)}
-    with Gang(tmp_path / "first", script, **options) as gang, socket.socket() as taken:
-        taken.bind(("", master_port("127.0.99.1", gang.name)))
+    first, second = two_attempts_of_one_task()
+    with socket.socket() as taken:
+        taken.bind(("", master_port("127.0.99.1", first)))
         taken.listen()
-        codes = gang.run()
-        reports = [agent.report for agent in gang.agents]
-    assert 0 not in codes
-    causes = {report.cause for report in reports}
-    assert Cause.NODE in causes, [report.message for report in reports]
-    assert causes <= {Cause.NODE, None}
-    with Gang(tmp_path / "second", script, **options) as gang:
-        assert gang.run() == [0, 0]
+        with Gang(tmp_path, script, name=first, **options) as gang:
+            gang.start()
+            rendezvous = until(lambda: rendezvous_of(gang))
+            codes = [agent.wait() for agent in gang.agents]
+            reports = [agent.report for agent in gang.agents]
+        assert 0 not in codes
+        causes = {report.cause for report in reports}
+        assert Cause.NODE in causes, [report.message for report in reports]
+        assert causes <= {Cause.NODE, None}
+        # The next one starts in what this one has left, and its port is still taken.
+        with Gang(tmp_path, script, name=second, **options) as gang:
+            assert gang.run() == [0, 0]
+            trained_in = {agent.stdout.read_text().split()[-1] for agent in gang.agents}
+    assert len(trained_in) == 1
+    assert trained_in != {rendezvous}
+
+
+def two_attempts_of_one_task() -> list[str]:
+    """Return the names of two attempts whose ports differ: of 9000 tasks, one has attempts with the same."""
+    for _ in range(5):
+        task = RunKey(dag_id="dag", run_id=uuid.uuid4().hex, task_id="train")
+        names = [replace(task, attempt=attempt).name for attempt in (1, 2)]
+        if len({master_port("127.0.99.1", name) for name in names}) > 1:
+            break
+    return names
+
+
+def rendezvous_of(gang: Gang) -> str | None:
+    """Return the id under which the processes of torchrun meet, as soon as one has been started."""
+    for pid in processes_with(gang.name):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            found = [word.partition("=")[2] for word in words if word.startswith("--rdzv-id=")]
+            if found:
+                return found[0]
+    return None
 
 
 def test_what_the_program_does_to_the_agents_files_does_not_end_the_training(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def why_not() -> str | None:
     """Return what this machine lacks for hosts of our own."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    lacking = [tool for tool in ("ip", "tc", "unshare", "nsenter") if shutil.which(tool) is None]
+    lacking = [tool for tool in ("ip", "tc", "iptables", "unshare", "nsenter") if shutil.which(tool) is None]
     if lacking:
-        return f"{', '.join(lacking)} missing: apt-get install iproute2 util-linux"
+        return f"{', '.join(lacking)} missing: apt-get install iproute2 iptables util-linux"
     probe = ["ip", "netns", "add", f"oc-{uuid.uuid4().hex[:6]}"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -103,6 +103,16 @@ class Host:
     def slow_down(self, rate: str) -> None:
         limits = ["rate", rate, "burst", "64k", "latency", "400ms"]
         run("tc", "-n", self.namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", *limits)
+
+    def lose_packets(self, share: float) -> None:
+        """Lose this share of the packets that come to this host, and of those that it sends."""
+        chance = ["-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP"]
+        for host in self.lab.hosts:
+            # Where they arrive: a sender learns what its own firewall drops. Not by netem, which many kernels lack.
+            those = ["-i", "eth0"] if host is self else ["-s", self.address]
+            run("ip", "netns", "exec", host.namespace, "iptables", "-A", "INPUT", *those, *chance)
+            # Else dozens of them cross a cable as one.
+            run("ip", "-n", host.namespace, "link", "set", "dev", "eth0", "gso_max_segs", "1")
 
     def kill(self) -> None:
         """Send SIGKILL to everything on the host."""

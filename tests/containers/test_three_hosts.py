@@ -76,10 +76,11 @@ def test_a_host_that_is_cut_off_ends_by_itself_and_the_others_name_it(lab: Lab) 
     assert "this node is cut off" in second.stderr.read_text()
 
 
-def test_a_slow_link_slows_the_training_and_fails_nothing(lab: Lab) -> None:
+def test_a_slow_link_that_loses_packets_slows_the_training_and_fails_nothing(lab: Lab) -> None:
     hosts = train(lab, steps=8)
     hosts[0].prints("step 3 ")
     hosts[1].slow_down("20mbit")
+    hosts[1].lose_packets(0.05)
     assert [host.wait() for host in hosts] == [0, 0, 0]
     last = hosts[1].stdout.read_text().splitlines()[-1]
     # Of 4 MiB every host sends 4/3 in a ring of three: 45 Mbit, of which the link carries 20 in a second.
