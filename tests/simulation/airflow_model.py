@@ -418,6 +418,9 @@ class Airflow:
             "resume": edits.get("resume", scenario.resume),
             "required": scenario.required,
         }
+        nodes: Any = scenario.nodes
+        if scenario.min_nodes is not None and "topology" not in edits:
+            nodes = {"min": scenario.min_nodes, "max": scenario.nodes}
         backend: dict[str, Any] = {"kind": "oci_data_science", "shape": SHAPES[0]}
         backend["topology"] = edits.get("topology", scenario.topology)
         if scenario.candidates:
@@ -426,7 +429,7 @@ class Airflow:
             backend["compartment_id"] = "ocid1.compartment.oc1..other"
         return {
             "name": "simulated",
-            "nodes": edits.get("nodes", scenario.nodes),
+            "nodes": edits.get("nodes", nodes),
             "image": edits.get("image", "iad.ocir.io/space/train:1"),
             **({"work_dir": edits["work_dir"]} if "work_dir" in edits else {}),
             "program": {"script": "/app/train.py"},
@@ -441,6 +444,8 @@ class Airflow:
                 "start_timeout": scenario.start_timeout,
                 "join_timeout": scenario.join_timeout,
                 "stop_grace": scenario.stop_grace,
+                **({"grow_after": scenario.grow_after} if scenario.min_nodes else {}),
+                **({"replace_timeout": scenario.replace_timeout} if scenario.replace_timeout else {}),
                 **({"max_runtime": scenario.max_runtime} if scenario.max_runtime else {}),
                 **({"max_node_hours": scenario.node_seconds / 3600} if scenario.node_seconds else {}),
             },

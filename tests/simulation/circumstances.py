@@ -53,7 +53,7 @@ def _saves_over(scenario: Scenario) -> bool:
 
 
 def _loses_more_than_allowed(scenario: Scenario) -> bool:
-    lost = sum(event.what == "lose" for event in scenario.events)
+    lost = sum(event.what == "lose" and not event.details.get("preempted") for event in scenario.events)
     return lost > scenario.restarts[2] > 0
 
 
@@ -99,7 +99,10 @@ def _is_gone_amid_a_file(scenario: Scenario) -> bool:
 
 
 def _loses_several_at_once(scenario: Scenario) -> bool:
-    times = [event.at for event in scenario.events if event.what == "lose"]
+    if scenario.shortage is not None:
+        return False
+    lost = [each for each in scenario.events if each.what == "lose" and not each.details.get("preempted")]
+    times = [event.at for event in lost]
     return scenario.only_loss and len(set(times)) < len(times)
 
 
@@ -108,6 +111,32 @@ def _fails_again(scenario: Scenario) -> bool:
     habits = scenario.habits
     is_again = habits.fails_at > 1 and habits.fails_at in habits.fails_later[:1]
     return _launches_just_after_a_save(scenario) and is_again and scenario.restarts[0] > 1
+
+
+def _preempts_at_one_step(scenario: Scenario) -> bool:
+    """Whether machines are preempted again before the training has come any further."""
+    return scenario.habits.long_step > 0 and any(event.details.get("preempted") for event in scenario.events)
+
+
+def _leaves_as_it_is_preempted(scenario: Scenario) -> bool:
+    """Whether a program exits with 0 since its machine is taken away."""
+    has_notice = any(event.details.get("grace") for event in scenario.events)
+    return has_notice and scenario.habits.on_sigterm == "leaves"
+
+
+def _keeps_too_few(scenario: Scenario) -> bool:
+    """Whether fewer nodes are left than the job wants at least, and no others come."""
+    lost = {event.details["rank"] for event in scenario.events if event.what == "lose"}
+    return scenario.only_loss and scenario.nodes - len(lost) < (scenario.min_nodes or 0)
+
+
+def _is_short(scenario: Scenario, kind: str) -> bool:
+    """Whether a machine in the place of a lost one is not there, and the job has candidates."""
+    return scenario.candidates > 0 and scenario.shortage is not None and scenario.shortage[0] == kind
+
+
+def _is_silent_alone(scenario: Scenario) -> bool:
+    return scenario.only_loss and _happens(scenario, "freeze")
 
 
 CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
@@ -163,6 +192,24 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "machines are lost together": _loses_several_at_once,
     "a replacement is refused": lambda scenario: _has_window(scenario, "replacement refused"),
     "a lost node comes back": lambda scenario: any("back" in event.details for event in scenario.events),
+    "machines are preempted at one step": _preempts_at_one_step,
+    "a program exits with 0 as its machine is preempted": _leaves_as_it_is_preempted,
+    "fewer nodes go on, and others come later": lambda scenario: scenario.grows,
+    "fewer nodes are left than the least": _keeps_too_few,
+    "another machine is refused, and there are candidates": lambda scenario: _is_short(scenario, "none"),
+    "no other machine comes, and there are candidates": lambda scenario: _is_short(scenario, "never"),
+    "only a node is silent": _is_silent_alone,
+    "a node is silent in a state that nobody knows": lambda scenario: (
+        _is_silent_alone(scenario) and _happens(scenario, "odd_state")
+    ),
+    "a machine is lost amid a restore": lambda scenario: _has_window(
+        scenario, "no checkpoint amid a restore"
+    ),
+    "a later launch hangs, and talks": lambda scenario: scenario.habits.talks,
+    "a last report is lost, and nothing was shown": lambda scenario: _has_window(
+        scenario, "last report lost"
+    ),
+    "a request to end cannot be read": lambda scenario: _has_window(scenario, "request unreadable"),
     "a machine is silent": lambda scenario: scenario.restarts[2] > 0 and _happens(scenario, "cut_off"),
     "refused shapes": lambda scenario: bool(scenario.refused_shapes),
     "a refused shape, and a dead worker": lambda scenario: (

@@ -16,6 +16,9 @@ from tests.simulation.service import DataScience, Resource
 
 BORNE = 6.0
 """Seconds for which a node may be cut off without any harm to its gang."""
+NO_MACHINE = "Out of host capacity."
+PREEMPTED = "The machine of this job run was preempted."
+"""What the service says of a run that has ended."""
 
 
 class Machine:
@@ -112,10 +115,11 @@ class Machine:
     def launch(self, working_dir: Path, output: Any, environ: Any) -> Program:
         folder = Path(environ["OCIDIST_CHECKPOINT_DIR"])
         progress = Path(environ["OCIDIST_PROGRESS_FILE"])
-        number = int(environ["OCIDIST_RESTARTS"])
-        self.rules.launched(self.gang, self.rank, number)
-        self.gang.begin_launch(number)
-        self.program = Program(self.gang, self, self.rank, folder, output, progress)
+        names = ("OCIDIST_RESTARTS", "OCIDIST_NODES", "OCIDIST_NODE_RANK")
+        number, nodes, place = (int(environ[name]) for name in names)
+        self.rules.launched(self.gang, self.rank, number, nodes)
+        self.gang.begin_launch(number, nodes)
+        self.program = Program(self.gang, self, self.rank, place, folder, output, progress)
         return self.program
 
     def fetch(self) -> None:
@@ -150,6 +154,8 @@ class Machines:
         self.of_run: dict[str, list[Machine]] = {}
         self.by_address: dict[str, Machine] = {}
         self.exits: dict[str, dict[int, int]] = {}
+        self.taken: set[str] = set()
+        """Runs whose machines were preempted, as the service says."""
         service.start = self.start
         service.stop = self.stop
         service.hides = lambda: bool(faults.fire("a run is hidden", "hidden run"))
@@ -171,6 +177,7 @@ class Machines:
             uri = (config.get("checkpoints") or {}).get("uri") or ""
             gang.checkpoints_prefix = uri.partition("://")[2].partition("/")[2]
             gang.run_prefix = config["run_dir"].partition("://")[2].partition("/")[2]
+            gang.least = int(config.get("min_nodes") or gang.nodes)
             gang.job_id = job_id
             self.gangs[job_id] = gang
         return gang
@@ -185,7 +192,7 @@ class Machines:
         odd = gang.number == 0 and number == scenario.odd_rank
         if odd and scenario.capacity == "none" and self.faults.fire("no machine", "out of capacity"):
             gang.hurt("no machine is free")
-            clerk.spawn(self.service.over, run, "FAILED", "Out of host capacity.", delay=delay)
+            clerk.spawn(self.service.over, run, "FAILED", NO_MACHINE, delay=delay)
             return
         shape = shape_of(self.service.jobs[run.body["jobId"]])
         refused = [
@@ -194,7 +201,13 @@ class Machines:
         if refused and self.faults.fire(f"no {shape}", "shape refused"):
             gang.hurt(f"no {shape} is free")
             gang.refused = not gang.programs
-            clerk.spawn(self.service.over, run, "FAILED", "Out of host capacity.", delay=delay)
+            clerk.spawn(self.service.over, run, "FAILED", NO_MACHINE, delay=delay)
+            return
+        if (short := self._shortage(run)) is not None:
+            if short == "none":
+                clerk.spawn(self.service.over, run, "FAILED", NO_MACHINE, delay=delay)
+            elif short == "late":
+                clerk.spawn(self._begin, run, delay=delay + scenario.shortage[2] - world.now)
             return
         if odd and scenario.capacity == "never" and self.faults.fire("never starts", "never starts"):
             gang.hurt("a node never starts")
@@ -237,6 +250,8 @@ class Machines:
             ):
                 return
             self.service.over(run, "CANCELED", "Job run was canceled.")
+        elif run.id in self.taken:
+            self.service.over(run, "FAILED", PREEMPTED)
         elif code == 0:
             self.service.over(run, "SUCCEEDED", "Job run artifact execution succeeded.")
         else:
@@ -269,26 +284,61 @@ class Machines:
         if alive:
             self._ended(run, 137)
 
-    def lose(self, rank: int, noticed: float | None = None, back: float | None = None) -> None:
+    def _shortage(self, run: Resource) -> str | None:
+        """Return what befalls a machine that is asked for in the place of a lost one; None: it is there."""
+        short = self.scenario.shortage
+        if short is None or "ocidist-incarnation" not in run.tags:
+            return None
+        kind, begin, end = short
+        is_short = begin <= self.world.now < end and self.faults.fire(
+            "no machine for a lost one", "no machine in its place"
+        )
+        return str(kind) if is_short else None
+
+    def lose(
+        self,
+        rank: int,
+        noticed: float | None = None,
+        back: float | None = None,
+        *,
+        preempted: bool = False,
+        grace: float = 0.0,
+    ) -> None:
         """A machine vanishes, with all that runs on it; the service sees that `noticed` seconds later.
 
-        `back`: it was only cut off, for so many seconds, and goes on then; None: it has ended.
+        `back`: it was only cut off, for so many seconds, and goes on then; None: it has ended. `preempted`: the service
+        says so. `grace`: it is told that by a signal first, and has so many seconds.
         """
-        for machine in self.all:
-            if machine.rank == rank and not machine.process.dead:
-                self.rules.lost(machine.gang)
-                machine.gang.hurt(f"node {rank} vanished", passes=self.scenario.restarts[2] > 0)
-                if back is None:
-                    machine.is_over = True
-                    machine.process.kill("its machine vanishes")
-                else:
-                    machine.comes_back = True
-                    self.exits[machine.run.id][rank] = 137
-                    self._isolate(machine, back)
-                clerk = Process(self.world, f"service of {machine.run.id.rpartition('.')[2]}")
-                delay = noticed or self.world.between(5, 200, "noticed", machine.run.id)
-                clerk.spawn(self._ended, machine.run, 137, delay=delay)
-                return
+        machine = next((each for each in self.all if each.rank == rank and not each.process.dead), None)
+        if machine is None:
+            return
+        if preempted:
+            self.taken.add(machine.run.id)
+            self.faults.kinds["preempted"] += 1
+        self.rules.lost(machine.gang, rank)
+        machine.gang.hurt(f"node {rank} vanished", passes=self.scenario.restarts[2] > 0)
+        clerk = Process(self.world, f"service of {machine.run.id.rpartition('.')[2]}")
+        delay = noticed or self.world.between(5, 200, "noticed", machine.run.id)
+        if grace:
+            machine.sigterm()
+            clerk.spawn(self._take_away, machine, delay, delay=grace)
+            return
+        if back is None:
+            machine.is_over = True
+            machine.process.kill("its machine vanishes")
+        else:
+            machine.comes_back = True
+            self.exits[machine.run.id][rank] = 137
+            self._isolate(machine, back)
+        clerk.spawn(self._ended, machine.run, 137, delay=delay)
+
+    def _take_away(self, machine: Machine, noticed: float) -> None:
+        """End what a machine still does whose time is over; if its agent has ended, the service has seen that."""
+        if not machine.process.dead:
+            machine.is_over = True
+            machine.process.kill("its machine is taken away")
+            clerk = Process(self.world, f"service of {machine.run.id.rpartition('.')[2]}")
+            clerk.spawn(self._ended, machine.run, 137, delay=noticed)
 
     def show_oddly(self, rank: int, state: str, seconds: float) -> None:
         """Let the service show a node's run in another state for a while; nothing of it is otherwise."""
@@ -325,6 +375,20 @@ class Machines:
                 if seconds > BORNE:
                     machine.gang.hurt(f"node {rank} is cut off for {seconds:.0f} s")
                 self._isolate(machine, seconds)
+                return
+
+    def freeze(self, rank: int, seconds: float) -> None:
+        """A machine stands still for a while, with all that runs on it; the service calls it alive."""
+        for machine in self.all:
+            if machine.rank == rank and not machine.process.dead:
+                self.rules.lost(machine.gang, rank)
+                machine.gang.hurt(f"node {rank} is frozen", passes=self.scenario.restarts[2] > 0)
+                self.world.note(machine.process.name, "is frozen for %.0f s", seconds)
+                machine.process.frozen_until = self.world.now + seconds
+                if machine.program is not None:
+                    machine.program.process.frozen_until = machine.process.frozen_until
+                machine.unreachable = True
+                Process(self.world, "network").spawn(self._reconnect, machine, delay=seconds)
                 return
 
     def _isolate(self, machine: Machine, seconds: float) -> None:

@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Habits:
     resumes: bool = True
     """Whether it goes on from what lies in its folder."""
     on_sigterm: str = "dies"
-    """`dies`, `saves` (a last checkpoint first), `ignores`."""
+    """`dies`, `saves` (a last checkpoint first), `ignores`, `leaves` (exits with 0)."""
     fails_at: int = 0
     """The step at which a rank raises; 0: never."""
     fails_rank: int = 0
@@ -61,11 +61,20 @@ class Habits:
     """The save, counted from 1, at which the disk is full."""
     hangs_at: int = 0
     hangs_launches: int = 1
-    """How many launches of the first gang hang."""
+    """The launch, counted from 0, of the first gang from which on none hangs any more."""
+    hangs_from: int = 0
+    """The first launch that hangs."""
+    talks: bool = False
+    """Whether it prints lines, and no steps, while it hangs."""
+    long_step: int = 0
+    """The step that takes `long_seconds`; 0: none does."""
+    long_seconds: float = 0.0
     nothing_from: int = 0
     """From this gang on it trains nothing either; 0: never."""
     trains_nothing: bool = False
     """Prints an error and exits with 0."""
+    nothing_for: float = 0.0
+    """Seconds for which such a program lives."""
     silent: bool = False
     """Prints no steps."""
     last_too: bool = False
@@ -189,6 +198,25 @@ class Truth:
 
     def complete_of(self, gang: int) -> list[Save]:
         return [save for save in self.saves if save.gang == gang and save.complete_at is not None]
+
+
+def _order(save: Save) -> tuple[int, int]:
+    return save.order
+
+
+def without_stale_states(found: Iterable[tuple[Save, str]]) -> list[tuple[Save, str]]:
+    """Return the files of a checkpoint, by save and name, without the random states that no process of it has.
+
+    What is saved over a checkpoint of more or fewer nodes leaves theirs: their names are others, and none of the
+    processes that have saved reads them (fin1.52).
+    """
+    files = list(found)
+    newest = max((save for save, _ in files), key=_order, default=None)
+    return [
+        (save, name)
+        for save, name in files
+        if newest is None or save is newest or "rng_state" not in name or name in newest.files
+    ]
 
 
 class StorageInfo:
@@ -350,8 +378,12 @@ class Gang:
         self.harm: list[Harm] = []
         self.faults: list[Fault] = []
         self.launch = 0
+        self.size = nodes
+        """How many nodes take part in this launch."""
         self.broken_at = 0.0
         """When the launch before this one was broken."""
+        self.least = nodes
+        """The least number of nodes that its job allows to train."""
         self.checkpoints_prefix = self.run_prefix = self.job_id = ""
         self.moved: list[float] = []
         """When a program said something, or a checkpoint was published."""
@@ -382,11 +414,18 @@ class Gang:
         if self.broken is None:
             self.broken, self._broken_now = why, self.world.now
 
-    def begin_launch(self, number: int) -> None:
+    @property
+    def members(self) -> list[int]:
+        """The ranks that take part in this launch, in order; of one of fewer nodes those that have begun it."""
+        if self.size == self.nodes:
+            return list(range(self.nodes))
+        return sorted(rank for rank, each in self.programs.items() if each.launch == self.launch)
+
+    def begin_launch(self, number: int, size: int) -> None:
         """Forget how the launch before has ended; called on every node, the first one counts."""
         if number <= self.launch:
             return
-        self.launch, self.broken_at = number, self._broken_now
+        self.launch, self.size, self.broken_at = number, size, self._broken_now
         self.broken = self.hung_at = None
         self.by_step, self.exits, self.restored = {}, {}, {}
         # A machine may have been lost since the launch was broken, which this one does not make up for (q1.638).
@@ -400,7 +439,9 @@ class Gang:
             size = 600 + self.world.number("size", self.number, self.saves) % 6000
             if layout in ("bin", "dcp", "hf", "npz", "pkl"):
                 size = 1500  # the same at every save, as of one model
-            name, files, owners = files_of(layout, version, step, self.nodes, size)
+            members = self.members
+            name, files, places = files_of(layout, version, step, len(members), size)
+            owners = {file: members[place] for file, place in places.items()}
             save = Save(self.number, self.saves, step, name, files, owners, self.world.now)
             self.truth.add(save)
             self.by_step[step, layout] = save
@@ -411,9 +452,9 @@ class Program:
     """The processes of one node."""
 
     def __init__(
-        self, gang: Gang, machine: Any, rank: int, folder: Path, output: Any, progress: Path
+        self, gang: Gang, machine: Any, rank: int, place: int, folder: Path, output: Any, progress: Path
     ) -> None:
-        self.gang, self.machine, self.rank = gang, machine, rank
+        self.gang, self.machine, self.rank, self.place = gang, machine, rank, place
         self.launch = gang.launch
         self.said: int | None = None
         """The step that it has reported last."""
@@ -425,6 +466,8 @@ class Program:
         self.signalled: float | None = None
         self.told_to_end: float | None = None
         """As `signalled`, which is over once it has heeded that."""
+        self.has_left = False
+        """Whether it has exited with 0 for a signal."""
         self.writers: dict[int, set[str]] = {0: set(), RANK: set()}
         """By living process: the files that it has open for writing. The launcher, 0, has none."""
         self._helpers: list[Any] = []
@@ -461,6 +504,12 @@ class Program:
         if self.habits.on_sigterm == "dies":
             # torchrun ends its ranks, and exits with 1 itself.
             self.end(1)
+        elif self.habits.on_sigterm == "leaves" and self.exit_code is None:
+            self.has_left = True
+            # The others miss it all the same.
+            if self.launch == self.gang.launch:
+                self.gang.breaks(f"rank {self.rank} has left")
+            self.end(0)
 
     # inside
 
@@ -475,6 +524,7 @@ class Program:
         self.world.sleep(0.5 + self.world.chance("start", gang.number, self.rank))
         self.say(f"connecting with {SECRET}")
         if habits.trains_nothing or 0 < habits.nothing_from <= gang.number:
+            self._nap(habits.nothing_for)
             self.say("error: no such data set; nothing to do")
             self.end(0)
         if not self._meet():
@@ -491,7 +541,7 @@ class Program:
     def _meet(self) -> bool:
         """Wait for the programs of all nodes, as a rendezvous does."""
         deadline = self.world.now + 120
-        while self._here() < self.gang.nodes:
+        while self._here() < self.gang.size:
             self._look()
             if self.world.now > deadline:
                 self.say("torch.distributed.DistNetworkError: The client socket has timed out after 120s")
@@ -515,7 +565,7 @@ class Program:
             self.machine.rules.restored(self.gang, self.rank, None)
             self.gang.restored[self.rank] = None
             return 0
-        saves, names = set(), set()
+        read: list[tuple[Save, str]] = []
         for path in [newest] if newest.is_file() else sorted(newest.rglob("*")):
             if path.is_file():
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -523,9 +573,9 @@ class Program:
                 if found is None:
                     self._bad(f"{newest.name}/{path.name} is no file that any program has written whole")
                     return 0
-                saves.add(found[0])
-                names.add(found[1])
-        (save, *others) = sorted(saves, key=lambda save: save.order)
+                read.append(found)
+        read = without_stale_states(read)
+        (save, *others), names = sorted({save for save, _ in read}, key=_order), {name for _, name in read}
         if others or any("rng_state_" not in name for name in set(save.files) - names):
             self._bad(f"{newest.name} mixes or lacks files: {sorted(names)}")
         self.machine.rules.restored(self.gang, self.rank, save)
@@ -554,7 +604,7 @@ class Program:
 
     def _last_save(self) -> None:
         self.signalled = None
-        if self.step and self.rank == 0 and self.habits.layout not in ("dcp", "hf"):
+        if self.step and self.place == 0 and self.habits.layout not in ("dcp", "hf"):
             self._save_all(self.step)
         self.end(1)
 
@@ -564,13 +614,16 @@ class Program:
         fails = self._fails_at() == step and self.rank == habits.fails_rank % gang.nodes
         if habits.clock_back_at == step and gang.number == self.rank == 0:
             self._set_clock_back()
-        if habits.hangs_at == step and gang.number == 0 and gang.launch < habits.hangs_launches:
+        hangs = habits.hangs_from <= gang.launch < habits.hangs_launches
+        if habits.hangs_at == step and gang.number == 0 and hangs:
             gang.fail(self, "hang", "a hang")
             gang.hung_at = gang.hung_at or self.world.now
             while gang.broken is None and not (self.signalled and habits.on_sigterm == "saves"):
+                if habits.talks:
+                    self._talk()
                 self.world.sleep(1.0)
                 self._look()
-        self._busy(habits.step_seconds)
+        self._busy(habits.long_seconds if step == habits.long_step else habits.step_seconds)
         if fails and not habits.fails_in_save:
             self._raise()
         gang.trained = True
@@ -581,11 +634,16 @@ class Program:
             if fails:
                 into = self.world.between(0.1, 0.95, "raises", gang.number, gang.launch, step)
                 self.process.spawn(self._raise, name="raises", delay=habits.write_seconds * into)
-            if self.rank == 0 or habits.layout in ("dcp", "hf"):
+            if self.place == 0 or habits.layout in ("dcp", "hf"):
                 self._save_all(step)
             else:
                 # The others wait for the save, as at a barrier.
                 self._busy(habits.write_seconds * (2 if habits.last_too else 1))
+
+    def _talk(self) -> None:
+        """Print what is no progress of a program that counts steps."""
+        if not self.machine.process.dead:
+            self.output._take(b"waiting for the others\n", 1)
 
     def _set_clock_back(self) -> None:
         machines = self.machine.machines
@@ -701,7 +759,7 @@ class Program:
         # All nodes leave a save together.
         while save.complete_at is None:
             self._busy(0.2)
-        if self.rank == 0 and save.name not in (*self.before, LAST):
+        if self.place == 0 and save.name not in (*self.before, LAST):
             self.before.append(save.name)
         self._delete_old()
 
@@ -768,7 +826,7 @@ class Program:
     def _delete_old(self) -> None:
         import shutil
 
-        if self.habits.keeps and self.rank == 0 and self.habits.layout != "rolling":
+        if self.habits.keeps and self.place == 0 and self.habits.layout != "rolling":
             while len(self.before) > self.habits.keeps:
                 path = self.folder / self.before.pop(0)
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

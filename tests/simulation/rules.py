@@ -12,7 +12,16 @@ from typing import Any
 from tests.simulation.airflow_model import BUDGETS, LOG, Airflow
 from tests.simulation.faults import Faults
 from tests.simulation.machines import Machine, Machines, shape_of
-from tests.simulation.program import SECRET, STATES_NO_STEP, Fault, Gang, Save, Truth, is_looked_for
+from tests.simulation.program import (
+    SECRET,
+    STATES_NO_STEP,
+    Fault,
+    Gang,
+    Save,
+    Truth,
+    is_looked_for,
+    without_stale_states,
+)
 from tests.simulation.runtime import Process, World
 from tests.simulation.scenario import SHAPES, Scenario
 from tests.simulation.seams import SHORT_ENDING
@@ -27,6 +36,8 @@ OVER_BUDGET = 60.0
 """Seconds of each node beyond its budget: it looks at each beat, then saves, and its end has to be seen."""
 BEFORE_AGENT = 20.0
 """Seconds of each node that its agent does not see, and before its budget in which its end may begin."""
+BY_CHANCE = {"SIGKILL": 2}
+"""How many launches a fault may end at one step, if not one: a kill shows nothing of the program (docs/failures.md)."""
 LOOKS_LIKE = {"SIGKILL": "OutOfMemory"}
 """What a node takes for the same as another fault: the kernel kills for lack of memory."""
 LOG_LATE = 20.0
@@ -87,6 +98,9 @@ class Rules:
         """By report: how many nodes of its rank were lost before the one that wrote it last."""
         self.counting: set[int] = set()
         """Gangs of which a node has reported a step."""
+        self._lost_ranks: set[int] = set()
+        self._was_refused = False
+        """Whether the service has refused a request for a machine in the place of a lost one."""
         self.losses: list[tuple[Gang, bool]] = []
         """Gangs that have lost a machine, and whether a node had reported a step by then."""
         self.silences: dict[str, tuple[float, float]] = {}
@@ -105,6 +119,10 @@ class Rules:
         self.unguarded: set[int] = set()
         self.begun: set[tuple[int, int]] = set()
         """Gangs and their launches that have begun on any node."""
+        self.asked: dict[str, bytes] = {}
+        """By run directory: the request to end that is there."""
+        self.changes: Counter[int] = Counter()
+        """By gang: launches that were asked for so that fewer nodes, or more, take part."""
         self.given_up: set[int] = set()
         """Gangs of which an agent has ended itself."""
         self.list_pages: dict[str, tuple[float, int]] = {}
@@ -140,6 +158,7 @@ class Rules:
         airflow.on_push = [self._pushed]
         airflow.on_retry.append(self._tried_again)
         service.on_change.append(self._changed)
+        service.on_refusal.append(self._refused_in_place)
         LOG.listens = self._said
         Process(self.world, "rule").spawn(self._watch_guards, delay=GUARD_INTERVAL)
 
@@ -186,8 +205,12 @@ class Rules:
         elif file == "stop.json":
             self._check_cause(folder, stored)
             if (gang := self._gang_of(folder)) is not None:
+                self._check_request(folder, stored)
                 how = f"stop request by {stored.writer}: {stored.data[:200].decode(errors='replace')}"
-                (self._launch_ended if _ends_launch(stored) else self._told)(gang, how)
+                if (change := _change_of_members(stored)) is not None:
+                    self._members_change(gang, change, how)
+                else:
+                    (self._launch_ended if _ends_launch(stored) else self._told)(gang, how)
         elif folder.endswith("/nodes"):
             if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
                 self.silences[name] = self.reports[name], self.world.now
@@ -206,15 +229,16 @@ class Rules:
     def _published(self, folder: str, stored: Stored) -> None:
         try:
             files = json.loads(stored.data)["files"]
-            found = [self.truth.by_hash.get(item["sha256"]) for item in files]
+            read = [self.truth.by_hash.get(item["sha256"]) for item in files]
         except (ValueError, KeyError, TypeError):
             return
-        saves = {entry[0] for entry in found if entry is not None}
+        found = without_stale_states(entry for entry in read if entry is not None)
+        saves = {save for save, _ in found}
         save = max(saves, key=lambda save: save.order, default=None)
         self.manifests[folder] = (save, self.world.now)
         self._check_fence(folder, stored)
         self.world.note("RULE", "manifest %s is of %s", folder, save.label if save else "nothing known")
-        names = {entry[1] for entry in found if entry is not None}
+        names = {name for _, name in found}
         lacking = set(save.files) - names if save else set()
         if gang := self._writer_of(stored):
             gang.moved.append(self.world.now)
@@ -225,7 +249,7 @@ class Rules:
             self.violate(
                 "wholeness",
                 f"{_last(folder)} has a manifest, and is not whole: of {len(saves)} saves, {len(files)} files, "
-                f"{sum(entry is None for entry in found)} of them half, lacking {sorted(lacking)}; "
+                f"{sum(entry is None for entry in read)} of them half, lacking {sorted(lacking)}; "
                 f"before: {self._before(gang) if gang else 'unknown'}",
             )
 
@@ -260,7 +284,8 @@ class Rules:
     def _lost(self, save: Save) -> set[str]:
         """Return what a checkpoint does without: the random state of a node that is gone."""
         gang = next(gang for gang in self.machines.gangs.values() if gang.number == save.gang)
-        gone = {rank for rank in range(gang.nodes) if self._is_gone(gang, rank, save.machines.get(rank))}
+        wrote = {rank: save.machines.get(rank) for rank in save.owners.values()}
+        gone = {rank for rank, machine in wrote.items() if self._is_gone(gang, rank, machine)}
         return {name for name, rank in save.owners.items() if rank in gone and "rng_state_" in name}
 
     def _is_gone(self, gang: Gang, rank: int, wrote: Machine | None) -> bool:
@@ -319,13 +344,26 @@ class Rules:
     # gangs
 
     def _changed(self, item: Resource, state: str) -> None:
-        if state == "FAILED" and "capacity" in (item.history[-1][2] or ""):
+        is_refused = state == "FAILED" and "capacity" in (item.history[-1][2] or "")
+        if is_refused or (state == "CANCELING" and self._has_waited_in_vain(item)):
             self.refused[shape_of(self.service.jobs[item.body["jobId"]])] = self.world.now
+
+    def _refused_in_place(self, job: Resource) -> None:
+        self._was_refused = True
+        self.refused[shape_of(job)] = self.world.now
+
+    def _has_waited_in_vain(self, run: Resource) -> bool:
+        """Whether a machine that was to take the place of a lost one is not there in time."""
+        waited = self.world.now - run.created
+        is_other = "ocidist-incarnation" in run.tags and run.started is None
+        return is_other and waited > self._machine_within(run) - 5.0
 
     def _check_shape(self, shape: str) -> None:
         """What was refused lately is not asked for while the job has another shape that was not."""
         scenario, now = self.scenario, self.world.now
         befell = {event.what for event in scenario.events} - {"kill_worker"}
+        # Who is lost is no refusal, and no other machine in its place is one, if nothing else befalls the training.
+        befell -= {"lose"} if scenario.only_loss else set()
         disturbed = scenario.windows or scenario.rates or befell
         # A node that is not there in time is a refusal too.
         if not scenario.candidates or disturbed or scenario.late_node or scenario.stuck_fetching >= 0:
@@ -386,8 +424,10 @@ class Rules:
             )
 
     def _canceled(self, run: Resource) -> None:
-        """A run is cancelled: its gang with it, or it alone, as its node is silent and another is to take its place."""
+        """A run is cancelled: its gang with it, or it alone, if it takes no part, or is silent and to be replaced."""
         gang = self.machines.gang_of(run)
+        if gang.size < gang.nodes and int(run.tags.get("ocidist-rank", "0")) not in gang.members:
+            return
         heard = self.reports.get(
             f"{gang.run_prefix}/nodes/{run.tags.get('ocidist-rank')}.json", self.world.now
         )
@@ -404,6 +444,42 @@ class Rules:
             self.violate("healthy gang ended", f"gang {gang.number} was well when it was ended ({how[:120]})")
         else:
             self.world.note("RULE", "gang %d rightly told to end (%s): %s", gang.number, how[:60], reason)
+
+    def _check_request(self, run_prefix: str, stored: Stored) -> None:
+        """No node writes over a request to end the run: the first failure explains the rest."""
+        known = self.asked.get(run_prefix)
+        self.asked[run_prefix] = stored.data
+        ended = known is not None and not json.loads(known).get("restarts")
+        if ended and stored.writer.startswith("node "):
+            self.violate(
+                "stop request", f"{stored.writer} wrote over a request to end the run: {known!r}"[:300]
+            )
+
+    def _members_change(self, gang: Gang, members: Sequence[int], how: str) -> None:
+        """A launch is asked for in which other nodes take part than before: no fewer than may, and all that can."""
+        now, before = self.world.now, gang.members
+        self.changes[gang.number] += 1
+        self._check_size(gang, len(members), f"launch {gang.launch + 1} of gang {gang.number} is asked for")
+        for rank in sorted({*before} - {*members}):
+            machine = self._machine_of(gang, rank)
+            if machine is None or machine.process.dead or machine.is_over or machine.unreachable:
+                continue
+            is_run = machine.run.state in LIVE and machine.run.cancel_asked is None
+            if is_run and now - (machine.run.started or now) > LATE_ANSWER:
+                self.violate("members", f"node {rank} is left out, though it lives ({how[:120]})")
+        for rank in sorted({*members} - {*before}):
+            machine = self._machine_of(gang, rank)
+            if machine is None or machine.run.started is None:
+                self.violate("members", f"node {rank} is to take part, and has not begun ({how[:120]})")
+
+    def _check_size(self, gang: Gang, nodes: int, where: str) -> None:
+        if not gang.least <= nodes <= gang.nodes:
+            self.violate("members", f"{where} with {nodes} nodes: {gang.least} to {gang.nodes} may train")
+
+    def _rest(self, gang: Gang) -> str | None:
+        """Whether nobody is left to train, and what takes no part is ended."""
+        well = all(gang.exits.get(rank) == 0 for rank in gang.members)
+        return "those that take part are done" if well and gang.size < gang.nodes else None
 
     def _launch_ended(self, gang: Gang, how: str) -> None:
         """A launch of a gang is ended, for another to follow."""
@@ -429,6 +505,7 @@ class Rules:
             self._refused,
             self._without_store,
             self._went_apart,
+            self._rest,
         )
         return next((reason for look in looks if (reason := look(gang)) is not None), None)
 
@@ -495,7 +572,7 @@ class Rules:
             return "its time was over"
         if self._budget_is_used():
             return "its budget was used up"
-        if any(run.state == "ACCEPTED" and now - run.created > scenario.start_timeout - 5 for run in runs):
+        if any(run.state == "ACCEPTED" and now - run.created > self._machine_within(run) - 5 for run in runs):
             return "a node did not start in time"
         # A machine in the place of a lost one begins much later than the others.
         first = [run for run in runs if "ocidist-incarnation" not in run.tags]
@@ -504,6 +581,12 @@ class Rules:
         if started and last - min(started) > scenario.join_timeout - 10:
             return "a node did not come in time"
         return None
+
+    def _machine_within(self, run: Resource) -> float:
+        """Return the seconds in which a run has to have a machine."""
+        scenario = self.scenario
+        limit = scenario.replace_timeout if "ocidist-incarnation" in run.tags else None
+        return scenario.start_timeout if limit is None else limit
 
     def _budget_is_used(self) -> bool:
         runs = list(self.service.runs.values())
@@ -654,7 +737,9 @@ class Rules:
             return
         self._check_budget(gang)
         now, scenario = self.world.now, self.scenario
-        windows = [(self._hung_since(gang), scenario.hang_timeout, "it hangs")] if running else []
+        # One that hangs before its second step, and talks, counts as hung later (docs/failures.md).
+        hang_timeout = scenario.hang_timeout * (3 if scenario.habits.talks else 1)
+        windows = [(self._hung_since(gang), hang_timeout, "it hangs")] if running else []
         if scenario.max_runtime is not None:
             windows.append((min(run.created for run in runs), scenario.max_runtime, "its deadline is over"))
         renewed = self.leases.get(gang.run_prefix)
@@ -830,7 +915,7 @@ class Rules:
                 )
         if ended_by_user or gang.harm or not self.truth.complete_of(gang.number) or self._refused(gang):
             return
-        done = gang.exits.get(0) == 0 and len(gang.exits) == gang.nodes and not any(gang.exits.values())
+        done = len(gang.exits) == gang.size and not any(gang.exits.values())
         # An exit with 0 after SIGTERM says nothing: at the limit of its budget a program is to save, and its run fails
         # with BUDGET, whatever it had still to do (docs/job-file.md; 1127.9218).
         was_asked = any(program.told_to_end is not None for program in gang.programs.values())
@@ -897,8 +982,8 @@ class Rules:
         began = max(self.airflow.shown_clears, default=-1.0)
         if min(run.created for run in self.runs_of(gang)) < began - 0.5:
             self.violate("success", f"success by gang {gang.number}, which is from before the clear")
-        bad = {rank: gang.exits.get(rank) for rank in range(gang.nodes) if gang.exits.get(rank) != 0}
-        if bad:
+        bad = {rank: gang.exits.get(rank) for rank in gang.members if gang.exits.get(rank) != 0}
+        if bad or len(gang.members) < gang.size:
             self.violate("success", f"success, though programs of gang {gang.number} ended with {bad}")
         finished = [
             save for save in gang.restored.values() if save and save.step >= self.scenario.habits.steps
@@ -942,16 +1027,25 @@ class Rules:
 
     # machines that are lost
 
-    def lost(self, gang: Gang) -> None:
+    def lost(self, gang: Gang, rank: int) -> None:
         """A machine has vanished."""
         self.losses.append((gang, gang.number in self.counting))
+        self._lost_ranks.add(rank)
 
     def _check_replacement(self, gang: Gang) -> None:
-        made = sum("ocidist-incarnation" in run.tags for run in self.runs_of(gang))
+        made = sum(map(self._is_charged, self.runs_of(gang)))
         if made > (allowed := self.scenario.restarts[BUDGETS.index("node")]):
             self.violate(
                 "budget", f"{made} machines of gang {gang.number} were replaced: restarts.node is {allowed}"
             )
+
+    def _is_charged(self, run: Resource) -> bool:
+        """Whether a run replaces a machine at the expense of the budget: one that was not preempted, nor missing."""
+        if "ocidist-incarnation" not in run.tags or "ocidist-growth" in run.tags:
+            return False
+        rank, runs = run.tags.get("ocidist-rank"), self.runs_of(self.machines.gang_of(run))
+        before = [each for each in runs if each.tags.get("ocidist-rank") == rank]
+        return before[before.index(run) - 1].id not in self.machines.taken
 
     def _check_replaced(self) -> None:
         """Where nothing else befalls a training, a lost machine costs neither a try nor another gang."""
@@ -959,18 +1053,39 @@ class Rules:
             return
         gang, counting = self.losses[0]
         # Before its first step nothing shows that another machine would help; what has ended well is not repeated.
-        if not counting or 0 in gang.exits.values():
+        ended_well = any(code == 0 and not gang.programs[rank].has_left for rank, code in gang.exits.items())
+        if not counting or ended_well:
             return
         airflow, gangs = self.airflow, len(self.machines.gangs)
         # A machine that comes back before another has its place costs twice: a launch, for a network that was cut, and
         # then the machine. Where the budget allows one, the same try makes another gang (1127.7163).
         is_spent = self._came_back_early(gang) and self.scenario.restarts[BUDGETS.index("node")] < 2
-        if (airflow.state, airflow.try_number) != ("success", 1) or gangs > 1 + is_spent:
+        allowed = 1 + (is_spent or self._lacks_nodes(gang))
+        if (airflow.state, airflow.try_number) != ("success", 1) or gangs > allowed:
             self.violate(
                 "not replaced",
                 f"a machine of gang {gang.number} was lost, and the task ended as {airflow.state} in try "
                 f"{airflow.try_number}, with {gangs} gangs",
             )
+
+    def _lacks_nodes(self, gang: Gang) -> bool:
+        """Whether no machines came in the places of so many lost ones that too few nodes were left."""
+        runs = self.runs_of(gang)
+        in_vain = {
+            run.tags.get("ocidist-rank")
+            for run in runs
+            if "ocidist-incarnation" in run.tags and run.started is None
+        }
+        none_came = bool(in_vain) or self._was_refused
+        return none_came and gang.nodes - len(self._lost_ranks) < gang.least
+
+    def _check_grown(self) -> None:
+        """A gang that goes on with fewer nodes gets the others again, once there are machines."""
+        gang = self._latest_gang()
+        if not self.scenario.grows or gang is None or not self.losses or not self.losses[0][1]:
+            return
+        if self.airflow.state == "success" and gang.size < gang.nodes:
+            self.violate("not grown", f"gang {gang.number} ended with {gang.size} of {gang.nodes} nodes")
 
     def _came_back_early(self, gang: Gang) -> bool:
         """Whether a node that the service calls lost could be reached again before another was made in its place."""
@@ -984,10 +1099,11 @@ class Rules:
 
     # launches of one gang
 
-    def launched(self, gang: Gang, rank: int, number: int) -> None:
+    def launched(self, gang: Gang, rank: int, number: int, nodes: int) -> None:
         """A launch of the training, counted from 0, begins on a node."""
         before, where = gang.programs.get(rank), f"launch {number} on node {rank} of gang {gang.number}"
-        self.world.note("RULE", "%s", where)
+        self.world.note("RULE", "%s, of %d nodes", where, nodes)
+        self._check_size(gang, nodes, where)
         expected = before.launch + 1 if before is not None else 0
         skipped = {(gang.number, each) for each in range(expected, number)}
         # One that was never launched: another node was lost while the last was replaced. One that no node has begun:
@@ -1037,7 +1153,8 @@ class Rules:
         for budget, allowed in self._budgets().items():
             if (spent := sum(fault.budget == budget for fault in known)) > allowed:
                 self.violate("budget", f"{where}: restarts.{budget} is {allowed}, and {spent} were needed")
-        if number > sum(self.scenario.restarts):
+        taken = sum(run.id in self.machines.taken for run in self.runs_of(gang))
+        if number > sum(self.scenario.restarts) + taken + self.changes[gang.number]:
             self.violate("budget", f"{where}: {self.scenario.restarts} are allowed")
         if loop := _again([fault for fault in known if self._is_step_known(fault)]):
             self.violate(
@@ -1068,7 +1185,11 @@ class Rules:
         is_there = fault.machine is self._machine_of(gang, fault.rank)
         program = fault.machine.program if fault.machine else None
         was_heard = program is not None and program.launch > fault.launch
-        return fault if is_there or was_heard else replace(fault, budget="node", kind="a lost node")
+        if is_there or was_heard:
+            return fault
+        # A preemption costs nothing.
+        is_taken = fault.machine is not None and fault.machine.run.id in self.machines.taken
+        return replace(fault, budget="" if is_taken else "node", kind="a lost node")
 
     def agent_ended(self, machine: Machine, code: int) -> None:
         """A node has ended itself: not where nothing was wrong, nor for a fault that another launch makes up for."""
@@ -1092,7 +1213,10 @@ class Rules:
         known = self._faults_before(gang, gang.launch + 1)
         if len(known) != gang.launch + 1 or 0 in gang.exits.values():
             return
-        said = [replace(fault, kind=LOOKS_LIKE.get(fault.kind, fault.kind)) for fault in known]
+        # What has ended the launches of earlier gangs of this try is known to the later ones.
+        earlier = [each.faults for each in self.machines.gangs.values() if each.number < gang.number]
+        compared = [*(fault for faults in earlier for fault in faults), *known]
+        said = [replace(fault, kind=LOOKS_LIKE.get(fault.kind, fault.kind)) for fault in compared]
         if _again(said) or _again_without_steps(said):
             return
         spent = sum(fault.budget == known[-1].budget for fault in known)
@@ -1212,6 +1336,7 @@ class Rules:
         self._check_log()
         self._check_uploads()
         self._check_replaced()
+        self._check_grown()
 
     def _check_uploads(self) -> None:
         alive = {machine.process.name for machine in self.machines.all if not machine.process.dead}
@@ -1239,6 +1364,12 @@ def _ends_launch(stored: Stored) -> bool:
     return bool(_content(stored).get("restarts"))
 
 
+def _change_of_members(stored: Stored) -> Sequence[int] | None:
+    """Return who is to take part in a launch that is asked for so that others do; None for any other request."""
+    last = (_content(stored).get("restarts") or [{}])[-1]
+    return last.get("members") if last.get("cause") == "CAPACITY" else None
+
+
 def _says_hang(stored: Stored, launch: int) -> bool:
     """Whether a stop request or report names a hang as the end of this launch."""
     if b'"HANG"' not in stored.data:
@@ -1257,12 +1388,17 @@ def _content(stored: Stored) -> dict[str, Any]:
 
 
 def _again(faults: Sequence[Fault]) -> Fault | None:
-    """Return a fault that has ended two launches at the same step, as far as its node or its checkpoint shows it."""
-    seen: set[tuple[str, int | None]] = set()
+    """Return a fault that has ended more launches at one step than chance allows.
+
+    As far as its node or its checkpoint shows it.
+    """
+    seen: Counter[tuple[str, int]] = Counter()
     for fault in faults:
-        if fault.at is not None and (fault.kind, fault.at) in seen:
+        if fault.at is None:
+            continue
+        seen[fault.kind, fault.at] += 1
+        if seen[fault.kind, fault.at] > BY_CHANCE.get(fault.kind, 1):
             return fault
-        seen.add((fault.kind, fault.at))
     return None
 
 

@@ -16,7 +16,7 @@ ODD_TOO = 0.4
 """The share of schedules that have one more kind of `_ODDITIES`."""
 LOSES_A_MACHINE = 0.05
 """The share of schedules that lose a machine for which another may take its place."""
-ALONE = 0.26
+ALONE = 0.34
 """The share of schedules that have one kind of `_ALONE`, and nothing else that goes wrong."""
 OUTLIVES = 28
 """Steps of six seconds of a node that is cut off, from its start after about 75 s on: it trains when it comes back, at
@@ -79,7 +79,17 @@ class Scenario:
     node_seconds: float | None = None
     """What the job may use (`limits.max_node_hours`)."""
     only_loss: bool = False
-    """Whether nothing befalls the training but the loss of one machine, which another makes up for."""
+    """Whether nothing befalls the training but the loss of machines, which others make up for, or fewer nodes."""
+    min_nodes: int | None = None
+    """The least number of nodes that may train, where the job names one."""
+    replace_timeout: float | None = None
+    grow_after: float = 60.0
+    shortage: tuple[str, float, float] | None = None
+    """What befalls a machine that is asked for in the place of a lost one, from when to when: `asked` (the service
+    refuses the request), `none` (it ends for want of a machine), `never` (it stays ACCEPTED), `late` (until the end of
+    that time)."""
+    grows: bool = False
+    """Whether there are machines again so early that all nodes train before the end."""
     crowd: int = 0
     """Triggers of other tasks that begin to wait in the same triggerer."""
     key_replaced_at: float | None = None
@@ -804,6 +814,10 @@ _CALM: Mapping[str, Any] = {
     "crowd": 0,
     "capacity": "there",
     "candidates": 0,
+    "min_nodes": None,
+    "replace_timeout": None,
+    "shortage": None,
+    "grows": False,
     "refused_shapes": (),
     "late_node": 0.0,
     "stuck_fetching": -1,
@@ -819,7 +833,8 @@ _CALM: Mapping[str, Any] = {
 def _machine_lost(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
     """A machine is lost amid the training, and its job allows another; half of the time nothing else befalls it.
 
-    Else it may be silent and live; a second one is lost, who waits dies, answers are lost, lists lag.
+    Else it may be silent and live; a second one is lost, who waits dies, answers are lost, lists lag. Now and then the
+    service says that it was preempted, or fewer nodes go on as no other machine comes in time.
     """
     nodes, at = max(2, scenario.nodes), dice.uniform(30.0, 70.0)
     rank = dice.randrange(nodes)
@@ -831,10 +846,14 @@ def _machine_lost(dice: random.Random, scenario: Scenario, length: float) -> Map
         "habits": replace(_lasts(scenario.habits), steps=20, nothing_from=0, fails_later=()),
     }
     lost = Event("machine lost", "lose", at, {"rank": rank, "noticed": dice.uniform(2.0, 20.0)})
+    preempted = replace(lost, details={**lost.details, "preempted": True})
     if dice.random() < 0.5:
-        # The service is wrong of one in three: it was only cut off, and comes back when another has its place.
-        if dice.random() < 0.33:
+        kind = dice.random()
+        if kind < 0.33:
+            # The service is wrong: it was only cut off, and comes back when another has its place.
             lost = replace(lost, details={**lost.details, "back": dice.uniform(15.0, 55.0)})
+        elif kind < 0.66:
+            lost = preempted
         # Without checkpoints, the nodes go on from whatever lies on each.
         return {**_CALM, **more, "checkpoints": True, "only_loss": True, "events": (lost,)}
     others = [
@@ -843,7 +862,17 @@ def _machine_lost(dice: random.Random, scenario: Scenario, length: float) -> Map
         Event("triggerer dies", "kill_triggerer", at + dice.uniform(2, 40), {}),
     ]
     silent = Event("silent", "cut_off", at, {"rank": rank, "seconds": 300.0})
-    events = (dice.choice([lost, lost, silent]), *dice.sample(others, dice.choice([1, 2])))
+    events = (dice.choice([lost, preempted, silent]), *dice.sample(others, dice.choice([1, 2])))
+    if dice.random() < 0.3:
+        more |= {
+            "min_nodes": dice.randrange(1, nodes),
+            "replace_timeout": 45.0,
+            "shortage": (
+                dice.choice(["asked", "none", "late", "never"]),
+                0.0,
+                at + dice.choice([80.0, 200.0]),
+            ),
+        }
     if dice.random() < 0.5:
         return {**_merge(scenario, events=events), **more}
     rates = (Rate("lost", "service.create_job_run", 0.3), Rate("stale", "service.list_", 0.6))
@@ -1121,7 +1150,7 @@ def _saved_late(dice: random.Random, scenario: Scenario, length: float) -> Mappi
 def _lost_together(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
     """Two of three machines are lost at once; the service shows one of them when the other has been replaced. Or one is
     lost, and another in its place is refused for a while."""
-    at, is_refused = dice.uniform(35.0, 50.0), dice.random() < 0.5
+    at, is_refused = dice.uniform(35.0, 50.0), dice.random() < 0.6
     habits = replace(_lasts(_steady(scenario.habits)), steps=40, write_seconds=0.3, pause=0.0)
     ranks = dice.sample(range(3), 1 if is_refused else 2)
     window = Window(
@@ -1184,6 +1213,218 @@ def _stale_reports(dice: random.Random, scenario: Scenario, length: float) -> Ma
     return {"checkpoints": True, "restarts": (0, 0, 0), "habits": habits, "rates": rates}
 
 
+_THREE: Mapping[str, Any] = {"nodes": 3, "topology": "job_runs", "odd_rank": 0, "checkpoints": True}
+
+
+def _preempted_at_one_step(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Machines are preempted, one or two of three at once, again and again within one step. The job allows one lost
+    machine to be replaced, which none of these costs."""
+    habits = replace(_steady(scenario.habits), steps=10, step_seconds=3.0, save_every=4, write_seconds=0.3)
+    at, times = dice.uniform(52.0, 62.0), dice.choice([2, 3])
+    events = [
+        Event(
+            f"machine {rank} preempted",
+            "lose",
+            at + 75.0 * number,
+            {"rank": rank, "noticed": dice.choice([2.0, 20.0]), "preempted": True},
+        )
+        for number in range(times)
+        for rank in dice.sample(range(3), dice.choice([1, 1, 2]))
+    ]
+    return {
+        **_THREE,
+        "only_loss": True,
+        "restarts": (*scenario.restarts[:2], 1),
+        "habits": replace(habits, pause=0.0, keeps=0, long_step=5, long_seconds=95.0),
+        "events": tuple(events),
+    }
+
+
+def _preempted_with_notice(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Machines are told that they are taken away in some seconds, and their programs end in all ways that there are."""
+    habits = replace(_lasts(_steady(scenario.habits)), steps=24, write_seconds=0.3, pause=0.0, keeps=0)
+    ways = ["leaves", "leaves", "leaves", "saves", "dies", "ignores"]
+    at, grace = dice.uniform(40.0, 60.0), dice.choice([12.0, 30.0])
+    events = [
+        Event(
+            f"machine {rank} preempted",
+            "lose",
+            at + 70.0 * number,
+            {"rank": rank, "noticed": 2.0, "preempted": True, "grace": grace},
+        )
+        for number in range(2)
+        for rank in dice.sample(range(3), dice.choice([1, 2]))[number:]
+    ]
+    return {
+        **_THREE,
+        "only_loss": True,
+        "restarts": (*scenario.restarts[:2], 1),
+        "habits": replace(habits, on_sigterm=dice.choice(ways)),
+        "events": tuple(events),
+    }
+
+
+def _goes_on_with_fewer(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """No machine comes in time in the place of a lost one, and fewer nodes go on. Later there are machines again,
+    unless the one that was asked for never comes."""
+    nodes, at = dice.choice([2, 3, 3]), dice.uniform(40.0, 55.0)
+    kind = dice.choice(["asked", "none", "late", "late", "never"])
+    habits = replace(_steady(scenario.habits), steps=80, step_seconds=5.0, save_every=10, write_seconds=0.3)
+    end = at + dice.choice([100.0, 160.0])
+    details = {"rank": dice.randrange(nodes), "noticed": dice.choice([2.0, 20.0])}
+    return {
+        **_THREE,
+        "nodes": nodes,
+        "min_nodes": dice.randrange(1, nodes),
+        "only_loss": True,
+        "grows": kind != "never",
+        "replace_timeout": 45.0,
+        "shortage": (kind, 0.0, 1e6 if kind == "never" else end),
+        "restarts": (*scenario.restarts[:2], 1),
+        "habits": replace(habits, pause=0.0, keeps=0),
+        "events": (Event("machine lost", "lose", at, details),),
+    }
+
+
+def _too_few_are_left(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Two of three machines are lost, and no others come in time; the job wants two at least."""
+    at, later = dice.uniform(40.0, 55.0), dice.choice([0.0, 0.0, 30.0])
+    habits = replace(_lasts(_steady(scenario.habits)), steps=20, write_seconds=0.3, pause=0.0, keeps=0)
+    return {
+        **_THREE,
+        "min_nodes": 2,
+        "only_loss": True,
+        "replace_timeout": 45.0,
+        "shortage": (dice.choice(["none", "never"]), 0.0, 1e6),
+        "restarts": (*scenario.restarts[:2], 2),
+        "habits": habits,
+        "events": tuple(
+            Event(f"machine {rank} lost", "lose", at + later * number, {"rank": rank, "noticed": 2.0})
+            for number, rank in enumerate(dice.sample(range(3), 2))
+        ),
+    }
+
+
+def _refused_in_its_place(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """No machine comes in the place of a lost one, or the service refuses it, and the job has candidates. Half of the
+    time the lost one was preempted."""
+    nodes, at = max(2, scenario.nodes), dice.uniform(40.0, 60.0)
+    habits = replace(_lasts(_steady(scenario.habits)), steps=20, write_seconds=0.3, pause=0.0)
+    details = {"rank": dice.randrange(nodes), "noticed": 2.0, "preempted": dice.random() < 0.5}
+    return {
+        **_THREE,
+        "nodes": nodes,
+        "only_loss": True,
+        "candidates": dice.choice([1, 2]),
+        "replace_timeout": 45.0,
+        "shortage": (dice.choice(["none", "never"]), 0.0, 1e6),
+        "restarts": (*scenario.restarts[:2], 1),
+        "habits": habits,
+        "events": (Event("machine lost", "lose", at, details),),
+    }
+
+
+def _silent_alone(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A machine stands still for good. The service calls it alive; half of the time in a state that nobody knows."""
+    nodes, at = max(2, scenario.nodes), dice.uniform(40.0, 60.0)
+    rank = dice.randrange(nodes)
+    habits = replace(_lasts(_steady(scenario.habits)), steps=20, write_seconds=0.3, pause=0.0)
+    events = [Event("frozen", "freeze", at, {"rank": rank, "seconds": 3000.0})]
+    if dice.random() < 0.5:
+        odd = {"rank": rank, "state": "RESTING", "seconds": 3000.0}
+        events.append(Event("odd state", "odd_state", at - 5.0, odd))
+    return {
+        **_THREE,
+        "nodes": nodes,
+        "only_loss": True,
+        "restarts": (*scenario.restarts[:2], 1),
+        "habits": habits,
+        "events": tuple(events),
+    }
+
+
+def _lost_amid_a_restore(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The machine in the place of a lost one cannot read its checkpoint for a minute, in which another is lost."""
+    at = dice.uniform(50.0, 60.0)
+    layout = dice.choice(["pt", "hf", "dcp"])
+    habits = replace(_steady(scenario.habits), layout=layout, steps=24, step_seconds=3.0, save_every=4)
+    habits = replace(habits, write_seconds=0.3, pause=0.0, keeps=0)
+    first, second = dice.sample(range(3), 2)
+    window = Window(
+        "no checkpoint amid a restore",
+        "503",
+        "store.get",
+        at + 3.0,
+        at + dice.uniform(90.0, 110.0),
+        actors=f"node 0.{first}",
+        objects="/checkpoints/",
+    )
+    times = {first: at, second: at + dice.uniform(42.0, 60.0)}
+    return {
+        **_THREE,
+        "only_loss": True,
+        "restarts": (*scenario.restarts[:2], 2),
+        "habits": habits,
+        "windows": (window,),
+        "events": tuple(
+            Event(f"machine {rank} lost", "lose", when, {"rank": rank, "noticed": 2.0})
+            for rank, when in times.items()
+        ),
+    }
+
+
+def _talks_and_hangs(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A program that has counted steps hangs in its second launch before the first one, and prints lines all the
+    time."""
+    habits = replace(_steady(scenario.habits), layout="pt", steps=9, step_seconds=3.0, save_every=3)
+    habits = replace(habits, write_seconds=0.3, pause=0.0, keeps=0, fails_at=5, fails_in_save=False)
+    return {
+        "checkpoints": True,
+        "restarts": (1, 1, 0),
+        "habits": replace(
+            habits,
+            fails_times=1,
+            raises="ValueError",
+            hangs_at=4,
+            hangs_from=1,
+            hangs_launches=2,
+            talks=True,
+        ),
+    }
+
+
+def _last_report_lost(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A node trains nothing for a minute, which its job requires, and cannot write its last report."""
+    habits = replace(_steady(scenario.habits), trains_nothing=True, nothing_for=dice.uniform(58.0, 62.0))
+    begin = dice.uniform(48.0, 52.0)
+    window = Window("last report lost", "503", "store.put", begin, begin + 90.0, actors="node 0.")
+    return {
+        **_ONE_NODE,
+        "checkpoints": False,
+        "require_training": True,
+        "lost_timeout": 100.0,
+        "habits": habits,
+        "windows": (window,),
+    }
+
+
+def _request_unreadable(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The program fails on one node, and no budget pays for that; the other node cannot read the request to end."""
+    habits = replace(_steady(scenario.habits), steps=12, step_seconds=3.0, save_every=2, write_seconds=0.3)
+    habits = replace(habits, pause=0.0, fails_at=dice.choice([5, 7]), fails_rank=0, fails_in_save=False)
+    kind = dice.choice(["404", "503"])
+    window = Window(
+        "request unreadable", kind, "store.get", 0.0, 600.0, actors="node 0.1", objects="stop.json"
+    )
+    return {
+        **_THREE,
+        "nodes": 2,
+        "restarts": (0, 0, 1),
+        "habits": replace(habits, fails_times=1, raises="ValueError"),
+        "windows": (window,),
+    }
+
+
 _ALONE = {
     "disk full in a file": _full_in_a_file,
     "gone amid a file": _gone_amid_a_file,
@@ -1206,6 +1447,16 @@ _ALONE = {
     "files preallocated": _preallocated,
     "key replaced": _key_replaced,
     "shows nothing": _shows_nothing,
+    "preempted at one step": _preempted_at_one_step,
+    "preempted with notice": _preempted_with_notice,
+    "goes on with fewer": _goes_on_with_fewer,
+    "too few are left": _too_few_are_left,
+    "refused in its place": _refused_in_its_place,
+    "silent alone": _silent_alone,
+    "lost amid a restore": _lost_amid_a_restore,
+    "talks and hangs": _talks_and_hangs,
+    "last report lost": _last_report_lost,
+    "request unreadable": _request_unreadable,
     "stale reports": _stale_reports,
 }
 """Drawn last, so that a new one leaves most seeds as they are. What they show, other faults would hide."""

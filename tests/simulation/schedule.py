@@ -23,6 +23,14 @@ SCRATCH = Path(
 """Where nodes have their files. Without links: the kernel names open files so."""
 
 
+OF_MACHINES = {
+    "lose": "lose",
+    "freeze": "freeze",
+    "cut_off": "cut_off",
+    "odd_state": "show_oddly",
+    "kill_program": "kill_program",
+}
+"""Which method of `Machines` each event is that befalls them."""
 _OWN = re.compile(re.escape(f"{SCRATCH}/ocidist-simulation-") + r"\d+")
 """The folder of this process; a trace is without it."""
 
@@ -181,16 +189,10 @@ def _happen(event: Event, airflow, machines, faults: Faults) -> None:
     if not faults.fire(f"event/{event.name} at {event.at:.1f}", event.name):
         return
     airflow.world.note("fate", "%s %s", event.what, event.details or "")
-    if event.what == "lose":
-        machines.lose(**event.details)
-    elif event.what == "cut_off":
-        machines.cut_off(**event.details)
-    elif event.what == "odd_state":
-        machines.show_oddly(**event.details)
+    if (act := OF_MACHINES.get(event.what)) is not None:
+        getattr(machines, act)(**event.details)
     elif event.what == "set_clock" and event.details["who"] == "node":
         machines.set_clock(event.details["rank"], event.details["by"])
-    elif event.what == "kill_program":
-        machines.kill_program(**event.details)
     elif event.what == "delete_run":
         for run in list(machines.service.runs.values()):
             if run.state in ("SUCCEEDED", "FAILED", "CANCELED"):

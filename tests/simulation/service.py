@@ -129,6 +129,8 @@ class DataScience:
         self.on_change: list[Callable[[Resource, str], None]] = []
         self.on_cancel: list[Callable[[Resource], None]] = []
         self.on_create: list[Callable[[Resource], None]] = []
+        self.on_refusal: list[Callable[[Resource], None]] = []
+        """Called with the job for whose lost machine another is refused."""
         self.hides: Callable[[], bool] = lambda: True
         """Asked before a run is hidden; False where that fault is left out."""
         self.pages_of_jobs = 0
@@ -198,6 +200,10 @@ class DataScience:
         job = self._there(self.jobs, body["jobId"])
         if job.state != "ACTIVE":
             raise refusal(409, "IncorrectState", "the job is being deleted", self.world)
+        if self._lacks_machines(body):
+            for refuses in self.on_refusal:
+                refuses(job)
+            raise refusal(400, "OutOfHostCapacity", "Out of host capacity.", self.world)
         run = Resource(
             f"ocid1.datasciencejobrun.oc1.iad.r{self.world.next_id()}", body, self.world.now, "ACCEPTED"
         )
@@ -208,6 +214,12 @@ class DataScience:
             look(run)
         self.start(run)
         return self._shown(run)
+
+    def _lacks_machines(self, body: Mapping[str, Any]) -> bool:
+        """Whether the request for a machine in the place of a lost one is refused."""
+        kind, begin, end = self.scenario.shortage or ("", 0.0, 0.0)
+        is_other = "ocidist-incarnation" in (body.get("freeformTags") or {})
+        return kind == "asked" and is_other and begin <= self.world.now < end
 
     def get_run(self, run_id: str) -> Any:
         run = self._there(self.runs, run_id)
