@@ -392,7 +392,7 @@ class CheckpointUploader:
     def _is_too_old(self, whole: Whole) -> bool:
         """Whether an older checkpoint is left out after a failure: another launch, or the end of the run, waits."""
         is_late = self._moment is Moment.CUT_OFF and time.monotonic() - self._ended_at > SAVE_LIMIT
-        return is_late and whole.begun < self._newest_of.get(whole.series, 0)
+        return is_late and whole.begun < self._newest_of.get(self._order.series(whole), 0)
 
     @property
     def _is_time_to_look(self) -> bool:

@@ -52,7 +52,8 @@ def ranked(text: str, rank: int) -> str:
         (
             1,
             BOOM.replace(
-                "ValueError: boom", "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp']"
+                "ValueError: boom",
+                "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp']",
             ),
             False,
             Cause.DATA,
