@@ -16,6 +16,7 @@ HEADER = (
     "at step",
     "back after",
     "lost steps",
+    "lag",
     "tries",
     "launches",
     "replaced",
@@ -37,13 +38,12 @@ def has_recovered(each: Drilled, undisturbed: Drilled) -> bool:
 
 def most_lost_steps(each: Drilled, done: Sequence[Drilled]) -> int | None:
     """Return how many steps a fault may have cost, at most; None where the undisturbed training does not show it."""
-    from airflow_provider_ocidist.gangs.drills import most_lost
+    from airflow_provider_ocidist.gangs.drills import counted_lag, most_lost
 
     pace = done[0].pace
     if each.fault is None or pace is None:
         return None
-    # A lag is a matter of chance: of what is still on its way when a fault strikes, it is not known.
-    return most_lost(each.fault, pace, max(other.lag for other in done))
+    return most_lost(each.fault, pace, counted_lag((other.lag for other in done), done[0].lag, pace))
 
 
 def loss_problem(each: Drilled, done: Sequence[Drilled]) -> str | None:
@@ -136,6 +136,7 @@ def _row(each: Drilled, done: Sequence[Drilled]) -> tuple[str, ...]:
         _or_dash(recovery and recovery.injected.step),
         _or_dash(recovery and recovery.seconds, "{:.1f} s"),
         _or_dash(recovery and recovery.lost_steps),
+        str(each.lag),
         str(each.tries),
         str(each.launches),
         str(each.replaced),

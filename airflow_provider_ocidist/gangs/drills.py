@@ -48,6 +48,8 @@ LASTING = {
 more than the time after which it counts as lost (`agent.join.silence`)."""
 LONGEST_HANG = 300.0
 """Seconds of `limits.hang_timeout` up to which a frozen process is among the usual faults."""
+LAGS = 2
+"""Multiple of the undisturbed training's lag that counts at most: it trained alone, and the others load the machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -366,6 +368,15 @@ def pace_of(tries: Sequence[Try]) -> SavePace | None:
 def lag_of(tries: Sequence[Try]) -> int:
     """Return how many steps, at most, were trained while a checkpoint was on its way to the store."""
     return max((save.reached - save.step for save in _saves(tries) if save.reached is not None), default=0)
+
+
+def counted_lag(lags: Iterable[int], undisturbed: int, pace: SavePace) -> int:
+    """Return for how many steps, at most, a checkpoint may be on its way to the store.
+
+    `lags`: of all trainings, since a lag is a matter of chance, and that of what is on its way when a fault strikes is
+    not known; `undisturbed`: of one without a fault. Nothing that a fault delays excuses the steps that others lose.
+    """
+    return min(max(lags), max(LAGS * undisturbed, pace.interval))
 
 
 def most_lost(fault: Fault, pace: SavePace, lag: int) -> int:
