@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.terminal import counted
+from airflow_provider_ocidist.model.drill import OF_TIME, When
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.drills import Drilled
@@ -57,6 +58,20 @@ def loss_problem(each: Drilled, done: Sequence[Drilled]) -> str | None:
     return f"LOST MORE THAN {most} STEPS" if lost > most else None
 
 
+def problem_of(each: Drilled, done: Sequence[Drilled]) -> str | None:
+    """Return what a fault has cost that it must not cost; None: nothing."""
+    return loss_problem(each, done) or launch_problem(each)
+
+
+def launch_problem(each: Drilled) -> str | None:
+    """Return what is wrong with the launches of a training that was only slow; None: nothing."""
+    if each.fault is None or each.fault.kind not in OF_TIME or each.recovery is None:
+        return None
+    # A fault of a restore comes after a kill.
+    expected = 2 if each.fault.when is When.RESTORING else 1
+    return "LAUNCHED AGAIN, THOUGH ONLY SLOW" if each.launches > expected else None
+
+
 def rows_of(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
     """Return a row for each training; the first is the undisturbed one."""
     return [HEADER, *(_row(each, done) for each in done)]
@@ -84,6 +99,8 @@ def summary(done: Sequence[Drilled]) -> str:
     end += f", {counted(absent, 'fault')} did not happen" if absent else ""
     lossy = sum(loss_problem(each, done) is not None for each in drilled)
     end += f", {lossy} lost more steps than one may, or nobody knows how many" if lossy else ""
+    again = sum(launch_problem(each) is not None for each in drilled)
+    end += f", {again} launched again though only slow" if again else ""
     times = _recovery_times(drilled)
     if not times:
         return end
@@ -181,7 +198,7 @@ def _outcome(each: Drilled, done: Sequence[Drilled]) -> str:
         return "OTHER WEIGHTS"
     if each.recovery is None:
         return "did not happen"
-    if problem := loss_problem(each, done):
+    if problem := problem_of(each, done):
         return problem
     return "succeeded" if each.weights is None else "same weights"
 

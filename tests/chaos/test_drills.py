@@ -78,6 +78,10 @@ def judge(results: list[dict[str, Any]], drills: int, log: Path) -> None:
     saves = {each["fault"]: 2 if each["fault"].startswith("corrupt-checkpoint") else 1 for each in happened}
     lossy = [each for each in happened if (each["lost_steps"] or 0) > saves[each["fault"]] * 40 + lag + 9]
     assert not lossy
+    slow = [each for each in happened if each["fault"].startswith("starve-")]
+    # A node that is only slow is neither ended nor replaced. Before a fault of a restore, a process is killed.
+    ended = [each for each in slow if each["launches"] > 1 + ("@restoring" in each["fault"])]
+    assert not ended
 
 
 def test_whatever_happens_to_processes_of_this_machine_the_weights_are_the_same(folder: Path) -> None:

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.cli.drill import _all_well, _Choice, _others_for
 from airflow_provider_ocidist.cli.drill_report import as_json, grouped, page, rows_of, summary
 from airflow_provider_ocidist.gangs.drills import Drilled, DrillRecovery, SavePace
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.drill import Fault, FaultKind, InjectedFault, When
+from airflow_provider_ocidist.model.drill import OF_TIME, Fault, FaultKind, InjectedFault, When
 from tests.training_jobs import PROGRAMS
 
 SEED = int(os.environ.get("TEST_SEED", "20261127"))
@@ -173,3 +173,19 @@ def test_what_a_fault_delays_is_no_excuse_for_the_steps_that_others_lose(number:
 
 def recovered(lost: int) -> DrillRecovery | None:
     return a_training(FaultKind.KILL_NODE, 4.0, lost).recovery
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+@pytest.mark.parametrize("when", [When.TRAINING, When.RESTORING])
+def test_a_node_that_was_only_slow_may_cost_no_launch(kind: FaultKind, when: When) -> None:
+    after_a_kill = when is When.RESTORING
+    options = argparse.Namespace(campaign=None)
+    for launches in (1, 2, 3):
+        hurt = replace(a_training(kind, 4.0, 0), fault=Fault(kind=kind, when=when), launches=launches)
+        done = [undisturbed(EVERY_40), hurt]
+        is_well = kind not in OF_TIME or launches <= 1 + after_a_kill
+        assert (rows_of(done)[-1][-1] == "same weights") is is_well
+        assert _all_well(options, done) is is_well
+        assert (", 1 launched again though only slow" in summary(done)) is not is_well
+        late = replace(hurt, recovery=None)
+        assert rows_of([done[0], late])[-1][-1] == "did not happen"
