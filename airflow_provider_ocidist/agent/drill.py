@@ -55,7 +55,7 @@ OTHERS_INTERVAL = 0.5
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
 TRICKLE = ("tbf", "rate", "64kbit", "burst", "4kb", "latency", "2s")
-"""What `tc` lets a starved network send: a step waits for it, and the beats and the answer to a probe come in time."""
+"""Discipline of `tc` for a starved network: a step waits for it; the beats and the answer to a probe come in time."""
 
 
 def due(
