@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent import guard, starvation
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import SWITCH_VARIABLE, identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
@@ -29,6 +29,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
+    OF_NETWORKS,
     OF_PROCESSES,
     UNDISTURBED,
     DrillJournal,
@@ -53,6 +54,8 @@ OTHERS_INTERVAL = 0.5
 """Seconds between two readings of the other nodes' steps."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
+TRICKLE = ("tbf", "rate", "64kbit", "burst", "4kb", "latency", "2s")
+"""Discipline of `tc` for a starved network: a step waits for it; the beats and the answer to a probe come in time."""
 
 
 def due(
@@ -85,7 +88,7 @@ class Drill:
         *,
         interface: str | None = None,
     ) -> None:
-        """`fault`: None for a training that is not disturbed; `interface`: of the network that a fault cuts."""
+        """`fault`: None for a training that is not disturbed; `interface`: of the network that a fault disturbs."""
         self.fault = fault
         self.interface = interface
         self.config = config
@@ -300,6 +303,11 @@ class Drill:
 
         return freeze, f"freezing all processes of node {self.rank}{_for(fault)}"
 
+    def starve_node(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        share = f"{starvation.SHARE:.0%} of the time"
+        message = f"letting the processes of node {self.rank} run for {share}{_for(fault)}"
+        return lambda: starvation.starve(fault.seconds), message
+
     def fill_disk(self, fault: Fault) -> tuple[Callable[[], None], str]:
         message = f"no file of the processes of node {self.rank} can grow{_for(fault)}"
         pids = guard.descendants(os.getpid())
@@ -313,6 +321,15 @@ class Drill:
         assert seconds is not None
         message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
         return lambda: cut(interface, seconds), message
+
+    def starve_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        interface, seconds = self.interface, fault.seconds
+        assert interface is not None
+        assert seconds is not None
+        message = (
+            f"letting node {self.rank} send {TRICKLE[2]} per second at most, at {interface}{_for(fault)}"
+        )
+        return lambda: limit_network(interface, seconds, *TRICKLE), message
 
     def met_damage(self, uris: Collection[str]) -> None:
         """Record checkpoints that this node has read and found to be damaged: then such a fault has had an effect."""
@@ -363,7 +380,7 @@ def drill_of(
     except ValueError as error:
         raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
     interface = None
-    if fault and fault.kind is FaultKind.CUT_NETWORK and fault.node == heartbeat.report.rank:
+    if fault and fault.kind in OF_NETWORKS and fault.node == heartbeat.report.rank:
         address = identity_of(environ, config.nodes).address or own_address(environ)
         interface = _interface_to_cut(fault, address, environ)
     return Drill(fault, config, heartbeat, meter, access, interface=interface)
@@ -382,7 +399,9 @@ _INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], 
     FaultKind.KILL_NODE: Drill.kill_node,
     FaultKind.FREEZE_RANK: Drill.freeze_rank,
     FaultKind.FREEZE_NODE: Drill.freeze_node,
+    FaultKind.STARVE_NODE: Drill.starve_node,
     FaultKind.CUT_NETWORK: Drill.cut_network,
+    FaultKind.STARVE_NETWORK: Drill.starve_network,
     FaultKind.FULL_DISK: Drill.fill_disk,
     FaultKind.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
 }
@@ -451,13 +470,15 @@ def _run_later(seconds: float, command: str) -> None:
 
 
 def _interface_to_cut(fault: Fault, address: str, environ: Mapping[str, str]) -> str:
-    """Return the interface of this node's address. Raises AgentError, with the remedy, where it cannot be cut."""
+    """Return the interface of this node's address. Raises AgentError, with the remedy, where that is refused."""
 
     def refused(why: str) -> AgentError:
         return AgentError(f"{DRILL_VARIABLE}: {fault}: {why}", cause=Cause.CONFIG)
 
     if environ.get(SWITCH_VARIABLE) == "" or ipaddress.ip_address(address).is_loopback:
-        raise refused(f"the nodes share the network of this machine ({address}), so that none can be cut off")
+        raise refused(
+            f"the nodes share the network of this machine ({address}), so that none can be disturbed alone"
+        )
     interface = own_interface(address)
     if interface is None:
         raise refused(f"{address} belongs to no interface of this node")
@@ -465,7 +486,7 @@ def _interface_to_cut(fault: Fault, address: str, environ: Mapping[str, str]) ->
         raise refused(f"{', '.join(lacking)} missing on the node: apt-get install iproute2")
     if not _leads_out(interface):
         raise refused(
-            f"{interface} belongs to the machine, so that others on it would be cut off too: give the node a network "
+            f"{interface} belongs to the machine, so that others on it would be disturbed too: give the node a network "
             "namespace of its own (no host network)"
         )
     # It is up already: this only shows whether this process may change it.
@@ -486,9 +507,14 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def cut(interface: str, seconds: float) -> None:
     """Lose all packets that leave by an interface, for so long. Raises OSError where that cannot be done."""
-    done = _run("tc", "qdisc", "replace", "dev", interface, "root", "blackhole")
+    limit_network(interface, seconds, "blackhole")
+
+
+def limit_network(interface: str, seconds: float, *discipline: str) -> None:
+    """Let a discipline of `tc` send what leaves by an interface, for so long. Raises OSError where it cannot."""
+    done = _run("tc", "qdisc", "replace", "dev", interface, "root", *discipline)
     if done.returncode:
-        raise OSError(f"{interface} cannot be cut: {done.stderr.strip()}")
+        raise OSError(f"{interface} takes no {discipline[0]}: {done.stderr.strip()}")
     # Two end that: this process may be killed, and with a training it kills the programs that it has started itself.
     undo = ("tc", "qdisc", "del", "dev", interface, "root")
     threading.Timer(seconds, _run, undo).start()

@@ -31,7 +31,7 @@ from airflow_provider_ocidist.cli.terminal import (
     signals_as_ctrl_c,
     without_secrets,
 )
-from airflow_provider_ocidist.model.drill import Fault, FaultKind, why_impossible
+from airflow_provider_ocidist.model.drill import OF_NETWORKS, Fault, why_impossible
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -143,18 +143,18 @@ class _Choice:
     job: TrainingJob
     named: Sequence[Fault]
     no_cut: str | None
-    """Why no network is cut in a drill that names no fault; None: it can be."""
+    """Why no network is disturbed in a drill that names no fault; None: it can be."""
 
     @property
     def left_out(self) -> list[str]:
         """Lines on the faults that are not injected here, and why."""
-        return [] if self.no_cut is None else [f"cut-network is left out: {self.no_cut}"]
+        return [] if self.no_cut is None else [f"{' and '.join(OF_NETWORKS)} are left out: {self.no_cut}"]
 
     @property
-    def cuts_networks(self) -> bool:
-        """Whether a network may be cut."""
+    def needs_networks(self) -> bool:
+        """Whether a network may be cut or starved."""
         if self.named:
-            return any(fault.kind is FaultKind.CUT_NETWORK for fault in self.named)
+            return any(fault.kind in OF_NETWORKS for fault in self.named)
         return self.no_cut is None and self.job.nodes > 1
 
     def faults(self, steps: int, *, more: int = 0, writers: Sequence[int] = ()) -> list[Fault]:
@@ -167,7 +167,7 @@ class _Choice:
 
         if self.named:
             return list(self.named)
-        without = [] if self.no_cut is None else [FaultKind.CUT_NETWORK]
+        without = () if self.no_cut is None else OF_NETWORKS
         if self.options.campaign is None:
             return usual_faults(self.job, steps, without=without)
         count = self.options.campaign + more
@@ -185,17 +185,17 @@ def _choice(options: argparse.Namespace, job: TrainingJob) -> _Choice:
         no_cut = (
             networks.why_none()
             if job.backend.kind == plans.KIND
-            else f"on backend {job.backend.kind!r} the network is cut only by --fault (docs/drills.md)"
+            else f"on backend {job.backend.kind!r} the network is disturbed only by --fault (docs/drills.md)"
         )
     return _Choice(options, job, named, no_cut)
 
 
 @contextmanager
 def _networks(choice: _Choice) -> Iterator[dict[str, Any]]:
-    """Let nodes of this machine have networks of their own where one may be cut; give fields of the backend."""
+    """Let nodes of this machine have networks of their own where one may be disturbed; give fields of the backend."""
     from airflow_provider_ocidist.backends.local import networks, plans
 
-    if choice.job.backend.kind != plans.KIND or not choice.cuts_networks:
+    if choice.job.backend.kind != plans.KIND or not choice.needs_networks:
         yield {}
         return
     with networks.switch() as switch:
@@ -211,7 +211,7 @@ class _Trainings:
 
     backend: Backend
     apart: Backend
-    """Backend of a training whose network is cut: nodes of this machine then reach nothing but one another."""
+    """Backend of a training whose network is disturbed: nodes of this machine then reach nothing but one another."""
     job: TrainingJob
     options: argparse.Namespace
     stop: threading.Event
@@ -233,7 +233,7 @@ class _Trainings:
             say(line, "bold", stderr=True)
         run_id = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{uuid.uuid4().hex[:6]}"
         log = _Log("" if self.options.parallel == 1 else f"{fault or 'undisturbed'}: ")
-        backend = self.apart if fault and fault.kind is FaultKind.CUT_NETWORK else self.backend
+        backend = self.apart if fault and fault.kind in OF_NETWORKS else self.backend
         return carry_out(backend, self.job, run_id, fault, log, tries=self.options.tries, stop=self.stop)
 
 
@@ -294,12 +294,12 @@ def _named(options: argparse.Namespace, job: TrainingJob) -> list[Fault]:
 
 
 def _all_well(options: argparse.Namespace, done: Sequence[Drilled]) -> bool:
-    """Whether all have ended as the undisturbed training, with no more steps lost than may be, and enough faults."""
+    """Whether all have ended as the undisturbed training, at no higher cost than may be, and with enough faults."""
     undisturbed, *drilled = done
     happened = sum(each.recovery is not None for each in drilled)
     enough = happened >= (len(drilled) if options.campaign is None else options.campaign)
     return enough and all(
-        drill_report.ended_as(each, undisturbed) and drill_report.loss_problem(each, done) is None
+        drill_report.ended_as(each, undisturbed) and drill_report.problem_of(each, done) is None
         for each in drilled
     )
 

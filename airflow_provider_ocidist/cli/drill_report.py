@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.terminal import counted
+from airflow_provider_ocidist.model.drill import OF_TIME, When
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.drills import Drilled
@@ -16,6 +17,7 @@ HEADER = (
     "at step",
     "back after",
     "lost steps",
+    "lag",
     "tries",
     "launches",
     "replaced",
@@ -37,13 +39,12 @@ def has_recovered(each: Drilled, undisturbed: Drilled) -> bool:
 
 def most_lost_steps(each: Drilled, done: Sequence[Drilled]) -> int | None:
     """Return how many steps a fault may have cost, at most; None where the undisturbed training does not show it."""
-    from airflow_provider_ocidist.gangs.drills import most_lost
+    from airflow_provider_ocidist.gangs.drills import counted_lag, most_lost
 
     pace = done[0].pace
     if each.fault is None or pace is None:
         return None
-    # A lag is a matter of chance: of what is still on its way when a fault strikes, it is not known.
-    return most_lost(each.fault, pace, max(other.lag for other in done))
+    return most_lost(each.fault, pace, counted_lag((other.lag for other in done), done[0].lag, pace))
 
 
 def loss_problem(each: Drilled, done: Sequence[Drilled]) -> str | None:
@@ -55,6 +56,20 @@ def loss_problem(each: Drilled, done: Sequence[Drilled]) -> str | None:
     if lost is None:
         return "LOST STEPS NOT KNOWN" if each.launches > 1 else None
     return f"LOST MORE THAN {most} STEPS" if lost > most else None
+
+
+def problem_of(each: Drilled, done: Sequence[Drilled]) -> str | None:
+    """Return what a fault has cost that it must not cost; None: nothing."""
+    return loss_problem(each, done) or launch_problem(each)
+
+
+def launch_problem(each: Drilled) -> str | None:
+    """Return what is wrong with the launches of a training that was only slow; None: nothing."""
+    if each.fault is None or each.fault.kind not in OF_TIME or each.recovery is None:
+        return None
+    # A fault of a restore comes after a kill.
+    expected = 2 if each.fault.when is When.RESTORING else 1
+    return "LAUNCHED AGAIN, THOUGH ONLY SLOW" if each.launches > expected else None
 
 
 def rows_of(done: Sequence[Drilled]) -> list[tuple[str, ...]]:
@@ -84,6 +99,8 @@ def summary(done: Sequence[Drilled]) -> str:
     end += f", {counted(absent, 'fault')} did not happen" if absent else ""
     lossy = sum(loss_problem(each, done) is not None for each in drilled)
     end += f", {lossy} lost more steps than one may, or nobody knows how many" if lossy else ""
+    again = sum(launch_problem(each) is not None for each in drilled)
+    end += f", {again} launched again though only slow" if again else ""
     times = _recovery_times(drilled)
     if not times:
         return end
@@ -136,6 +153,7 @@ def _row(each: Drilled, done: Sequence[Drilled]) -> tuple[str, ...]:
         _or_dash(recovery and recovery.injected.step),
         _or_dash(recovery and recovery.seconds, "{:.1f} s"),
         _or_dash(recovery and recovery.lost_steps),
+        str(each.lag),
         str(each.tries),
         str(each.launches),
         str(each.replaced),
@@ -180,7 +198,7 @@ def _outcome(each: Drilled, done: Sequence[Drilled]) -> str:
         return "OTHER WEIGHTS"
     if each.recovery is None:
         return "did not happen"
-    if problem := loss_problem(each, done):
+    if problem := problem_of(each, done):
         return problem
     return "succeeded" if each.weights is None else "same weights"
 

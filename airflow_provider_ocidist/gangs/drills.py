@@ -22,6 +22,7 @@ from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.drill import (
     DRILL_VARIABLE,
+    OF_NETWORKS,
     UNDISTURBED,
     DrillJournal,
     Fault,
@@ -41,13 +42,18 @@ LOOK_INTERVAL = 1.0
 """Seconds between two looks."""
 LASTING = {
     FaultKind.FREEZE_NODE: (10.0, 40.0),
+    FaultKind.STARVE_NODE: (5.0, 10.0),
     FaultKind.CUT_NETWORK: (10.0, 25.0),
+    FaultKind.STARVE_NETWORK: (5.0, 15.0),
     FaultKind.FULL_DISK: (5.0,),
 }
 """Seconds that a fault may last in a drill that names no time, the most last: of a node that does not answer, less and
-more than the time after which it counts as lost (`agent.join.silence`)."""
+more than the time after which it counts as lost (`agent.join.silence`); of a starved one, so few that a program
+which starts meanwhile does not seem to hang."""
 LONGEST_HANG = 300.0
 """Seconds of `limits.hang_timeout` up to which a frozen process is among the usual faults."""
+LAGS = 2
+"""Multiple of the undisturbed training's lag that counts at most: it trained alone, and the others load the machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -368,6 +374,15 @@ def lag_of(tries: Sequence[Try]) -> int:
     return max((save.reached - save.step for save in _saves(tries) if save.reached is not None), default=0)
 
 
+def counted_lag(lags: Iterable[int], undisturbed: int, pace: SavePace) -> int:
+    """Return for how many steps, at most, a checkpoint may be on its way to the store.
+
+    `lags`: of all trainings, since a lag is a matter of chance, and that of what is on its way when a fault strikes is
+    not known; `undisturbed`: of one without a fault. Nothing that a fault delays excuses the steps that others lose.
+    """
+    return min(max(lags), max(LAGS * undisturbed, pace.interval))
+
+
 def most_lost(fault: Fault, pace: SavePace, lag: int) -> int:
     """Return how many steps a fault may cost, at most: those since the newest checkpoint that was stored by then."""
     # That one is damaged, and the one before it counts.
@@ -406,7 +421,9 @@ def usual_faults(job: TrainingJob, steps: int, *, without: Collection[FaultKind]
         *(Fault(kind=FaultKind.KILL_NODE, node=rank, step=half) for rank in sorted({0, last})),
         Fault(kind=FaultKind.KILL_AGENT, node=last, step=half),
         _at_most(Fault(kind=FaultKind.FREEZE_NODE, node=last, step=half)),
+        _at_most(Fault(kind=FaultKind.STARVE_NODE, node=last, step=half)),
         _at_most(Fault(kind=FaultKind.CUT_NETWORK, node=last, step=half)),
+        _at_most(Fault(kind=FaultKind.STARVE_NETWORK, node=last, step=half)),
         Fault(kind=FaultKind.FREEZE_RANK, node=last, step=half),
         Fault(kind=FaultKind.KILL_RANK, when=When.SAVING, step=half),
         Fault(kind=FaultKind.KILL_NODE, when=When.UPLOADING, step=half),
@@ -460,7 +477,7 @@ def _fits(fault: Fault, job: TrainingJob) -> bool:
     if fault.kind is FaultKind.FREEZE_RANK and (hang is None or hang > LONGEST_HANG):
         return False
     # A single node needs the network only for the store, if that is not on its disk.
-    if fault.kind is FaultKind.CUT_NETWORK and job.nodes == 1:
+    if fault.kind in OF_NETWORKS and job.nodes == 1:
         return False
     return why_impossible(fault, job) is None
 

@@ -31,8 +31,12 @@ class FaultKind(StrEnum):
     """SIGSTOP to one training process: it hangs."""
     FREEZE_NODE = "freeze-node"
     """SIGSTOP to all processes of the node: it is silent."""
+    STARVE_NODE = "starve-node"
+    """All processes of the node run for a small part of the time only: it is slow."""
     CUT_NETWORK = "cut-network"
     """All packets that the node's machine sends are lost: no other machine hears it."""
+    STARVE_NETWORK = "starve-network"
+    """The node's machine sends only a few packets in a second."""
     FULL_DISK = "full-disk"
     """No file of the training processes can grow."""
     CORRUPT_CHECKPOINT = "corrupt-checkpoint"
@@ -43,6 +47,10 @@ OF_PROCESSES = (FaultKind.KILL_RANK, FaultKind.FREEZE_RANK)
 """Faults of one process of the training."""
 OF_FETCHES = (FaultKind.FULL_DISK, FaultKind.CORRUPT_CHECKPOINT)
 """Faults that a restore meets only if it reads the store: a node uses what it has on its disk."""
+OF_NETWORKS = (FaultKind.CUT_NETWORK, FaultKind.STARVE_NETWORK)
+"""Faults of what a machine sends."""
+OF_TIME = (FaultKind.STARVE_NODE, FaultKind.STARVE_NETWORK)
+"""Faults that make a node slow: they cost time, and no launch and no machine."""
 
 
 class When(StrEnum):
@@ -70,7 +78,7 @@ class Fault:
     step: int = 1
     """First step at which the fault may happen; of no meaning at the rendezvous."""
     seconds: float | None = None
-    """Seconds that a freeze, a cut network or a full disk lasts; None: for ever."""
+    """Seconds that what does not kill lasts; None: for ever."""
 
     def __str__(self) -> str:
         where = f"{self.kind}@{self.when}:node={self.node}"
@@ -175,12 +183,10 @@ def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
         return f"{fault}: while it restores, a node has no training process; use kill-node or kill-agent"
     if fault.kind is FaultKind.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
         return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"
-    if fault.kind is FaultKind.CUT_NETWORK and fault.seconds is None:
+    if fault.kind in OF_NETWORKS and fault.seconds is None:
         return f"{fault}: name seconds, so that the machine gets its network back"
-    if fault.kind is FaultKind.CUT_NETWORK and _on_host_network(job):
-        return (
-            f"{fault}: the nodes use the network of their machines, so that others there would be cut off too"
-        )
+    if fault.kind in OF_NETWORKS and _on_host_network(job):
+        return f"{fault}: the nodes use the network of their machines, so that others there would be disturbed too"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from airflow_provider_ocidist.agent import drill
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.drill import UNDISTURBED, DrillJournal
+from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from tests.agent.gangs import Gang
 from tests.storage.published import publish
@@ -112,9 +114,12 @@ def test_a_node_that_publishes_nothing_itself_can_damage_what_is_stored(tmp_path
 @pytest.mark.parametrize(
     "environ, address", [({}, "127.0.99.1"), ({"OCIDIST_SWITCH": "", "POD_IP": "192.0.2.7"}, "192.0.2.7")]
 )
-def test_a_network_that_nodes_share_is_not_cut(tmp_path: Path, environ: dict[str, str], address: str) -> None:
+@pytest.mark.parametrize("kind", ["cut-network", "starve-network"])
+def test_a_network_that_nodes_share_is_neither_cut_nor_starved(
+    tmp_path: Path, kind: str, environ: dict[str, str], address: str
+) -> None:
     with Gang(tmp_path, BEGINS, attempt=1) as gang:
-        assert gang.run(OCIDIST_DRILL="cut-network@training:node=0,step=1,seconds=1", **environ) == [78]
+        assert gang.run(OCIDIST_DRILL=f"{kind}@training:node=0,step=1,seconds=1", **environ) == [78]
         assert f"the nodes share the network of this machine ({address})" in (
             gang.agents[0].report.message or ""
         )
@@ -244,3 +249,68 @@ def test_of_a_training_without_a_fault_its_checkpoints_are_recorded_with_what_wa
         if drills:
             saves = DrillJournal.from_json(journal.read_bytes()).saves
             assert [(each.launch, each.step, each.reached) for each in saves] == [(0, 4, 6), (0, 8, 10)]
+
+
+COMPUTES = """
+import json, os, pathlib, time
+
+def report(step):
+    with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
+        progress.write(json.dumps({"step": step}) + "\\n")
+
+report(1)
+journal = pathlib.Path(os.environ["JOURNAL"])
+while not (journal.exists() and "starve-node" in journal.read_text()):
+    time.sleep(0.02)
+# It was there before the fault, so that it is starved from the beginning.
+began = last = time.monotonic()
+still = 0.0
+while last - began < 2.0:
+    now = time.monotonic()
+    still += now - last if now - last > 0.04 else 0.0
+    last = now
+print("stood still for", round(still / (last - began), 2), flush=True)
+report(2)
+"""
+
+
+@pytest.mark.parametrize("lasts", ["", ",seconds=3600"])
+def test_a_starved_node_goes_on_slowly_and_its_fault_ends_with_it(tmp_path: Path, lasts: str) -> None:
+    with Gang(tmp_path, COMPUTES, attempt=1) as gang:
+        journal = gang.run_dir / drill_journal_of(0)
+        fault = f"starve-node@training:node=0,step=1{lasts}"
+        assert gang.run(OCIDIST_DRILL=fault, JOURNAL=str(journal)) == [0]
+        (node,) = gang.agents
+        assert "drill: letting the processes of node 0 run for 20% of the time" in node.stderr.read_text()
+        share = re.search(r"stood still for ([0-9.]+)", node.stdout.read_text())
+        assert share is not None
+        assert float(share[1]) > 0.5
+        (injected,) = DrillJournal.from_json(journal.read_bytes()).injected
+    assert (injected.kind, injected.step, injected.launch) == ("starve-node", 1, 0)
+
+
+STEPS = """
+import os, time
+for step in range(1, 100_000):
+    # By the processor, which is what is scarce.
+    until = time.process_time() + 0.01
+    while time.process_time() < until:
+        pass
+    print("step", step, flush=True)
+    time.sleep(0.02)
+"""
+
+
+def test_a_starved_node_is_named_as_slow_and_nothing_else_happens_to_it(tmp_path: Path) -> None:
+    limits = Limits(stop_grace=1.0, join_timeout=60.0)
+    with Gang(tmp_path, STEPS, nodes=3, attempt=1, limits=limits) as gang:
+        main, _, starved = gang.start(OCIDIST_DRILL="starve-node@training:node=2,step=5")
+        main.shows(lambda: "node 2 is slow: " in main.stderr.read_text())
+        main.shows(lambda: main.report.slow)
+        assert [each.node for each in main.report.slow] == [2]
+        assert all(agent.process.poll() is None for agent in gang.agents)
+        assert all(
+            agent.report.phase is Phase.TRAINING and not agent.report.restarts for agent in gang.agents
+        )
+        # Starved for ever, it is killed with the others: nothing of it is left.
+        starved.process.kill()

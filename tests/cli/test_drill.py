@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.model.drill import FaultKind
+from airflow_provider_ocidist.model.drill import OF_NETWORKS, FaultKind
 from tests.drilling import a_file, drill, drill_folder, drilled
 
 
@@ -94,8 +94,11 @@ def test_a_killed_node_is_replaced_and_costs_no_try(folder: Path) -> None:
     assert hurt["as_undisturbed"]
 
 
-def test_a_network_is_not_cut_where_nodes_of_this_machine_cannot_have_their_own(folder: Path) -> None:
-    done = drill(a_file(folder), "--fault", "cut-network@training:node=1,step=5,seconds=3", PATH="/nowhere")
+@pytest.mark.parametrize("kind", list(OF_NETWORKS))
+def test_a_network_is_neither_cut_nor_starved_where_nodes_of_this_machine_cannot_have_their_own(
+    folder: Path, kind: FaultKind
+) -> None:
+    done = drill(a_file(folder), "--fault", f"{kind}@training:node=1,step=5,seconds=3", PATH="/nowhere")
     assert done.returncode == 2
     assert "needs a network namespace for each node: ip, tc, unshare, nsenter missing here" in done.stderr
     assert not (folder / "work").exists()
@@ -104,10 +107,10 @@ def test_a_network_is_not_cut_where_nodes_of_this_machine_cannot_have_their_own(
 def test_where_networks_cannot_be_cut_a_campaign_says_so_and_draws_the_other_faults(folder: Path) -> None:
     done = drill(a_file(folder), "--dry-run", "--campaign", "80", PATH="/nowhere")
     assert done.returncode == 0
-    assert "cut-network is left out: ip, tc, unshare, nsenter missing here" in done.stderr
+    assert "cut-network and starve-network are left out: ip, tc, unshare, nsenter missing here" in done.stderr
     drawn = [line.partition("@")[0] for line in done.stdout.splitlines()]
     assert len(drawn) == 80
-    assert set(drawn) == set(FaultKind) - {FaultKind.CUT_NETWORK}
+    assert set(drawn) == set(FaultKind) - set(OF_NETWORKS)
 
 
 def test_a_failure_that_airflow_does_not_retry_is_the_end_of_its_drill_too(folder: Path) -> None:
@@ -117,3 +120,21 @@ def test_a_failure_that_airflow_does_not_retry_is_the_end_of_its_drill_too(folde
     _, failed = json.loads(done.stdout)
     assert failed["tries"] == 1
     assert failed["failure"].startswith("USER: node 0: OSError: [Errno 27] File too large")
+
+
+def test_a_starved_node_costs_time_and_no_launch_no_machine_and_no_step(folder: Path) -> None:
+    path = a_file(folder, restarts={"program": 2, "node": 2, "hang": 2})
+    faults = [
+        "starve-node@training:node=0,step=10,seconds=3",
+        "starve-node@restoring:node=1,step=15,seconds=3",
+    ]
+    page = folder / "page.md"
+    _, *hurt = drilled(path, *faults, options=["--parallel", "2", "--report", str(page)])
+    for each in hurt:
+        assert each["happened"]
+        assert each["as_undisturbed"]
+        # Before a fault of a restore, a process is killed.
+        assert each["launches"] == 1 + ("restoring" in each["fault"])
+        assert (each["tries"], each["replaced"]) == (1, 0)
+    assert hurt[0]["lost_steps"] == 0
+    assert "| starve-node | training | 1 | 1 | " in page.read_text()

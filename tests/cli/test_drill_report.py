@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +14,10 @@ from airflow_provider_ocidist.cli.drill import _all_well, _Choice, _others_for
 from airflow_provider_ocidist.cli.drill_report import as_json, grouped, page, rows_of, summary
 from airflow_provider_ocidist.gangs.drills import Drilled, DrillRecovery, SavePace
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.drill import Fault, FaultKind, InjectedFault, When
+from airflow_provider_ocidist.model.drill import OF_TIME, Fault, FaultKind, InjectedFault, When
 from tests.training_jobs import PROGRAMS
+
+SEED = int(os.environ.get("TEST_SEED", "20261127"))
 
 
 def a_training(
@@ -141,3 +145,47 @@ def test_a_training_that_has_lost_more_than_it_may_or_nobody_knows_how_much_is_n
     most = None if pace is None else 87 if kind is FaultKind.CORRUPT_CHECKPOINT else 47
     found = as_json(hurt, done)
     assert (found["most_lost_steps"], found["lost_steps"], found["lag_steps"]) == (most, lost, 3)
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_what_a_fault_delays_is_no_excuse_for_the_steps_that_others_lose(number: int) -> None:
+    print(f"seed {SEED}.{number}")
+    draw = random.Random(f"{SEED}.{number}")
+    pace = SavePace(interval=draw.randint(10, 100), stride=1)
+    of_undisturbed, of_others = draw.randint(0, 60), draw.randint(0, 60)
+    allowed = max(2 * of_undisturbed, pace.interval)
+    hurt = replace(a_training(FaultKind.KILL_NODE, 4.0, 0), lag=of_others)
+    # Its uploads were held up by the fault, for many steps.
+    held_up = replace(
+        a_training(FaultKind.FREEZE_NODE, 4.0, 0), lag=draw.randint(allowed + 1, 1000), launches=1
+    )
+    lag = max(of_undisturbed, of_others)
+    for done, counts in (
+        ([undisturbed(pace, of_undisturbed), hurt], min(lag, allowed)),
+        ([undisturbed(pace, of_undisturbed), hurt, held_up], allowed),
+    ):
+        assert as_json(hurt, done)["most_lost_steps"] == pace.interval + counts
+        most = pace.interval + counts
+        for lost, is_well in ((most, True), (most + 1, False)):
+            (_, _, row, *_) = rows_of([done[0], replace(hurt, recovery=recovered(lost)), *done[2:]])
+            assert (row[-1] == "same weights") is is_well
+
+
+def recovered(lost: int) -> DrillRecovery | None:
+    return a_training(FaultKind.KILL_NODE, 4.0, lost).recovery
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+@pytest.mark.parametrize("when", [When.TRAINING, When.RESTORING])
+def test_a_node_that_was_only_slow_may_cost_no_launch(kind: FaultKind, when: When) -> None:
+    after_a_kill = when is When.RESTORING
+    options = argparse.Namespace(campaign=None)
+    for launches in (1, 2, 3):
+        hurt = replace(a_training(kind, 4.0, 0), fault=Fault(kind=kind, when=when), launches=launches)
+        done = [undisturbed(EVERY_40), hurt]
+        is_well = kind not in OF_TIME or launches <= 1 + after_a_kill
+        assert (rows_of(done)[-1][-1] == "same weights") is is_well
+        assert _all_well(options, done) is is_well
+        assert (", 1 launched again though only slow" in summary(done)) is not is_well
+        late = replace(hurt, recovery=None)
+        assert rows_of([done[0], late])[-1][-1] == "did not happen"

@@ -23,6 +23,7 @@ from airflow_provider_ocidist.gangs.drills import (
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.drill import (
+    OF_NETWORKS,
     DrillJournal,
     Fault,
     FaultKind,
@@ -265,7 +266,7 @@ def test_saves_are_disturbed_on_every_node_that_writes_and_on_no_other(writers: 
 
 
 def test_what_cannot_be_done_here_is_left_out_and_nothing_else() -> None:
-    job, left_out = a_job(2, limits={"hang_timeout": "20s"}), {FaultKind.CUT_NETWORK}
+    job, left_out = a_job(2, limits={"hang_timeout": "20s"}), set(OF_NETWORKS)
     for faults in (
         drawn_faults(job, 100, 200, 7, without=left_out),
         usual_faults(job, 100, without=left_out),
@@ -273,7 +274,7 @@ def test_what_cannot_be_done_here_is_left_out_and_nothing_else() -> None:
         assert {fault.kind for fault in faults} == set(FaultKind) - left_out
     assert {fault.kind for fault in usual_faults(job, 100)} == set(FaultKind)
     alone = a_job(1, limits={"hang_timeout": "20s"})
-    assert FaultKind.CUT_NETWORK not in {fault.kind for fault in drawn_faults(alone, 100, 200, 7)}
+    assert not left_out & {fault.kind for fault in drawn_faults(alone, 100, 200, 7)}
 
 
 @pytest.mark.parametrize(
@@ -298,6 +299,7 @@ def test_a_fault_that_cannot_be_read_is_named_with_what_can(text: str, says: str
         ("kill-rank@restoring", "kill-node"),
         ("freeze-rank@training", "hang_timeout"),
         ("cut-network@training", "name seconds"),
+        ("starve-network@training", "name seconds"),
         ("corrupt-checkpoint@rendezvous", "corrupt-checkpoint@training"),
     ],
 )
@@ -307,8 +309,11 @@ def test_a_fault_that_cannot_happen_to_a_job_is_refused_with_the_reason(text: st
 
 
 @pytest.mark.parametrize("option", [{"host_network": True}, {"preset": "BM.GPU.H100.8"}])
-def test_the_network_of_machines_that_others_use_too_is_not_cut(option: dict[str, object]) -> None:
-    fault = Fault.parse("cut-network@training:node=1,seconds=5")
+@pytest.mark.parametrize("kind", list(OF_NETWORKS))
+def test_the_network_of_machines_that_others_use_too_is_neither_cut_nor_starved(
+    kind: FaultKind, option: dict[str, object]
+) -> None:
+    fault = Fault(kind=kind, node=1, seconds=5.0)
     backend = {"kind": "pytorchjob", "namespace": "team"}
     assert why_impossible(fault, a_job(image="an:image", backend=backend)) is None
     job = a_job(image="an:image", backend={**backend, **option})
