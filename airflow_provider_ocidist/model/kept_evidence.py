@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, Protocol
 
-from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.backports import Self, dataclass
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
+from airflow_provider_ocidist.model.evidence import ANSWERED, Absent, Unanswered
 
 EVIDENCE_KEY = "ocidist_evidence"
 """Key of the evidence in Airflow's task state store (3.3)."""
@@ -28,6 +28,15 @@ class Missed:
 
     answers: int
     seconds: float
+
+    @classmethod
+    def of(cls, absent: Absent, now: float) -> Self:
+        """Return the evidence of this process, whose monotonic clock shows `now`, as another one can continue it."""
+        return cls(answers=absent.answers, seconds=now - absent.since)
+
+    def until(self, now: float) -> Absent:
+        """Return it as the evidence of this process, whose monotonic clock shows `now`."""
+        return Absent(since=now - self.seconds, answers=self.answers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -288,7 +288,7 @@ class TrainingTry:
         """The Unix time at which this try began, by this machine's clock as far as that is known."""
         if self._begun_at is not None:
             return self._begun_at
-        # As the first worker of the try has told Airflow.
+        # The first worker of the try has reported it to Airflow, by its own clock.
         began: float = self.context["ti"].start_date.timestamp()
         return began
 

@@ -68,7 +68,7 @@ class StoredCheckpoints:
         """Return the looks at a gang that found something missing, for another process."""
         now = self._clock()
         return {
-            subject: Missed(answers=absent.answers, seconds=now - absent.since)
+            subject: Missed.of(absent, now)
             for subject in _subjects(ref)
             if (absent := self._missed.get(subject)) is not None
         }
@@ -77,7 +77,7 @@ class StoredCheckpoints:
         """Continue the counts of another process."""
         now = self._clock()
         for subject, each in missed.items():
-            self._missed.setdefault(subject, Absent(now - each.seconds, each.answers))
+            self._missed.setdefault(subject, each.until(now))
 
     def _with_reports(self, status: RunStatus, ref: RunRef) -> RunStatus:
         """Return the status with its reports as unreadable while it is not certain that one is missing."""

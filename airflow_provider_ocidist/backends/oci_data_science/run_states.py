@@ -110,7 +110,7 @@ class RunStates:
         """Return the runs that were not found at the last look, by id."""
         now = self._clock()
         return {
-            run_id: Missed(answers=absent.answers, seconds=now - absent.since)
+            run_id: Missed.of(absent, now)
             for run_id in run_ids
             if (absent := self._absent.get(run_id)) is not None
         }
@@ -119,7 +119,7 @@ class RunStates:
         """Restore another process's 404 counts."""
         now = self._clock()
         for run_id, each in missed.items():
-            self._absent.setdefault(run_id, Absent(now - each.seconds, each.answers))
+            self._absent.setdefault(run_id, each.until(now))
 
     def _ask_for_the_rest(self, compartment_id: str | None, search: _Search) -> None:
         """Ask for each run that no list has: lists may lag.

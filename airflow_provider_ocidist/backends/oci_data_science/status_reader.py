@@ -71,7 +71,7 @@ class StatusReader:
         return {**self._run_states.missed(ref.run_ids), **self._stored.missed(ref)}
 
     def recall(self, missed: Mapping[str, Missed]) -> None:
-        # Each takes what it asks for by the names of its own.
+        # What the other one has counted is never looked up.
         self._run_states.recall(missed)
         self._stored.recall(missed)
 

@@ -333,7 +333,7 @@ def test_a_node_asks_for_another_launch_until_the_store_is_back_and_then_for_one
     gone.lost_answers = lost_answers
     gone.is_gone = False
     until(lambda: first and second)
-    # Whoever was first: both know the one launch that follows, whether its answer was lost or not.
+    # Either node may be the first: both know the one launch that follows, whether its answer was lost or not.
     assert first == second == [StopRequest.from_json(gone.read(STOP_FILE))]
     assert not node.is_away
     assert sum("waits for the store" in message for message in caplog.messages) == 2

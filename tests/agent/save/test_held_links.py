@@ -198,7 +198,7 @@ def test_what_a_killed_uploader_has_left_is_removed_and_nothing_of_another_folde
 
 
 class Disk:
-    """The free space of a disk, as the links are told."""
+    """The free space of a disk, as the links read it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = 10**12

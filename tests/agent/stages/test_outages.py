@@ -60,7 +60,7 @@ def said(agent: Agent) -> str:
     return agent.stderr.read_text()
 
 
-TOLD = """
+BY_MARKS = """
 at(3 + launch)
 marks = pathlib.Path(os.environ["MARKS"])
 if launch == 0 and node == int(os.environ["VICTIM"]):
@@ -87,7 +87,7 @@ def test_what_is_killed_while_the_store_is_away_is_launched_again_once_it_is_bac
     marks.mkdir()
     kept = Checkpoints(uri=str(tmp_path / "run" / "kept"), required=False)
     # No budget pays for the error of the one that has lost its peer: it has to be explained by the other.
-    with gang(tmp_path, TOLD, nodes=2, restarts=Restarts(program=1), checkpoints=kept) as two:
+    with gang(tmp_path, BY_MARKS, nodes=2, restarts=Restarts(program=1), checkpoints=kept) as two:
         two.start(MARKS=str(marks), VICTIM=str(victim), OTHER=other)
         until((marks / "reached").exists)
         away.leave()

@@ -138,7 +138,7 @@ def test_nodes_are_cancelled_before_the_service_has_answered_for_another_that_is
 def test_a_service_that_asks_for_a_minutes_patience_does_not_hold_up_the_end_of_a_failed_submission(
     backend: OciDataScience, emulator: Access, faults: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where each of its requests slept so long as it is told, all nodes would run for more than a minute."""
+    """If each of its requests waited for Retry-After, all nodes would run for more than a minute."""
     plan = fails_in_part(backend, faults)
     told = {"status": 429, "code": "TooManyRequests", "retry_after_s": 60}
 
