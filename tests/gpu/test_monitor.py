@@ -48,15 +48,16 @@ def smi() -> str:
 
 def each_gpu(condition: Callable[[tuple[float, ...]], bool]) -> None:
     """Wait until a GPU is seen as it should be: the driver shows the mean of up to a second."""
-    until(lambda: any(condition(gpu) for gpu in ask_gpu_usage(smi())), timeout=30)
+    until(lambda: any(condition(gpu) for gpu in ask_gpu_usage(smi()).rows), timeout=30)
 
 
 def test_each_gpu_is_seen_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     found = ask_gpu_usage(smi())
-    assert len(found) == len(names())
-    assert all(0 <= used < total for _, _, used, total in found)
+    assert found.is_whole
+    assert len(found.rows) == len(names())
+    assert all(0 <= used < total for _, _, used, total in found.rows)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert count_devices({}) == torch.cuda.device_count()
 

@@ -12,9 +12,11 @@ GPU_AT_WORK = 0.02
 """Share of the time with anything on the GPUs from which on a node is at work."""
 
 
-def is_used(usage: Usage) -> bool:
-    """Whether the machine was in use since the last look."""
-    return (usage.cores or 0.0) >= CORES_AT_WORK or (usage.gpu or 0.0) >= GPU_AT_WORK
+def is_used(usage: Usage, *, has_gpus: bool = False) -> bool | None:
+    """Whether the machine was in use since the last look; None: its GPUs may have been, and nothing says whether."""
+    if (usage.cores or 0.0) >= CORES_AT_WORK or (usage.gpu or 0.0) >= GPU_AT_WORK:
+        return True
+    return None if has_gpus and usage.gpu is None else False
 
 
 class IdleWatch:

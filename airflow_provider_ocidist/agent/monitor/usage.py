@@ -9,11 +9,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
-from airflow_provider_ocidist.agent.monitor.idle import is_used
+from airflow_provider_ocidist.agent.monitor.idle import GPU_AT_WORK, is_used
 from airflow_provider_ocidist.model.report import Usage
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,29 @@ GPU_QUERY = (
     "--query-gpu=utilization.gpu,utilization.memory,memory.used,memory.total",
     "--format=csv,noheader,nounits",
 )
+CELLS = 4
+"""Number of values for each GPU in the answer."""
 GPU_MEMORY_AT_WORK = 2.0
 """Per cent of the time in which a GPU's memory is read or written, from which on it is at work. A collective that waits
 forever keeps the GPU itself at 100 %, and its memory idle."""
 CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """The use of a node's GPUs, as nvidia-smi shows it."""
+
+    rows: tuple[tuple[float, ...], ...] = ()
+    """GPU and memory utilization in per cent, and used and total memory in MiB, of each GPU that has them."""
+    is_whole: bool = False
+    """Whether that is every GPU: slices of one (MIG) have no use of their own."""
+
+    @property
+    def busiest(self) -> float | None:
+        """Share of the time in which something ran on the GPU that was busiest; None: not known."""
+        known = max((row[0] / 100 for row in self.rows), default=None)
+        # One that is not known may be at work.
+        return known if self.is_whole or (known or 0.0) >= GPU_AT_WORK else None
 
 
 class UsageMeter:
@@ -50,7 +69,7 @@ class UsageMeter:
         self.gpu_at_work = gpu_at_work
         self._closing = threading.Event()
         self._smi = shutil.which("nvidia-smi")
-        self._gpus: list[tuple[float, ...]] = []
+        self._gpus = GpuUse()
         self._gpus_at = float("-inf")
         self._spent = (time.monotonic(), 0.0)
         self._interval = interval
@@ -76,9 +95,9 @@ class UsageMeter:
         memory, limit = memory_in_use()
         if self._smi and now - self._gpus_at >= GPU_SAMPLES * self._interval:
             self._gpus, self._gpus_at = ask_gpu_usage(self._smi), now
-            if any(gpu[1] >= GPU_MEMORY_AT_WORK for gpu in self._gpus):
+            if any(gpu[1] >= GPU_MEMORY_AT_WORK for gpu in self._gpus.rows):
                 self.gpu_at_work()
-        gpus = self._gpus
+        gpus = self._gpus.rows
         seen = Usage(
             cores=round(max(0.0, spent - spent_before) / max(now - before, 1e-3), 2),
             memory=memory,
@@ -87,33 +106,38 @@ class UsageMeter:
             gpu_memory=round(max(used / total for _, _, used, total in gpus), 3) if gpus else None,
         )
         # The mean of eight would hide one at work.
-        if is_used(replace(seen, gpu=max((gpu[0] / 100 for gpu in gpus), default=None))):
+        used = is_used(replace(seen, gpu=self._gpus.busiest), has_gpus=self._smi is not None)
+        if used is not False:
             self._used_at = now
-        return replace(seen, idle=round(now - self._used_at, 1))
+        return replace(seen, idle=None if used is None else round(now - self._used_at, 1))
 
 
-def ask_gpu_usage(smi: str) -> list[tuple[float, ...]]:
-    """Return, for each GPU, GPU and memory utilization in per cent, and used and total memory in MiB."""
+def ask_gpu_usage(smi: str) -> GpuUse:
+    """Return the use of the GPUs; nothing where nvidia-smi fails, or does not answer in time."""
     try:
         output = subprocess.run(
             [smi, *GPU_QUERY], capture_output=True, text=True, timeout=SMI_LIMIT, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return []
+        return GpuUse()
     return read_gpus(output.stdout)
 
 
-def read_gpus(text: str) -> list[tuple[float, ...]]:
-    """Return the rows of nvidia-smi's table that are complete: slices of a GPU (MIG) have no use of their own."""
-    found: list[tuple[float, ...]] = []
-    for line in text.splitlines():
-        try:
-            row = tuple(float(cell) for cell in line.split(","))
-        except ValueError:
-            continue
-        if len(row) == 4 and row[3] > 0:
-            found.append(row)
-    return found
+def read_gpus(text: str) -> GpuUse:
+    """Return what nvidia-smi's table shows: a line with another number of cells is none of its rows."""
+    cells = [line.split(",") for line in text.splitlines()]
+    rows = [_row(each) for each in cells if len(each) == CELLS]
+    known = tuple(row for row in rows if row is not None)
+    return GpuUse(known, is_whole=bool(known) and len(known) == len(rows))
+
+
+def _row(cells: list[str]) -> tuple[float, ...] | None:
+    """Return a row of the table; None: of a GPU that shows no use."""
+    try:
+        row = tuple(float(cell) for cell in cells)
+    except ValueError:
+        return None
+    return row if row[-1] > 0 else None
 
 
 def processor_time(root: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,20 @@ def test_a_machine_is_used_by_its_processors_or_its_gpus(seen: Usage, used: bool
 
 
 @pytest.mark.parametrize(
+    "seen, used",
+    [
+        (Usage(cores=0.03), None),
+        (Usage(cores=0.03, gpu=0.0), False),
+        (Usage(cores=0.5), True),
+        (Usage(cores=0.03, gpu=0.4), True),
+        (Usage(), None),
+    ],
+)
+def test_of_a_machine_with_gpus_their_use_must_be_known(seen: Usage, used: bool | None) -> None:
+    assert is_used(seen, has_gpus=True) is used
+
+
+@pytest.mark.parametrize(
     "busy, idle", [("0", True), ("35", False), ("0 0 0 0 0 0 12 0", False), ("1 0 1 1", True)]
 )
 def test_gpus_are_asked_where_there_are_any(
@@ -70,6 +85,60 @@ def test_gpus_are_asked_where_there_are_any(
     meter = UsageMeter(1, lambda _: None, lambda: None)
     now[0] += 60.0
     assert meter.look().idle == (60.0 if idle else 0.0)
+
+
+ANSWERS = {
+    "at rest": (["0, 0, 40000, 80000"] * 2, False),
+    "at work": (["0, 0, 40000, 80000", "35, 9, 40000, 80000"], True),
+    "a slice": (["[N/A], [N/A], 10, 20000"], None),
+    "a slice beside one at rest": (["0, 0, 40000, 80000", "[N/A], [N/A], 10, 20000"], None),
+    "a slice beside one at work": (["35, 9, 40000, 80000", "[N/A], [N/A], 10, 20000"], True),
+    "no memory": (["0, 0, 0, 0"], None),
+    "nothing": ([], None),
+    "fails": (None, None),
+}
+"""What nvidia-smi prints, None where it fails; and whether a GPU was in use, None where that is not known."""
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_machine_whose_gpus_are_not_known_to_rest_is_not_known_to_be_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    draw, table = random.Random(f"{SEED}.{number}"), tmp_path / "table"
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\nexec cat {table}\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    now, cores = [1000.0], [0.0]
+    monkeypatch.setattr(usage.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(usage, "processor_time", lambda _: cores[0])
+    meter = UsageMeter(1, lambda _: None, lambda: None)
+    rested_since = now[0]
+    for _ in range(12):
+        name, works = draw.choice(sorted(ANSWERS)), draw.random() < 0.2
+        lines, of_gpus = ANSWERS[name]
+        table.unlink(missing_ok=True)
+        if lines is not None:
+            table.write_text("".join(f"{line}\n" for line in lines))
+        now[0] += 60.0
+        cores[0] += 30.0 if works else 0.0
+        print(f"seed {SEED}.{number}: {name}, processors at work: {works}")
+        used = True if works else of_gpus
+        rested_since = rested_since if used is False else now[0]
+        assert meter.look().idle == (None if used is None else now[0] - rested_since)
+
+
+def test_a_driver_that_does_not_answer_in_time_says_nothing_of_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexec sleep 600\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(usage, "SMI_LIMIT", 0.2)
+    meter = UsageMeter(os.getpid(), lambda _: None, lambda: None)
+    monkeypatch.setattr(usage, "processor_time", lambda _: 0.0)
+    assert meter.look().idle is None
 
 
 def test_a_gpu_that_begins_to_work_is_noticed_within_the_limit_however_short_that_is(
@@ -92,12 +161,18 @@ def test_a_gpu_that_begins_to_work_is_noticed_within_the_limit_however_short_tha
 
 
 def run(
-    tmp_path: Path, nodes: int, seconds: int, *working: str, limit: float = 4.0, **changes: Any
+    tmp_path: Path,
+    nodes: int,
+    seconds: int,
+    *working: str,
+    limit: float = 4.0,
+    environ: dict[str, str] | None = None,
+    **changes: Any,
 ) -> list[NodeReport]:
     limits = Limits(idle=limit, stop_grace=2.0, join_timeout=30.0)
     args = [str(seconds), *working]
     with Gang(tmp_path, SLEEPS, nodes=nodes, args=args, limits=limits, **changes) as gang:
-        gang.run()
+        gang.run(**(environ or {}))
         return [agent.report for agent in gang.agents]
 
 
@@ -112,6 +187,16 @@ def test_a_gang_that_sleeps_is_ended_with_its_cause_whatever_may_be_launched_aga
 
 def test_nodes_that_wait_for_one_that_works_are_not_idle(tmp_path: Path) -> None:
     assert [report.cause for report in run(tmp_path, 2, 9, "1", limit=3.0)] == [None, None]
+
+
+@pytest.mark.parametrize("answer", ["echo '[N/A], [N/A], 10, 20000'", "exit 9"], ids=["slices", "fails"])
+def test_nodes_whose_gpus_are_not_known_to_rest_are_left_alone(tmp_path: Path, answer: str) -> None:
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(f"#!/bin/sh\n{answer}\n")
+    smi.chmod(0o755)
+    path = {"PATH": f"{smi.parent}:{os.environ['PATH']}"}
+    assert [report.cause for report in run(tmp_path, 2, 9, limit=3.0, environ=path)] == [None, None]
 
 
 def test_without_a_limit_a_program_may_sleep(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.monitor import usage
-from airflow_provider_ocidist.agent.monitor.usage import UsageMeter, memory_in_use, read_gpus
+from airflow_provider_ocidist.agent.monitor.usage import GpuUse, UsageMeter, memory_in_use, read_gpus
 from airflow_provider_ocidist.model.report import Usage
 
 
@@ -47,11 +47,17 @@ def test_memory_is_that_of_the_machine_where_no_container_limits_it(tmp_path: Pa
 
 def test_the_table_of_nvidia_smi_is_read() -> None:
     table = "87, 41, 60000, 81559\n[N/A], [N/A], 10, 20\n93, 40, 70000, 81559\n"
-    assert read_gpus(table) == [(87, 41, 60000, 81559), (93, 40, 70000, 81559)]
+    assert read_gpus(table) == GpuUse(((87, 41, 60000, 81559), (93, 40, 70000, 81559)), is_whole=False)
     # An H200 with driver 580.159: one that multiplies matrices, one whose NCCL waits for another rank, one at rest.
     of_h200 = "100, 23, 885, 143771\n100, 0, 2019, 143771\n0, 0, 659, 143771\n"
-    assert [row[1] >= usage.GPU_MEMORY_AT_WORK for row in read_gpus(of_h200)] == [True, False, False]
-    assert read_gpus("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.") == []
+    found = read_gpus(of_h200)
+    assert found.is_whole
+    assert [row[1] >= usage.GPU_MEMORY_AT_WORK for row in found.rows] == [True, False, False]
+    assert (
+        read_gpus("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.")
+        == GpuUse()
+    )
+    assert read_gpus(f"WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n{of_h200}") == found
 
 
 @pytest.mark.parametrize("memory_use, at_work", [(40, True), (0, False)])
