@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.log_cursor import LogCursor
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
@@ -75,6 +75,9 @@ class KeptClaims(NoDirectories):
     def stop_requested(self, gang: Plan | RunRef) -> bool:
         return gang.run_dir in self.model.called_off
 
+    def hand_on(self, plan: Plan, restarts: tuple[Restart, ...]) -> None:
+        self.model._do("hand_on", plan.key.name, restarts)
+
 
 class KnownGangs(RecordedGangs):
     """What the model knows of gangs, without any work directory."""
@@ -97,6 +100,11 @@ class KnownGangs(RecordedGangs):
 
     def _attempt_of(self, ref: RunRef) -> Attempt | None:
         return next((each for each in self.model.recorded if each.key == ref.key), None)
+
+    def ends(self, gang: Plan | RunRef) -> list[End]:
+        self.model._do("ends", gang.key.name)
+        known = [each for each in self.model.recorded if each.key.generation == gang.key.generation]
+        return [each.end for each in known if each.end]
 
     def close(self, ref: RunRef, end: End) -> None:
         self.model._do("close", ref.job_id, end)

@@ -115,9 +115,9 @@ class RecordedGangs:
         wanted = ref.key, ref.run_dir
         return next((each for each in found if (each.key, each.place.run_dir) == wanted), None)
 
-    def ends(self, ref: RunRef) -> list[End]:
+    def ends(self, gang: Plan | RunRef) -> list[End]:
         """Return how the attempts of a gang's task and generation have ended. Raises BackendError."""
-        return self.index(work_dir_of(ref.run_dir)).ends(ref.key)
+        return self.index(work_dir_of(gang.run_dir)).ends(gang.key)
 
     # what exists
 

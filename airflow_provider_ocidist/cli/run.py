@@ -148,7 +148,8 @@ def _raise_for_another_gang(
     if failure is None or another_gang.why_no_gang(job.restarts, before, failure) is not None:
         return
     before.append(failure)
-    backend.gangs.close(followed.record.ref, End(succeeded=False, failure=failure))
+    end = End(succeeded=False, try_number=1, failure=failure, restarts=status.restarts if status else ())
+    backend.gangs.close(followed.record.ref, end)
     raise another_gang.GangToReplace(f"{cause}: {message}")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from airflow_provider_ocidist.agent.join.peer_reports import steps_behind
 from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import RunStatus
@@ -32,6 +33,12 @@ def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
         checkpoint=(checkpoint.digest or checkpoint.uri) if checkpoint else None,
         behind=_behind(status),
     )
+
+
+def of_program(ends: Iterable[End], try_number: int) -> tuple[Restart, ...]:
+    """Return what the program has failed with in the gangs of a try so far: the next one has it on other machines."""
+    of_try = [end for end in ends if end.try_number == try_number]
+    return tuple(each for end in of_try for each in end.restarts if restarts.is_of_program(each))
 
 
 def _reached(status: RunStatus) -> int | None:

@@ -67,6 +67,10 @@ def refused_in_place(record: RunRecord, status: RunStatus) -> Finding | None:
     for node in vain:
         if node.cause is not None and MEANINGS[node.cause].no_machine:
             return node.cause, node.details or IN_VAIN
+    now = status.at
+    if (refused := record.refused) and (now is None or refused.holds(record.ref.nodes, now)):
+        # The request itself was refused: nothing of it is there to be seen.
+        return refused.cause, refused.message
     # One that was waited for has no reason of its own: it was cancelled.
     ending = record.ending
     return (Cause.CAPACITY, ending.message) if vain and ending and IN_VAIN in ending.message else None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, near
+from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, near, now_at
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs import durations
 from airflow_provider_ocidist.gangs.actions import GoOnWithout, Replace
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.refusal import NO_MACHINE, Refusal
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 
@@ -107,6 +108,7 @@ def replace_lost(
             now = replaces.replace_nodes(now, failures)
         backend.gangs.renew(now)
     except BackendError as error:
+        _note_refusal(watch, error)
         asks_again = watch.note_unreplaced(error)
         if not waited_for:
             log.warning("%s; the training goes on with fewer nodes", error)
@@ -138,6 +140,14 @@ def _in_words(failures: Sequence[Restart]) -> str:
     return "; ".join(each.message for each in failures)
 
 
+def _note_refusal(watch: Watch, error: BackendError) -> None:
+    """Record a refusal for want of machines: a gang that is made anew asks for as many, and for others of the job's."""
+    if error.cause in NO_MACHINE:
+        at, nodes = now_at(watch.backend), watch.record.ref.nodes
+        refused = Refusal(cause=error.cause, message=str(error), at=at, nodes=nodes)
+        watch.record = replace(watch.record, refused=refused)
+
+
 def _leave_unreplaced(watch: Watch, why: str) -> bool:
     watch.record = replace(watch.record, irreplaceable=why)
     return False
@@ -150,4 +160,4 @@ def _follow(watch: Watch, now: RunRef, log: TaskLog) -> None:
     for each in now.replaced[known:]:
         assert each.rank is not None
         log.warning("%s: %s; %s takes its place", each.cause, each.message, now.run_ids[each.rank])
-    watch.record = replace(watch.record, ref=now, irreplaceable="")
+    watch.record = replace(watch.record, ref=now, irreplaceable="", refused=None)

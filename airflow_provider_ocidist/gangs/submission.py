@@ -17,6 +17,7 @@ from airflow_provider_ocidist.errors import (
     Overtaken,
     StillAlive,
 )
+from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.actions import Fail, Succeed
 from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
 from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed, given_up
@@ -28,7 +29,7 @@ from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.verdict import ReportOutcome, first_is_done, has_trained, report_outcome
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
-from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.run import (
@@ -152,9 +153,30 @@ class GangSubmitter:
         self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
             whole = self._plan(adopted.key, tries, self._choice(adopted.key, known))
+            if not any(adopted.run_ids):
+                # Some services have its job before any node.
+                self._hand_on(whole, try_number)
             return self._submit(whole, task_deadline, found, try_number)
         key = replace(key, attempt=self._unused_attempt(plan, found, known))
-        return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], try_number)
+        plan = self._plan(key, tries, self._choice(key, known))
+        self._hand_on(plan, try_number)
+        return self._submit(plan, task_deadline, [], try_number)
+
+    def _hand_on(self, plan: Plan, try_number: int) -> None:
+        """Record for a new gang what the program has failed with in the earlier ones of this try; log where that fails.
+
+        So the same failure at the same step ends it at once, as in one gang.
+        """
+        if plan.key.attempt == 1 or self._job.restarts == Restarts():
+            return
+        try:
+            known = another_gang.of_program(self._backend.gangs.ends(plan), try_number)
+            if known:
+                self._backend.directories.hand_on(plan, known)
+        except BackendError as error:
+            self._log.warning(
+                "%s: its nodes do not know how earlier gangs have failed: %s", plan.key.name, error
+            )
 
     def _unused_attempt(self, plan: Plan, found: Sequence[RunRef], known: Sequence[Attempt]) -> int:
         """Return the number of the attempt to create: the plan's, unless it exists, or was called off."""

@@ -59,6 +59,8 @@ class End:
     """Whether Airflow makes no retry after this end, whatever `retries` are left."""
     alive: bool = False
     """Whether a node may live all the same: one that took no part in a success, and could not be ended."""
+    restarts: tuple[Restart, ...] = ()
+    """Restarts of a gang that has failed, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)

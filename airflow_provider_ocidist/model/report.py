@@ -96,7 +96,7 @@ class Usage:
     gpu_memory: float | None = None
     """Share in use, 0 to 1, of the GPU that has least left."""
     idle: float | None = None
-    """Seconds since a GPU, or a tenth of a processor core, was last in use."""
+    """Seconds since a GPU, or a tenth of a processor core, was last in use; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +151,26 @@ class Restart:
     """Ranks of nodes that have ended at the service before: what still runs of one is to end."""
     behind: int = 0
     """Steps that may lie between that step and the failure, where the failed node has not reported it."""
+    killed: bool = False
+    """Whether a process was killed from outside, on a machine that lives, whatever budget pays for it."""
+    hang: bool = False
+    """Whether no node made progress, also where a fault of a machine is the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierGangs:
+    """What the program has failed with in the gangs before this one, in the same try of its task."""
+
+    restarts: tuple[Restart, ...]
+    """Restarts of those gangs, oldest first, without those after the loss of a machine."""
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> EarlierGangs:
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
+        return codec.read(cls, text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.plan import Expectations, Plan, Request
+from airflow_provider_ocidist.model.refusal import Refusal
 from airflow_provider_ocidist.model.report import Progress, Restart
 from airflow_provider_ocidist.model.run_key import RunKey, Tries
 from airflow_provider_ocidist.model.run_ref import RunRef
@@ -119,6 +120,8 @@ class RunRecord:
     """Seconds in which the machine that takes the place of a lost one has to be there."""
     irreplaceable: str = ""
     """Why no lost node of this gang is replaced any more, though the job allows it; empty: it is."""
+    refused: Refusal | None = None
+    """Latest refusal of a machine in the place of a lost one; None: there was none since one was granted."""
     min_nodes: int | None = None
     """Least number of nodes with which the gang goes on without those that are not replaced; None: all."""
     grow_after: float = 600.0

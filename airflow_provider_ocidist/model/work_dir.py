@@ -17,6 +17,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/lost/0.0.json` | the node that takes the place of a lost one: the last report of that | people |
 | `<run>/lease.json` | the waiting process, six times in a lease | nodes |
 | `<run>/stop.json` | the process that ends the gang; a node that has failed | nodes, with each heartbeat |
+| `<run>/earlier.json` | the try that creates the gang, where it had another before | a node that fails |
 | `<run>/claim` | the try that waits for the gang now | an earlier try that is being killed |
 | `<run>/told.json` | the process that logs, with each renewal | the process that continues the log |
 | `<run>/commit` | node 0, once it has cloned | the other nodes |
@@ -45,6 +46,7 @@ NODES_FOLDER = "nodes"
 LOST_FOLDER = "lost"
 LEASE_FILE = "lease.json"
 STOP_FILE = "stop.json"
+EARLIER_FILE = "earlier.json"
 CLAIM_FILE = "claim"
 LOG_CURSOR = "told.json"
 """Name of the cursor's file since the first version; a run may be older than its watchers."""

@@ -123,7 +123,8 @@ class TryOutcome:
         why_not = self._further.why_none(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
             final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
-            self._close(watch.record.ref, End(succeeded=False, failure=gang, final=final))
+            end = End(succeeded=False, failure=gang, final=final, restarts=watch.status.restarts)
+            self._close(watch.record.ref, end)
             self._abort_uploads(watch.record.ref, watch.status)
         failure = Failure.of(cause, message, watch.record, watch.status)
         if why_not:

@@ -11,9 +11,10 @@ from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.drill import DrillJournal
 from airflow_provider_ocidist.model.log_cursor import LogCursor
-from airflow_provider_ocidist.model.report import NodeReport, Renewal, Restart, StopRequest
+from airflow_provider_ocidist.model.report import EarlierGangs, NodeReport, Renewal, Restart, StopRequest
 from airflow_provider_ocidist.model.run import Ending, Plan, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import (
+    EARLIER_FILE,
     LEASE_FILE,
     LOG_CURSOR,
     STOP_FILE,
@@ -89,6 +90,13 @@ class RunDirectories:
         except (StorageError, BackendError, OSError, ValueError, TypeError, LookupError) as error:
             log.warning("%s: could not read the position in its log: %s", ref.key.name, error)
             return None
+
+    def hand_on(self, plan: Plan, restarts: tuple[Restart, ...]) -> None:
+        """Record for the nodes of a plan what has ended launches of the gangs before it. Raises BackendError."""
+        try:
+            self._run_dirs.write(plan.run_dir, EARLIER_FILE, EarlierGangs(restarts=restarts).to_json())
+        except (StorageError, OSError) as error:
+            raise BackendError(f"{plan.key.name}: {error}", retryable=True) from error
 
     def request_stop(self, key: RunKey, run_dir: str, request: StopRequest) -> bool:
         """Write a stop request for the nodes, also for those just starting. Returns False where that failed."""

@@ -50,6 +50,18 @@ def test_a_gang_of_which_no_node_is_left_is_made_anew(folder: Path) -> None:
     assert record.ref.key.attempt == 2
 
 
+def test_a_failure_that_a_lost_gang_has_met_ends_the_next_one_at_the_same_step(folder: Path) -> None:
+    fails = 'if step == 5 and os.environ["OCIDIST_RESTARTS"] == "0":\n        raise ValueError("a bad batch")\n    '
+    saves = "if step % 10 == 0:"
+    training = folder / "train.py"
+    training.write_text(training.read_text().replace(saves, fails + saves))
+    done, record = trained(folder, 0, 8, nodes=1, restarts={"node": 1, "program": 5})
+    assert done.returncode == 3, done.stderr
+    assert "creating another gang" in done.stderr
+    assert "crash loop: USER at step 5 for the second time" in done.stderr
+    assert record.ref.key.attempt == 2
+
+
 def test_without_a_budget_the_run_fails(folder: Path) -> None:
     done, record = trained(folder, 0, nodes=1)
     assert done.returncode == 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -20,6 +20,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
 from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
@@ -159,6 +160,42 @@ def test_where_no_machine_takes_the_place_of_a_lost_one_the_gang_is_made_anew(
     assert made == ["FAILED"], "it was tried"
 
 
+FAILS_FIRST = """
+import os, time
+rank, launch = int(os.environ["RANK"]), int(os.environ["OCIDIST_RESTARTS"])
+for step in range(1, 13):
+    print(f"step {step}/12 loss 1.0", flush=True)
+    if launch == 0 and step == 4:
+        if rank == 0:
+            raise ValueError("a bad batch")
+        time.sleep(1000)
+    time.sleep(0.5)
+"""
+"""Fails at step 4 in the first launch of each gang. It saves nothing: each launch begins at step 1."""
+
+
+@pytest.mark.parametrize("topology", ["multi_node", "job_runs"])
+def test_the_failure_of_a_gang_that_has_lost_a_machine_ends_the_next_one_at_the_same_step(
+    ti: Ti, emulator: Access, tmp_path: Path, topology: str
+) -> None:
+    (tmp_path / "fails.py").write_text(FAILS_FIRST)
+    program = {"source": str(tmp_path), "script": "fails.py"}
+    # With `job_runs` no machine comes in the place of the lost one.
+    rule = {"display_name": r".*-1\.1", "failure": NO_CAPACITY}
+    httpx.post(f"{emulator.url}/_emulator/nodes", json=rule).raise_for_status()
+    task = a_task(
+        {"program": 5, "node": 1}, topology=topology, step=9, program=program, checkpoints={"required": False}
+    )
+    try:
+        with pytest.raises(AirflowFailException) as failed:
+            task.execute(context(ti))
+    finally:
+        httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+    assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 2
+    assert "ValueError: a bad batch" in str(failed.value)
+    assert "crash loop: USER at step 4 for the second time" in str(failed.value)
+
+
 @defers
 def test_a_deferred_task_makes_it_anew_when_it_resumes(ti: Ti) -> None:
     with pytest.raises(TaskDeferred) as first:
@@ -220,6 +257,19 @@ def test_a_gang_that_was_preempted_is_made_again_however_often_that_happens_at_o
     preempted = replace(PREEMPTED, step=step, checkpoint="a")
     for times in range(9):
         assert another_gang.why_no_gang(Restarts(node=1), [preempted] * times, preempted) is None
+
+
+def test_what_the_program_failed_with_in_the_gangs_of_a_try_is_handed_on_and_no_loss_of_a_machine() -> None:
+    crashed = Restart(cause=Cause.USER, message="m", step=3)
+    hung = replace(LOST, hang=True)
+    ends = [
+        End(succeeded=False, try_number=1, restarts=(replace(crashed, step=1),)),
+        End(succeeded=False, try_number=2, restarts=(LOST, crashed), failure=LOST),
+        End(succeeded=False),
+        End(succeeded=False, try_number=2, restarts=(PREEMPTED, hung)),
+    ]
+    assert another_gang.of_program(ends, 2) == (crashed, hung)
+    assert another_gang.of_program(ends, 3) == ()
 
 
 def test_a_gang_that_waits_for_a_further_launch_has_trained() -> None:

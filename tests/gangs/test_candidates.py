@@ -182,6 +182,46 @@ def test_a_gang_that_is_made_again_as_no_machine_replaced_a_lost_one_asks_for_th
     assert [shape_of(run) for run in runs_of(backend, ti)] == [FIRST] * 3 + [SECOND] * 2
 
 
+@pytest.mark.parametrize(
+    "code, cause", [("LimitExceeded", Cause.QUOTA), ("OutOfHostCapacity", Cause.CAPACITY)]
+)
+def test_a_request_that_is_refused_for_the_place_of_a_lost_machine_leads_to_the_next_candidate(
+    ti: Ti,
+    backend: OciDataScience,
+    emulator: Access,
+    faults: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    cause: Cause,
+) -> None:
+    replace_nodes, asked = OciDataScience.replace_nodes, []
+
+    def refuses(*arguments: Any) -> RunRef:
+        asked.append(arguments)
+        faults(method="POST", path="/20190101/jobRuns", status=400, code=code)
+        try:
+            return replace_nodes(*arguments)
+        finally:
+            httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+
+    monkeypatch.setattr(OciDataScience, "replace_nodes", refuses)
+    fault = {DRILL_VARIABLE: "kill-node@training:node=1,step=8"}
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "6"]}
+    result = a_task(
+        {"shape": SECOND}, program=program, env=fault, restarts={"node": 1}, limits={"replace_timeout": 5}
+    ).execute(context(ti))
+    assert asked
+    assert result["checkpoint_uri"]
+    ref = RunRef.from_json(ti.xcoms["run"])
+    assert (ref.key.attempt, ref.candidate) == (2, f"shape {SECOND}")
+    remembered, _ = backend.directories.refusals.of(
+        Candidates(backend, parsing.build(job_with({"shape": SECOND})), log).plans(ref.key)
+    )
+    assert remembered
+    assert (remembered.cause, remembered.nodes) == (cause, 2)
+    assert [shape_of(run) for run in runs_of(backend, ti)] == [FIRST] * 2 + [SECOND] * 2
+
+
 def test_when_every_candidate_is_refused_the_task_fails_with_that_cause(
     ti: Ti, backend: OciDataScience, nodes: Callable[..., None]
 ) -> None:

@@ -14,9 +14,10 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs import canceller, earlier_tries
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail
 from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, decide, unread
-from airflow_provider_ocidist.gangs.diagnoses import failed_node, is_unexplained, node_of
+from airflow_provider_ocidist.gangs.diagnoses import failed_node, is_unexplained, node_of, refused_in_place
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.homes import WORDS
+from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, NodeStatus, RunStatus
 from tests.gangs.records import START, gang, node, record, report, trained
@@ -134,6 +135,32 @@ def test_a_preemption_does_not_excuse_a_program_that_has_failed() -> None:
     late = Ending(cause=Cause.DEADLINE, message="too late", since=START + 6)
     gone = RunStatus(nodes=(node(0, NodeState.CANCELED), preempted()))
     assert decide(record(ending=late), gone, START + 10) == Fail(Cause.DEADLINE, "too late")
+
+
+# In the place of a lost machine
+
+
+REFUSED = Refusal(cause=Cause.QUOTA, message="the limit is reached", at=START, nodes=2)
+
+
+@pytest.mark.parametrize(
+    "at, found",
+    [
+        (None, (Cause.QUOTA, "the limit is reached")),
+        (START + 60.0, (Cause.QUOTA, "the limit is reached")),
+        (START + REMEMBERED, None),
+    ],
+)
+def test_a_refused_request_says_why_no_machine_took_the_place_of_a_lost_one_for_a_while(
+    at: float | None, found: Any
+) -> None:
+    lost = node(1, FAILED, report=report(1), details="gone")
+    status = RunStatus(nodes=(node(0, CANCELED, report=report(0)), lost), at=at)
+    assert refused_in_place(record(refused=REFUSED), status) == found
+    assert refused_in_place(record(), status) is None
+
+
+# Who is blamed
 
 
 def test_the_node_that_names_a_cause_is_blamed_and_not_the_one_that_ended_first() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, SpansRegions
+from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, SpansRegions, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs import durations
 from airflow_provider_ocidist.gangs.decisions import GoOnWithout, Replace
@@ -162,6 +162,29 @@ def test_what_passes_is_left_to_the_next_look_and_what_does_not_ends_the_wait(
     assert log.warnings == [
         f"{error}; the lost node is {'not replaced' if error is WRONG else 'replaced later'}"
     ]
+
+
+NO_QUOTA = BackendError("no quota", status_code=400, retryable=True, cause=Cause.QUOTA)
+NO_HOST = BackendError("no host", status_code=500, retryable=True, cause=Cause.CAPACITY)
+
+
+@pytest.mark.parametrize("error", [NO_QUOTA, NO_HOST], ids=str)
+def test_a_refusal_for_want_of_machines_is_kept_until_one_is_granted(error: BackendError) -> None:
+    home = Home(replace_nodes=error)
+    watch, log = watching(home)
+    assert replace_lost(watch, [LOST], log) is False
+    refused = watch.record.refused
+    assert refused
+    assert (refused.cause, refused.message, refused.nodes) == (error.cause, str(error), REF.nodes)
+    assert refused.holds(REF.nodes, now_at(home))
+    assert watch.record.irreplaceable == "", "it is asked for again"
+    assert RunRecord.from_json(watch.record.to_json()).refused == refused, "the next process knows it"
+    home.errors = {"replace_nodes": BUSY}
+    assert replace_lost(watch, [LOST], log) is False
+    assert watch.record.refused == refused
+    home.errors = {}
+    assert replace_lost(watch, [LOST], log) is True
+    assert watch.record.refused is None
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -121,6 +121,70 @@ def test_where_nothing_is_there_a_gang_is_made_and_noted_before_and_after(model:
     assert [(each.key, each.ref) for each in after] == [(key, record.ref)]
 
 
+# What a gang is told of those before it
+
+
+CRASHED = Restart(cause=Cause.USER, message="a bad batch", step=10)
+HUNG = Restart(cause=Cause.NODE, message="no step; GPU 3 is hot", step=12, hang=True)
+KILLED = Restart(cause=Cause.NODE, message="killed by SIGKILL", step=14, killed=True)
+OF_MACHINES = (
+    Restart(cause=Cause.NODE, message="node 1 was lost", step=20, lost=(1,)),
+    Restart(cause=Cause.PREEMPTED, message="node 1 was preempted", step=30, lost=(1,)),
+    Restart(cause=Cause.CAPACITY, message="goes on with fewer", step=31),
+)
+
+
+def has_failed(model: Model, key: RunKey, number: int, *restarts: Restart) -> None:
+    """Record a gang that a try has seen fail for the loss of a machine, after it was launched again."""
+    lost = Restart(cause=Cause.NODE, message="node 0 was lost", step=50)
+    ended = End(succeeded=False, try_number=number, failure=lost, restarts=restarts)
+    recorded(model, model.has(key, [FAILED, FAILED]), end=ended)
+
+
+def test_a_gang_is_told_what_the_program_failed_with_in_the_gangs_of_its_try_before_it(model: Model) -> None:
+    key = a_key()
+    has_failed(model, key, 1, replace(CRASHED, step=1))
+    has_failed(model, replace(key, attempt=2), 2, CRASHED, *OF_MACHINES)
+    has_failed(model, replace(key, attempt=3), 2, HUNG, KILLED)
+    ref = submit(model, key, number=2, job=a_job(restarts={"program": 2, "node": 2})).ref
+    assert ref.key.attempt == 4
+    (told,) = [each for each in model.calls if each[0] == "hand_on"]
+    assert told[1:] == (ref.key.name, (CRASHED, HUNG, KILLED))
+    verbs = [each[0] for each in model.calls]
+    assert verbs.index("hand_on") < verbs.index("submit"), "a node may fail in its first second"
+
+
+@pytest.mark.parametrize(
+    "restarts, number, failures",
+    [({}, 1, [CRASHED]), ({"node": 2}, 2, [CRASHED]), ({"node": 2}, 1, OF_MACHINES), ({"node": 2}, 1, [])],
+    ids=["no restarts", "a later try", "machines only", "nothing"],
+)
+def test_a_gang_is_told_nothing_where_there_is_nothing_to_compare(
+    model: Model, restarts: dict[str, int], number: int, failures: Any
+) -> None:
+    has_failed(model, key := a_key(), 1, *failures)
+    assert submit(model, key, number=number, job=a_job(restarts=restarts)).ref.key.attempt == 2
+    assert model.done("hand_on") == []
+
+
+def test_the_first_gang_of_a_task_asks_for_none_before_it(model: Model) -> None:
+    submit(model, a_key(), job=a_job(restarts={"node": 2}))
+    assert model.done("ends") == model.done("hand_on") == []
+
+
+@pytest.mark.parametrize("verb", ["ends", "hand_on"])
+def test_a_gang_that_cannot_be_told_is_made_all_the_same(
+    model: Model, verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_failed(model, key := a_key(), 1, CRASHED)
+    model.refusals = {verb: [BackendError("the store is down", retryable=True)]}
+    assert submit(model, key, job=a_job(restarts={"node": 2})).ref.key.attempt == 2
+    assert "its nodes do not know how earlier gangs have failed: the store is down" in caplog.text
+
+
+# What is there already
+
+
 @pytest.mark.parametrize("state", [NodeState.PENDING, LIVE, NodeState.UNKNOWN])
 def test_a_gang_that_lives_is_adopted(
     model: Model, state: NodeState, caplog: pytest.LogCaptureFixture

@@ -29,13 +29,14 @@ from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
-from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch, why_not_allowed
+from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.members import in_words
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
+from airflow_provider_ocidist.model.report import EarlierGangs, NodeReport, Phase, Restart, StopRequest
+from airflow_provider_ocidist.model.work_dir import EARLIER_FILE
 
 logger = logging.getLogger("ocidist")
 
@@ -60,7 +61,8 @@ class GangEnd:
         # A hang on an unhealthy machine is charged to the budget for hangs if there is none for node faults.
         charged = Cause.HANG if cause is Cause.NODE and not self.config.restarts.node else cause
         goes_on = stop.stacks or (stop.misses_node and self.config.replaces)
-        restarts, why_not = self._restarts_after(charged, message) if goes_on else ((), None)
+        hangs = stop.stacks and cause in (Cause.HANG, Cause.NODE)
+        restarts, why_not = self._restarts_after(charged, message, hang=hangs) if goes_on else ((), None)
         message = f"{message}; {why_not}" if why_not else message
         asked = self.ask_others(cause, message, restarts, hang=stop.stacks)
         self.context.switch.ask(replace(stop, message=message, restarts=asked))
@@ -212,13 +214,14 @@ class GangEnd:
             silent = silent_nodes(before, self._others())
         result = outcome.failure(failure, silent)
         # The budget for machines is kept for them: this one lives. A process that was killed once may be killed again.
-        is_programs = failure.killed and not silent and self.config.restarts.program > 0
+        is_killed = failure.killed and not silent
         # A node that is silent will not come to another launch, unless another takes its place.
         return self._asked(
             result,
             silent[0] if silent else self.context.rank,
             may_restart=self.config.replaces or not silent,
-            charged=Cause.USER if is_programs else None,
+            charged=Cause.USER if is_killed and self.config.restarts.program > 0 else None,
+            killed=is_killed,
         )
 
     def _asked(
@@ -229,17 +232,21 @@ class GangEnd:
         may_restart: bool,
         charged: Cause | None = None,
         lost: tuple[int, ...] = (),
+        killed: bool = False,
     ) -> Outcome:
         """Ask the other nodes to end; return the outcome, with the restarts where the training is launched again.
 
         `rank`: of the node that has failed, or is lost. `charged`: the cause whose budget pays for the launch; None:
-        that of the failure. `lost`: the ranks of nodes that are to end, if they still run.
+        that of the failure. `lost`: the ranks of nodes that are to end, if they still run. `killed`: whether a process
+        was killed from outside.
         """
         cause, message = failed.cause or Cause.USER, failed.message or "the training failed"
         if may_restart and self._has_budget(charged or cause):
             self._await_store()
         restarts, why_not = (
-            self._restarts_after(charged or cause, message, rank, lost) if may_restart else ((), None)
+            self._restarts_after(charged or cause, message, rank, lost, killed=killed)
+            if may_restart
+            else ((), None)
         )
         if why_not:
             failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
@@ -263,7 +270,14 @@ class GangEnd:
         return self.heartbeat.await_store(config.limits.join_timeout)
 
     def _restarts_after(
-        self, cause: Cause, message: str, rank: int | None = None, lost: tuple[int, ...] = ()
+        self,
+        cause: Cause,
+        message: str,
+        rank: int | None = None,
+        lost: tuple[int, ...] = (),
+        *,
+        killed: bool = False,
+        hang: bool = False,
     ) -> tuple[tuple[Restart, ...], str | None]:
         """Return the restarts with the new one, or none and the reason; no reason if the job allows no restarts.
 
@@ -284,16 +298,24 @@ class GangEnd:
             checkpoint=(newest.digest or newest.uri) if newest else None,
             members=before[-1].members if before else (),
             lost=lost,
+            killed=killed,
+            hang=hang,
         )
-        comparable = _losses_of(lost, before) if lost else before
+        comparable = _losses_of(lost, before) if lost else [*self._of_earlier_gangs(), *before]
         if is_crash_loop(comparable, failure):
             self.heartbeat.update(crash_loop=True)
-        why_not = (
-            why_no_launch(budgets, comparable, failure)
-            or why_not_allowed(budgets, before, failure)
-            or self._ended_before(others)
-        )
+        why_not = why_no_launch(budgets, comparable, failure, before) or self._ended_before(others)
         return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
+
+    def _of_earlier_gangs(self) -> tuple[Restart, ...]:
+        """Return what the program has failed with in earlier gangs of this try; none where that cannot be read."""
+        try:
+            return EarlierGangs.from_json(self.heartbeat.store.read(EARLIER_FILE)).restarts
+        except FileNotFoundError:
+            return ()
+        except (OcidistError, OSError, ValueError, TypeError) as error:
+            logger.warning("what has ended launches of the gangs before this one cannot be read: %s", error)
+            return ()
 
     def _reached(
         self, others: Sequence[NodeReport | None], newest: CheckpointRef | None

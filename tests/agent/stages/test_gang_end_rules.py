@@ -27,6 +27,7 @@ from airflow_provider_ocidist.job import Limits, Restarts
 from airflow_provider_ocidist.launchers.base import ProcessFailure
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.report import (
+    EarlierGangs,
     NodeReport,
     Phase,
     Progress,
@@ -34,7 +35,7 @@ from airflow_provider_ocidist.model.report import (
     StackPosition,
     StopRequest,
 )
-from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
+from airflow_provider_ocidist.model.work_dir import EARLIER_FILE, STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
 SEED = int(os.environ.get("TEST_SEED", "20261127"))
@@ -514,18 +515,94 @@ def test_what_kills_a_process_on_a_machine_that_lives_is_charged_to_the_program_
         assert (found.cause, node.asked.cause, node.asked.restarts) == (cause, cause, found.restarts)
 
 
-def test_a_process_that_is_killed_at_one_step_again_is_a_crash_loop_as_any_other_failure(
+def test_a_process_that_is_killed_at_one_step_for_the_third_time_is_a_crash_loop(
     tmp_path: Path,
 ) -> None:
     before: tuple[Restart, ...] = ()
-    for launch in range(2):
+    for launch in range(3):
+        assert len(before) == launch
         node = Node(tmp_path / str(launch), before=before, restarts=Restarts(program=9, node=9))
         node.context.meter.step_now = lambda: 40
         process: Any = Launch(ProcessFailure(rank=5, exit_code=-9))
         found = node.end.outcome_of(process, ended_by(1, oom_killed=False))
         before = found.restarts
     assert (before, found.cause) == ((), Cause.NODE)
-    assert "crash loop: USER at step 40 for the second time" in (found.message or "")
+    assert "crash loop: a process was killed at step 40 for the third time" in (found.message or "")
+    assert node.heartbeat.report.crash_loop
+
+
+def test_a_hang_beside_a_fault_of_a_machine_is_the_same_as_one_without(tmp_path: Path) -> None:
+    sick = replace(HANG, message="no step for 30 s; a machine is unhealthy (GPU 3 is hot)", cause=Cause.NODE)
+    for number, (first, second) in enumerate([(HANG, sick), (sick, HANG), (sick, sick)]):
+        once = Node(tmp_path / f"{number}.once")
+        once.end.declare(first)
+        assert once.switch.stop
+        assert len(once.switch.stop.restarts) == 1
+        again = Node(tmp_path / f"{number}.again", before=once.switch.stop.restarts)
+        again.end.declare(second)
+        assert again.switch.stop
+        assert again.switch.stop.restarts == ()
+        assert "crash loop: HANG at step 20 for the second time" in again.switch.stop.message
+        assert again.heartbeat.report.crash_loop
+
+
+def test_a_machine_that_nobody_uses_is_no_hang_for_the_second_time(tmp_path: Path) -> None:
+    node = Node(tmp_path, before=(Restart(cause=Cause.HANG, message="m", step=20, hang=True),))
+    node.end.declare(Stop(message="idle", cause=Cause.IDLE, stacks=True))
+    assert node.asked
+    assert "crash loop" not in node.asked.message
+    assert not node.heartbeat.report.crash_loop
+
+
+# Earlier gangs of the same try
+
+
+AT_20 = Restart(cause=Cause.USER, message="a bad batch", rank=1, step=20, checkpoint="digest-20")
+BAD_BATCH = NodeFailure(cause=Cause.USER, message="a bad batch", exit_code=1)
+
+
+@pytest.mark.parametrize("before", [(), BEFORE])
+def test_what_the_program_failed_with_in_an_earlier_gang_ends_this_one_at_the_same_step_at_once(
+    tmp_path: Path, before: tuple[Restart, ...]
+) -> None:
+    node = Node(tmp_path, before=before, restarts=Restarts(program=9))
+    node.store.write(EARLIER_FILE, EarlierGangs(restarts=(AT_20,)).to_json())
+    found = node.end._failed(BAD_BATCH)
+    assert found.restarts == ()
+    assert "crash loop: USER at step 20 for the second time" in (found.message or "")
+    assert node.heartbeat.report.crash_loop
+
+
+def test_what_ended_earlier_gangs_costs_no_budget_of_this_one_and_is_none_of_its_launches(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, restarts=Restarts(program=1))
+    earlier = tuple(replace(AT_20, step=step) for step in (3, 9, 40))
+    node.store.write(EARLIER_FILE, EarlierGangs(restarts=earlier).to_json())
+    found = node.end._failed(BAD_BATCH)
+    assert [each.step for each in found.restarts] == [20]
+    assert node.asked
+    assert node.asked.restarts == found.restarts
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"[]", b"\xff", None])
+def test_where_it_cannot_be_read_how_earlier_gangs_failed_this_one_is_judged_by_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: bytes | None
+) -> None:
+    node = Node(tmp_path)
+    if damaged is None:
+        (tmp_path / EARLIER_FILE).mkdir()
+    else:
+        node.store.write(EARLIER_FILE, damaged)
+    assert len(node.end._failed(BAD_BATCH).restarts) == 1
+    assert "what has ended launches of the gangs before this one cannot be read" in caplog.text
+
+
+def test_nodes_that_nobody_told_of_earlier_gangs_say_nothing_of_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(Node(tmp_path).end._failed(BAD_BATCH).restarts) == 1
+    assert not caplog.text
 
 
 def test_nodes_that_did_not_find_one_another_may_try_again(tmp_path: Path) -> None:

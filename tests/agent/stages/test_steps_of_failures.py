@@ -18,6 +18,7 @@ from tests.agent.stages.test_restarts import gang
 
 SEED = int(os.environ.get("TEST_SEED", "20261127"))
 RAISES = NodeFailure(cause=Cause.USER, message="a bad batch", exit_code=1)
+KILLED = NodeFailure(cause=Cause.NODE, message="killed by SIGKILL", exit_code=-9, killed=True)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,48 @@ def test_a_launch_that_fails_before_any_step_near_the_first_failure_is_no_crash_
     first = a_launch(tmp_path / "0", program, (), done, 0).end._failed(RAISES)
     again = a_launch(tmp_path / "1", program, first.restarts, saved, saved).end._failed(RAISES)
     assert len(again.restarts) == 2, again.message
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_two_kills_between_two_reports_of_a_program_may_be_chance_and_the_third_is_none(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.killed.{number}")
+    every = draw.choice([1, 10, 100])
+    program = Reporting(every, saves_every=every)
+    saved = every * draw.randint(1, 9)
+    # Wherever between two reports: as far as anybody knows, they are at one step.
+    done = [saved + draw.randrange(every) for _ in range(3)]
+    print(f"seed {SEED}.killed.{number}: {program}, killed after {done}")
+    before: tuple[Restart, ...] = ()
+    for launch, (begun_at, step) in enumerate(zip((0, saved, saved), done, strict=True)):
+        assert len(before) == launch
+        node = a_launch(tmp_path / str(launch), program, before, step, begun_at)
+        found = node.end._failed(KILLED)
+        before = found.restarts
+    assert (before, found.cause) == ((), Cause.NODE)
+    assert f"crash loop: a process was killed at step {saved} for the third time" in (found.message or "")
+
+
+def test_two_unrelated_kills_within_a_hundred_steps_end_no_run(tmp_path: Path) -> None:
+    script = """
+done = max([int(name[5:-4].partition(".")[0]) for name in seen()], default=0)
+for step in range(done + 1, 301):
+    time.sleep(0.01)
+    if step == {0: 150, 1: 190}.get(launch):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1000)
+    if step % 100 == 0:
+        save(step)
+        at(step)
+"""
+    kept = Checkpoints(uri=str(tmp_path / "kept"))
+    with gang(tmp_path, script, checkpoints=kept, restarts=Restarts(program=5)) as one:
+        assert one.run() == [0]
+        report = one.agents[0].report
+    assert [(each.step, each.killed) for each in report.restarts] == [(100, True)] * 2
+    assert report.progress
+    assert report.progress.step == 300
 
 
 def test_a_hang_before_the_first_step_of_a_launch_is_the_same_as_one_there(tmp_path: Path) -> None:

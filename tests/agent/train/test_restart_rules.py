@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch
+from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, is_of_program, why_no_launch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.causes import MEANINGS
@@ -30,16 +30,29 @@ SEED = int(os.environ.get("RESTARTS_SEED", "20261123"))
 def drawn(draw: random.Random) -> Restart:
     cause = draw.choice(list(Cause))
     step, checkpoint = draw.choice([None, 1, 2, 3]), draw.choice([None, "a", "b"])
-    return Restart(cause=cause, message="m", rank=draw.randint(0, 3), step=step, checkpoint=checkpoint)
+    killed = cause in (Cause.USER, Cause.NODE) and draw.random() < 0.3
+    hang = cause is Cause.HANG or (cause is Cause.NODE and not killed and draw.random() < 0.3)
+    return Restart(
+        cause=cause,
+        message="m",
+        rank=draw.randint(0, 3),
+        step=step,
+        checkpoint=checkpoint,
+        killed=killed,
+        hang=hang,
+    )
 
 
 def place_of(failure: Restart) -> tuple[object, ...]:
-    """Return how far the training had come, as far as anybody knows."""
-    return failure.cause, failure.step, failure.checkpoint if failure.step is None else None
+    """Return what has happened, and how far the training had come, as far as anybody knows."""
+    what: object = "killed" if failure.killed else Cause.HANG if failure.hang else failure.cause
+    return what, failure.step, failure.checkpoint if failure.step is None else None
 
 
 @pytest.mark.parametrize("number", range(100))
-def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_one_step(number: int) -> None:
+def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_again_and_again_at_one_step(
+    number: int,
+) -> None:
     draw = random.Random(f"{SEED}.{number}")
     print(f"seed {SEED}.{number}")
     budgets = Restarts(program=draw.randint(0, 4), hang=draw.randint(0, 2), node=draw.randint(0, 2))
@@ -50,7 +63,8 @@ def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_o
         kind = MEANINGS[failure.cause].restart
         spent = sum(MEANINGS[each.cause].restart == kind for each in history)
         is_preempted = failure.cause is Cause.PREEMPTED
-        again = not is_preempted and any(place_of(each) == place_of(failure) for each in history)
+        times = sum(place_of(each) == place_of(failure) for each in history)
+        again = not is_preempted and times >= (2 if failure.killed else 1)
         is_free = is_preempted and budgets != Restarts()
         is_paid_for = kind is not None and spent < getattr(budgets, kind)
         assert (why_not is None) == ((is_free or is_paid_for) and not again)
@@ -63,6 +77,106 @@ def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
     assert why_no_launch(Restarts(program=9), [failure], failure) == (
         "crash loop: USER at step 40 for the second time"
     )
+
+
+KILLED = Restart(cause=Cause.USER, message="killed by SIGKILL", step=100, checkpoint="a", killed=True)
+
+
+@pytest.mark.parametrize("step", [None, 100])
+@pytest.mark.parametrize(
+    "causes", [(Cause.USER,) * 3, (Cause.NODE,) * 3, (Cause.NODE, Cause.USER, Cause.NODE)]
+)
+def test_two_kills_at_one_step_may_be_chance_and_a_third_is_none(
+    causes: tuple[Cause, ...], step: int | None
+) -> None:
+    # Where a program reports each hundredth step, all that befalls it in between is at one step.
+    first, second, third = (replace(KILLED, cause=cause, step=step) for cause in causes)
+    budgets = Restarts(program=9, node=9)
+    assert why_no_launch(budgets, [first], second) is None
+    assert "crash loop: a process was killed" in (why_no_launch(budgets, [first, second], third) or "")
+    assert "for the third time" in (why_no_launch(budgets, [first, second], third) or "")
+    elsewhere = replace(second, step=200, checkpoint="b")
+    assert why_no_launch(budgets, [first, elsewhere], third) is None
+
+
+def test_an_error_of_the_program_and_a_kill_at_one_step_are_two_failures() -> None:
+    own = replace(KILLED, message="ValueError", killed=False)
+    budgets = Restarts(program=9)
+    assert why_no_launch(budgets, [KILLED, KILLED], own) is None
+    assert why_no_launch(budgets, [own, KILLED], KILLED) is None
+    assert why_no_launch(budgets, [KILLED, own], own) == "crash loop: USER at step 100 for the second time"
+
+
+HUNG = Restart(cause=Cause.HANG, message="no step for 30 s", step=7, hang=True)
+HUNG_BESIDE_A_FAULT = replace(HUNG, cause=Cause.NODE, message="no step for 30 s; GPU 3 is hot")
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        (HUNG, HUNG_BESIDE_A_FAULT),
+        (HUNG_BESIDE_A_FAULT, HUNG),
+        (HUNG_BESIDE_A_FAULT, HUNG_BESIDE_A_FAULT),
+        (replace(HUNG, hang=False), HUNG_BESIDE_A_FAULT),
+    ],
+)
+def test_a_hang_is_the_same_one_whether_a_machine_also_shows_a_fault_or_not(
+    first: Restart, second: Restart
+) -> None:
+    budgets = Restarts(hang=9, node=9)
+    assert why_no_launch(budgets, [first], second) == "crash loop: HANG at step 7 for the second time"
+    assert why_no_launch(budgets, [first], replace(second, step=8)) is None
+    lost = Restart(cause=Cause.NODE, message="node 1 was lost", step=7)
+    assert why_no_launch(budgets, [first], lost) is None
+    assert why_no_launch(budgets, [lost], second) is None
+
+
+def test_a_hang_that_the_service_explains_by_a_preemption_is_none_of_the_programs() -> None:
+    preempted = replace(HUNG_BESIDE_A_FAULT, cause=Cause.PREEMPTED)
+    assert not is_crash_loop([preempted], HUNG)
+    assert not is_crash_loop([HUNG], preempted)
+    assert not is_of_program(preempted)
+
+
+def test_a_kill_that_the_loss_of_a_machine_explains_is_that_loss() -> None:
+    explained = replace(KILLED, lost=(1,))
+    lost = Restart(cause=Cause.NODE, message="node 1 was lost", step=100, rank=1)
+    assert is_crash_loop([explained], lost)
+    assert not is_crash_loop([explained, explained], KILLED)
+    assert not is_of_program(explained)
+    assert not is_crash_loop([replace(HUNG_BESIDE_A_FAULT, lost=(1,))], HUNG)
+
+
+def test_what_a_failure_is_compared_with_need_not_have_cost_a_budget() -> None:
+    other = Restart(cause=Cause.USER, message="m", step=1)
+    failure = Restart(cause=Cause.USER, message="m", step=2)
+    assert why_no_launch(Restarts(program=1), [other], failure, []) is None
+    assert why_no_launch(Restarts(program=1), [other], failure) == "all 1 of restarts.program are used"
+    assert why_no_launch(Restarts(program=1), [], failure, [other]) == "all 1 of restarts.program are used"
+    assert why_no_launch(Restarts(program=1), [failure], failure, []) is not None
+
+
+@pytest.mark.parametrize(
+    "restart, is_programs",
+    [
+        (KILLED, True),
+        (replace(KILLED, cause=Cause.NODE), True),
+        (HUNG, True),
+        (HUNG_BESIDE_A_FAULT, True),
+        *(
+            (Restart(cause=cause, message="m"), True)
+            for cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.HANG)
+        ),
+        *(
+            (Restart(cause=cause, message="m"), False)
+            for cause in (Cause.NODE, Cause.PREEMPTED, Cause.CAPACITY)
+        ),
+    ],
+)
+def test_what_other_machines_do_not_help_against_is_of_the_program(
+    restart: Restart, *, is_programs: bool
+) -> None:
+    assert is_of_program(restart) is is_programs
 
 
 @pytest.mark.parametrize("step", [None, 40])
