@@ -10,6 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+NICER = 5
+"""By how much a worker is nicer than the scheduler, and a task than its worker. A scheduler that ten starting tasks keep
+from the processor reads the end of a deferred task's worker after the event of its trigger, and takes that for a lost
+task (apache/airflow#72716)."""
 START_UP_S = 20.0
 """Seconds from the start without a collection of garbage: imports make none."""
 SQLITE = ("synchronous=OFF", "busy_timeout=60000")
@@ -81,6 +85,8 @@ def main() -> None:
     gc.disable()
     # A process forked meanwhile (a worker, a task, a parser) has no timer to wake it.
     os.register_at_fork(after_in_child=resume)
+    if sys.argv[1:2] == ["scheduler"]:
+        os.register_at_fork(after_in_child=lambda: os.nice(NICER))
     timer = threading.Timer(START_UP_S, resume)
     timer.daemon = True
     timer.start()
