@@ -197,6 +197,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "fewer nodes go on, and others come later": lambda scenario: scenario.grows,
     "fewer nodes are left than the least": _keeps_too_few,
     "another machine is refused, and there are candidates": lambda scenario: _is_short(scenario, "none"),
+    "another request is refused, and there are candidates": lambda scenario: _is_short(scenario, "asked"),
     "no other machine comes, and there are candidates": lambda scenario: _is_short(scenario, "never"),
     "only a node is silent": _is_silent_alone,
     "a node is silent in a state that nobody knows": lambda scenario: (

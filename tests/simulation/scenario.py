@@ -1317,7 +1317,7 @@ def _refused_in_its_place(dice: random.Random, scenario: Scenario, length: float
         "only_loss": True,
         "candidates": dice.choice([1, 2]),
         "replace_timeout": 45.0,
-        "shortage": (dice.choice(["none", "never"]), 0.0, 1e6),
+        "shortage": (dice.choice(["asked", "none", "never"]), 0.0, 1e6),
         "restarts": (*scenario.restarts[:2], 1),
         "habits": habits,
         "events": (Event("machine lost", "lose", at, details),),
