@@ -448,7 +448,7 @@ def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) 
         process.suspend()
     second = stage.airflow.start_second("triggerer")
     try:
-        _log_of_another(stage, ref, first)
+        last = _log_of_another(stage, ref, first)
     finally:
         for process in frozen:
             process.resume()
@@ -458,8 +458,11 @@ def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) 
     stage.wait_for_task("triggerer freezes", "success")
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer freezes")) == 2
-    # Both have logged the same lines, under the same times: Airflow shows each once.
-    assert _not_once(stage, "triggerer freezes") == {}
+    # Both have logged the same lines, under the same times: Airflow shows each once. What the first one alone has logged,
+    # while it ended, the worker logs too.
+    first_alone = set(_steps(first.read_text())) - set(_steps(last.read_text()))
+    not_once = _not_once(stage, "triggerer freezes")
+    assert {step: times for step, times in not_once.items() if times != 2 or step not in first_alone} == {}
     second.stop()
 
 

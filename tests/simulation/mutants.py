@@ -886,6 +886,15 @@ MUTANTS = (
         needs="another machine is refused, and there are candidates",
     ),
     _one(
+        "a refused request in the place of a lost machine is forgotten",
+        "15.2",
+        "gangs/replacements.py",
+        "        watch.record = replace(watch.record, refused=refused)\n",
+        "",
+        "candidates",
+        needs="another request is refused, and there are candidates",
+    ),
+    _one(
         "that no machine has come in the place of a lost one is forgotten",
         "15.2",
         "gangs/diagnoses.py",
