@@ -458,9 +458,9 @@ def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) 
     stage.wait_for_task("triggerer freezes", "success")
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer freezes")) == 2
-    # Both have logged the same lines, under the same times: Airflow shows each once. What the first one alone has logged,
-    # while it ended, the worker logs too.
-    first_alone = set(_steps(first.read_text())) - set(_steps(last.read_text()))
+    # Both have logged the same lines, under the same times: Airflow shows each once. What only the first one has
+    # logged, while it ended, the worker logs too.
+    first_alone = set(_steps(_text_of(first))) - set(_steps(_text_of(last)))
     not_once = _not_once(stage, "triggerer freezes")
     assert {step: times for step, times in not_once.items() if times != 2 or step not in first_alone} == {}
     second.stop()
@@ -486,8 +486,14 @@ def _trigger_logs(stage: Stage, ref: RunRef) -> set[Path]:
     return set((stage.airflow.home / "logs").glob(pattern))
 
 
+def _text_of(log: Path) -> str:
+    """Return the text of a triggerer's log, which Airflow renames at the end of the trigger."""
+    (now,) = log.parent.glob(f"{log.stem}*.log")
+    return now.read_text(errors="replace")
+
+
 def _wait_for_text(log: Path, text: str) -> None:
-    _wait_until(lambda: text in log.read_text(errors="replace"), f"no {text!r} in {log}")
+    _wait_until(lambda: text in _text_of(log), f"no {text!r} in {log}")
 
 
 def _wait_until(true: Callable[[], bool], words: str) -> None:
