@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.cli.screen import Screen
     from airflow_provider_ocidist.errors import Cause
-    from airflow_provider_ocidist.gangs.actions import Action, GoOnWithout, Replace
+    from airflow_provider_ocidist.gangs.actions import Action, NodeChange
     from airflow_provider_ocidist.gangs.watch import Watch
     from airflow_provider_ocidist.model.run import Ending, RunRecord, RunRef
 
@@ -118,7 +118,7 @@ class _Follower:
 
     def act(self, action: Action) -> int | None:
         """Return the exit code once the gang has ended; None while it goes on."""
-        from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
+        from airflow_provider_ocidist.gangs.actions import Cancel, Fail, NodeChange, Succeed
 
         match action:
             case Succeed(warning):
@@ -127,7 +127,7 @@ class _Follower:
                 return self._fail(cause, message)
             case Cancel(ending):
                 self._cancel(ending)
-            case Replace() | GoOnWithout() as change:
+            case NodeChange() as change:
                 self._change(change)
         return None
 
@@ -158,7 +158,7 @@ class _Follower:
             command = command_on("cancel", self.options.backend, self.options.target)
             self.screen.warning("%s: %s; to end it: %s", ending.cause, ending.message, command)
 
-    def _change(self, change: Replace | GoOnWithout) -> None:
+    def _change(self, change: NodeChange) -> None:
         """Replace nodes, or have the others go on without them; of another's gang, take what its owner has done."""
         from airflow_provider_ocidist.gangs.replacements import catch_up, change_nodes
 

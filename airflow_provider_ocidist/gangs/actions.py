@@ -24,15 +24,34 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class NodeChange:
+    """A change of the nodes of a gang that trains on."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpSilent(NodeChange):
+    """Ask the other nodes to wait for new ones in the places of silent nodes, which may still take part."""
+
+    failures: tuple[Restart, ...]
+    """Reasons why they are lost, each with the rank."""
+    launch: int | None = None
+    """Last launch, from 0, in which they took part when that was decided; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndSilent(NodeChange):
+    """End nodes that take no part, and that the service reports as alive; a later look replaces them."""
+
+    failures: tuple[Restart, ...]
+    """Reasons why they are lost, each with the rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(NodeChange):
     """Create a node in the place of each lost one; the others wait for it."""
 
     failures: tuple[Restart, ...]
     """Reasons why they are lost, each with the rank."""
-    first_ends: bool = False
-    """Whether the service reports them as alive: then they are ended first, and a later look replaces them."""
-    first_asks: bool = False
-    """Whether they may still take part: then the others are asked first to wait for others in their places."""
     launch: int | None = None
     """Last launch, from 0, in which they took part when that was decided; None: not known."""
     over: int | None = None
@@ -40,7 +59,7 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOnWithout:
+class GoOnWithout(NodeChange):
     """Let the other nodes launch the training again without those for which no machine has come."""
 
     change: Restart
@@ -63,4 +82,4 @@ class Fail:
     message: str
 
 
-Action = Wait | Cancel | Replace | GoOnWithout | Succeed | Fail
+Action = Wait | Cancel | NodeChange | Succeed | Fail

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations, limits, lost_nodes, verdict
-from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
+from airflow_provider_ocidist.gangs.actions import (
+    Action,
+    Cancel,
+    EndSilent,
+    Fail,
+    GiveUpSilent,
+    GoOnWithout,
+    NodeChange,
+    Replace,
+    Succeed,
+    Wait,
+)
 from airflow_provider_ocidist.gangs.diagnoses import CONSEQUENCES, Finding, failed_node, is_unexplained
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunRecord, RunStatus
@@ -52,14 +63,14 @@ def _why_waiting_is_pointless(
     status: RunStatus,
     members: RunStatus,
     now: float,
-    change: Replace | GoOnWithout | None,
+    change: NodeChange | None,
 ) -> Finding | None:
     """Return why the gang has to end; None: it goes on.
 
     `status`: of all nodes. `members`: of those that take part. `change`: what makes up for lost nodes.
     """
     match change:
-        case Replace(over=None):
+        case GiveUpSilent() | EndSilent() | Replace(over=None):
             return limits.of_the_run(record, status, now)
         case GoOnWithout():
             # The nodes that are asked to go on live.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, NodeChange, Succeed
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -200,7 +200,7 @@ def _ended(watch: Watch, log: TaskLog, stop: threading.Event, sightings: Sightin
                     return failed
                 case Cancel(ending):
                     watch.end(ending)
-                case Replace() | GoOnWithout() as change:
+                case NodeChange() as change:
                     change_nodes(watch, change, log)
                 case _:
                     pass

@@ -8,7 +8,7 @@ from dataclasses import replace
 from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import another_gang, durations
-from airflow_provider_ocidist.gangs.actions import GoOnWithout, Replace
+from airflow_provider_ocidist.gangs.actions import EndSilent, GiveUpSilent, GoOnWithout, NodeChange, Replace
 from airflow_provider_ocidist.gangs.diagnoses import (
     Finding,
     diagnose,
@@ -21,8 +21,8 @@ from airflow_provider_ocidist.model.report import Phase, Restart
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
 
-def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
-    """Return the replacement of all ended nodes, if each was lost with its machine and the others train on.
+def replacement(record: RunRecord, status: RunStatus) -> NodeChange | None:
+    """Return what replaces all ended nodes, if each was lost with its machine and the others train on.
 
     A silent node may live: the others are asked first to wait for another in its place; once they report that, it is
     ended; and once the service shows its end, it is replaced.
@@ -44,14 +44,16 @@ def replacement(record: RunRecord, status: RunStatus) -> Replace | None:
     return Replace(tuple(failures), launch=_launch_of(lost), over=_launch_over(status))
 
 
-def _end_of(silent: Sequence[NodeStatus], record: RunRecord, status: RunStatus) -> Replace | None:
+def _end_of(
+    silent: Sequence[NodeStatus], record: RunRecord, status: RunStatus
+) -> GiveUpSilent | EndSilent | None:
     """Return what ends silent nodes; None where all are ending, or where no budget allows others."""
     alive = [node for node in silent if node.state is not NodeState.ENDING]
     failures = [_loss(node, record, status) for node in alive]
     if not alive or not _may_replace(record, status, failures):
         return None
     agreed = all(node.report and len(node.report.restarts) < len(status.restarts) for node in alive)
-    return Replace(tuple(failures), first_ends=True, first_asks=not agreed, launch=_launch_of(alive))
+    return EndSilent(tuple(failures)) if agreed else GiveUpSilent(tuple(failures), launch=_launch_of(alive))
 
 
 def _is_silent(node: NodeStatus, record: RunRecord) -> bool:
@@ -90,7 +92,7 @@ def going_on_without(record: RunRecord, status: RunStatus) -> GoOnWithout | None
     return None if known is None else GoOnWithout(replace(known, members=members, lost=lost))
 
 
-def growth(record: RunRecord, status: RunStatus) -> Replace | None:
+def growth(record: RunRecord, status: RunStatus) -> EndSilent | Replace | None:
     """Return the request for missing machines, once a gang has trained without them for `grow_after`."""
     if not durations.is_fewer(record) or durations.seconds(record, durations.FEWER) < record.grow_after:
         return None
@@ -98,7 +100,7 @@ def growth(record: RunRecord, status: RunStatus) -> Replace | None:
         return None
     absent = [node for node in status.nodes if node.rank not in record.members]
     if frozen := [node for node in absent if _is_frozen(node, record, status)]:
-        return Replace(_capacity(frozen, "came late, and is silent"), first_ends=True)
+        return EndSilent(_capacity(frozen, "came late, and is silent"))
     missing = [node for node in absent if node.state.terminal]
     return Replace(_capacity(missing, "is asked for again")) if missing else None
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, near, now_at
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs import durations
-from airflow_provider_ocidist.gangs.actions import GoOnWithout, Replace
+from airflow_provider_ocidist.gangs.actions import EndSilent, GiveUpSilent, GoOnWithout, NodeChange, Replace
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.refusal import NO_MACHINE, Refusal
@@ -19,7 +19,7 @@ TO_END = "its nodes are to end"
 """Why no node is replaced once the run directory has a request to end the run."""
 
 
-def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> bool:
+def change_nodes(watch: Watch, change: NodeChange, log: TaskLog) -> bool:
     """Carry out a decision about the nodes of a gang; return whether it has new nodes now.
 
     If not, the next look is due after a pause: nodes that train on with fewer report that only after they have saved.
@@ -27,9 +27,9 @@ def change_nodes(watch: Watch, change: Replace | GoOnWithout, log: TaskLog) -> b
     match change:
         case GoOnWithout():
             go_on_without(watch, change.change, log)
-        case Replace(first_asks=True):
+        case GiveUpSilent():
             give_up_silent(watch, change.failures, log, launch=change.launch)
-        case Replace(first_ends=True):
+        case EndSilent():
             end_silent(watch, change.failures, log)
         case Replace():
             return replace_lost(watch, change.failures, log, launch=change.launch, over=change.over)

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
-from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, NodeChange, Succeed, Wait
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.kills import Backoff
@@ -351,14 +351,14 @@ class TrainingTry:
                     case Cancel(ending):
                         if not watch.end(ending):
                             self._pause(watch)
-                    case Replace() | GoOnWithout() as change:
+                    case NodeChange() as change:
                         self._change(watch, change)
                     case Succeed(warning):
                         return self._succeed(watch, warning)
                     case Fail(cause, message):
                         self.outcome.fail(watch, cause, message)
 
-    def _change(self, watch: TaskWatch, change: Replace | GoOnWithout) -> None:
+    def _change(self, watch: TaskWatch, change: NodeChange) -> None:
         """Replace lost nodes, or let the others train on without; until that is seen, this process does not defer."""
         if not change_nodes(watch, change, self._log):
             self._pause(watch)

@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.backends.capabilities import OpensById
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed
+from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, NodeChange, Succeed
 from airflow_provider_ocidist.gangs.replacements import catch_up
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -88,7 +88,7 @@ class RunWait(SensorWait):
             case Fail(cause, message):
                 self._watched.write_the_rest()
                 raise _failed(cause, message)
-            case Replace() | GoOnWithout():
+            case NodeChange():
                 catch_up(self._watched, self._log)
             case Cancel(ending, of_the_rest=False):
                 # A node has failed; the owner ends the others, and the outcome is certain.

@@ -274,7 +274,6 @@ def test_what_waits_to_take_part_is_cancelled_for_a_reason_that_is_no_failure() 
     assert action == Cancel(Ending(cause=Cause.CANCELED, message=NOT_NEEDED, since=NOW), of_the_rest=True)
     assert Cancel(Ending(cause=Cause.USER, message="m", since=NOW)).of_the_rest is False
     assert Succeed().warning is None
-    assert (Replace(()).first_ends, Replace(()).first_asks) == (False, False)
 
 
 def test_a_success_is_returned_with_its_doubt() -> None:

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import last_lines
-from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, Replace, Succeed
+from airflow_provider_ocidist.gangs.actions import Cancel, Fail, GoOnWithout, NodeChange, Replace, Succeed
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -56,13 +56,13 @@ dist.destroy_process_group()
 
 
 def followed(
-    watch: Watch, on_change: Callable[[Replace | GoOnWithout], object] = lambda _: None
+    watch: Watch, on_change: Callable[[NodeChange], object] = lambda _: None
 ) -> tuple[list[type], Succeed | Fail]:
     """Follow a gang to its end as a task does; return which changes were decided, and how it ended."""
     seen: list[type] = []
     while not isinstance(action := watch.look(time.time()), Succeed | Fail):
         match action:
-            case Replace() | GoOnWithout() as change:
+            case NodeChange() as change:
                 change_nodes(watch, change, LOG)
                 on_change(change)
                 seen.append(type(change))
@@ -98,7 +98,7 @@ def test_of_three_nodes_two_train_on_and_all_three_finish(
     archive = Path(record.ref.run_dir, LOCAL, AGENT_ARCHIVE)
     archive.rename(tmp_path / AGENT_ARCHIVE)
 
-    def may_start(change: Replace | GoOnWithout) -> None:
+    def may_start(change: NodeChange) -> None:
         if isinstance(change, GoOnWithout) and not archive.exists():
             (tmp_path / AGENT_ARCHIVE).rename(archive)
 

@@ -17,7 +17,17 @@ from airflow_provider_ocidist.agent.join.topology import placement_of
 from airflow_provider_ocidist.agent.node import patience_of
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, GoOnWithout, Replace, Succeed, Wait
+from airflow_provider_ocidist.gangs.actions import (
+    Action,
+    Cancel,
+    EndSilent,
+    Fail,
+    GiveUpSilent,
+    GoOnWithout,
+    Replace,
+    Succeed,
+    Wait,
+)
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.replacements import change_nodes
@@ -204,13 +214,11 @@ def test_a_late_node_that_freezes_is_ended_and_asked_for_again() -> None:
     assert decide(record, moved(60.0), NOW) == Wait()
     record = observe(record, moved(61.0), 1.0)
     action = decide(record, moved(61.0), NOW)
-    assert isinstance(action, Replace)
-    assert action.first_ends
+    assert isinstance(action, EndSilent)
     assert [(each.rank, each.message) for each in action.failures] == [(2, "node 2 came late, and is silent")]
     ended = fewer(a_node(2, NodeState.CANCELED, report=late), heartbeat_at=NOW + 62.0)
     action = decide(observe(record, ended, 1.0), ended, NOW)
     assert isinstance(action, Replace)
-    assert not action.first_ends
 
 
 def left(rank: int = 2, **changes: Any) -> NodeStatus:
@@ -475,7 +483,7 @@ def test_after_any_losses_and_returns_enough_nodes_go_on_each_with_a_place_of_it
             case GoOnWithout(change):
                 assert set(change.members) < set(world.members)
                 world.agreed = (*world.agreed, change)
-            case Replace(failures):
+            case GiveUpSilent(failures) | EndSilent(failures) | Replace(failures):
                 world.replaces(failures)
             case Cancel() | Fail():
                 running = [rank for rank in world.members if world.states[rank].state is NodeState.RUNNING]
@@ -545,11 +553,9 @@ class Loss:
             self.node = replace(self.node, state=NodeState.RUNNING)
             self.next_at = self.after(limits.lost_timeout)
 
-    def is_asked(self, change: Replace) -> None:
+    def is_asked(self, change: EndSilent | Replace) -> None:
         limit = self.config.limits.replaced_within
-        if change.first_asks:
-            return
-        if change.first_ends:
+        if isinstance(change, EndSilent):
             self.node, self.next_at = replace(self.node, state=NodeState.ENDING), self.after(limit)
             return
         self.next_at = self.next_at or self.after(limit)
@@ -575,7 +581,7 @@ def test_the_others_wait_for_as_long_as_the_waiting_side_may_bring_another_node(
         loss.record = observe(loss.record, loss.status, loss.time - before)
         before = loss.time
         match decide(loss.record, loss.status, NOW):
-            case Replace() as change:
+            case (EndSilent() | Replace()) as change:
                 loss.is_asked(change)
             case Cancel() | Fail():
                 return

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.backends.oci_data_science.refs import with_listed
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.actions import Cancel, GoOnWithout, Replace, Wait
+from airflow_provider_ocidist.gangs.actions import Cancel, EndSilent, GiveUpSilent, GoOnWithout, Replace, Wait
 from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.spending import spent_of
@@ -326,8 +326,7 @@ def test_a_silent_node_is_given_up_by_the_others_then_ended_then_replaced(rank: 
     for agreed in ((), (failure,)):
         assert decided(record, 100.0, a_node(rank), *agreed) == Wait()
         action = decided(record, 101.0, a_node(rank), *agreed)
-        assert isinstance(action, Replace)
-        assert (action.first_ends, action.first_asks) == (True, not agreed)
+        assert isinstance(action, EndSilent if agreed else GiveUpSilent)
         (found,) = action.failures
         assert (found.rank, found.cause, found.step) == (rank, Cause.NODE, 7)
         assert found.message == (
@@ -339,7 +338,6 @@ def test_a_silent_node_is_given_up_by_the_others_then_ended_then_replaced(rank: 
     assert action == Replace((found,), launch=0)
     ended_itself = decided(record, 0.0, gone(rank), failure)
     assert isinstance(ended_itself, Replace)
-    assert not ended_itself.first_ends
 
 
 @pytest.mark.parametrize("state", LIVE)
@@ -417,7 +415,7 @@ def test_what_is_lost_beside_a_silent_node_is_replaced_first() -> None:
     status = replace(status, nodes=(*status.nodes[:3], gone(3)))
     action = decide(record, status, NOW)
     assert isinstance(action, Replace)
-    assert ([each.rank for each in action.failures], action.first_ends) == ([3], False)
+    assert [each.rank for each in action.failures] == [3]
     # The end of the silent one is no reason to wait with the other.
     nodes = list(status.nodes)
     nodes[1] = a_node(1, NodeState.ENDING)
@@ -482,12 +480,13 @@ def test_whatever_a_silent_node_and_its_service_do_no_second_run_is_made_while_t
             # After each of four steps it is looked at within 40 s.
             assert agrees_after + begins_after + ends_after + 160.0 > record.replace_timeout
             return
-        if isinstance(action, Replace) and not action.first_ends:
+        if isinstance(action, Replace):
             assert silent.state is NodeState.CANCELED
             return
-        if isinstance(action, Replace):
-            assert action.first_asks is not bool(agreed)
-            asked, ended = min(asked, now), ended if action.first_asks else min(ended, now)
+        if isinstance(action, GiveUpSilent | EndSilent):
+            asks = isinstance(action, GiveUpSilent)
+            assert asks is not bool(agreed)
+            asked, ended = min(asked, now), ended if asks else min(ended, now)
         now += dice.uniform(1.0, 40.0)
         agreed = (LOST,) if now - asked > agrees_after else agreed
         if now - ended > begins_after + ends_after:

@@ -20,7 +20,15 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import last_lines
-from airflow_provider_ocidist.gangs.actions import Fail, Replace, Succeed, Wait
+from airflow_provider_ocidist.gangs.actions import (
+    EndSilent,
+    Fail,
+    GiveUpSilent,
+    NodeChange,
+    Replace,
+    Succeed,
+    Wait,
+)
 from airflow_provider_ocidist.gangs.replacements import change_nodes, replace_lost
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -296,7 +304,7 @@ def test_a_silent_process_of_this_machine_is_ended(tmp_path: Path) -> None:
         wait_until(backend, ref, lambda status: all(node.report for node in status.nodes))
         watch = Watch(backend, RunRecord(ref=ref), LOG)
         silent = Restart(cause=Cause.CAPACITY, message="node 1 came late, and is silent", rank=1)
-        assert not change_nodes(watch, Replace((silent,), first_ends=True), LOG)
+        assert not change_nodes(watch, EndSilent((silent,)), LOG)
         status = wait_until(backend, ref, lambda status: status.nodes[1].state.terminal)
         assert status.nodes[1].state is NodeState.CANCELED
     finally:
@@ -319,11 +327,11 @@ def test_a_node_that_freezes_is_ended_and_replaced_and_the_other_lives_on(tmp_pa
     record = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(a_key(), None)
     folders = Path(record.ref.run_dir, LOCAL)
     kept = json.loads((folders / "0" / node.STARTED).read_text())["pid"]
-    watch, done = Watch(backend, record, LOG), list[Replace]()
+    watch, done = Watch(backend, record, LOG), list[NodeChange]()
     try:
         while not isinstance(action := watch.look(time.time()), Succeed | Fail):
-            assert isinstance(action, Wait | Replace), action
-            if isinstance(action, Replace):
+            assert isinstance(action, Wait | NodeChange), action
+            if isinstance(action, NodeChange):
                 change_nodes(watch, action, LOG)
                 done.append(action)
             if watch.record.ref.replaced:
@@ -334,8 +342,7 @@ def test_a_node_that_freezes_is_ended_and_replaced_and_the_other_lives_on(tmp_pa
         for ref in (record.ref, watch.record.ref):
             backend.end_nodes(ref, [0, 1])
     assert isinstance(action, Succeed), action
-    steps = [(each.first_asks, each.first_ends) for each in done]
-    assert sorted(set(steps), key=steps.index) == [(True, True), (False, True), (False, False)]
+    assert list(dict.fromkeys(type(each) for each in done)) == [GiveUpSilent, EndSilent, Replace]
     (lost,) = watch.record.ref.replaced
     assert (lost.rank, lost.cause) == (1, Cause.NODE)
     assert "it sent no heartbeat for 10 s (limits.lost_timeout)" in lost.message

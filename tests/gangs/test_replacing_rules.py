@@ -14,7 +14,7 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, SpansRegions, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs import durations
-from airflow_provider_ocidist.gangs.decisions import GoOnWithout, Replace
+from airflow_provider_ocidist.gangs.actions import EndSilent, GiveUpSilent, GoOnWithout, NodeChange, Replace
 from airflow_provider_ocidist.gangs.durations import observe, seconds
 from airflow_provider_ocidist.gangs.replacements import catch_up, change_nodes, replace_lost
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -240,8 +240,8 @@ def test_refusals_before_a_replacement_that_came_about_count_no_more() -> None:
 def test_before_a_silent_node_is_ended_the_others_are_asked_to_wait_for_another() -> None:
     home = Home()
     watch, log = watching(home)
-    assert change_nodes(watch, Replace((LOST,), first_ends=True, first_asks=True), log) is False
-    assert change_nodes(watch, Replace((LOST, SECOND), first_ends=True), log) is False
+    assert change_nodes(watch, GiveUpSilent((LOST,)), log) is False
+    assert change_nodes(watch, EndSilent((LOST, SECOND)), log) is False
     assert home.done == [("launch_again", REF, (LOST,)), ("end_nodes", REF, [1, 2])]
     assert watch.record == a_record(REF)
     assert log.warnings == [
@@ -254,14 +254,14 @@ def test_before_a_silent_node_is_ended_the_others_are_asked_to_wait_for_another(
 def test_who_is_asked_for_another_launch_hears_which_one_was_judged_and_whether_the_lost_node_lives(
     launch: int | None,
 ) -> None:
-    for change in (
-        Replace((LOST,), first_ends=True, first_asks=True, launch=launch),
-        Replace((LOST,), launch=launch),
+    for change, lives in (
+        (GiveUpSilent((LOST,), launch=launch), True),
+        (Replace((LOST,), launch=launch), False),
     ):
         home = Home()
         watch, log = watching(home)
         change_nodes(watch, change, log)
-        assert home.judged == [(launch, change.first_asks)]
+        assert home.judged == [(launch, lives)]
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
@@ -278,16 +278,15 @@ def test_where_the_others_have_ended_a_node_is_replaced_only_for_a_launch_that_i
         assert watch.record == a_record(REF), "whether the gang is ended is decided at a later look"
 
 
-@pytest.mark.parametrize("first_asks", [True, False])
+@pytest.mark.parametrize("change", [GiveUpSilent((LOST,)), EndSilent((LOST,))], ids=["asks", "ends"])
 @pytest.mark.parametrize("error", [BUSY, WRONG, *REFUSALS], ids=str)
 def test_a_silent_node_that_cannot_be_ended_now_is_ended_at_a_later_look(
-    error: BackendError, *, first_asks: bool
+    error: BackendError, change: NodeChange
 ) -> None:
     home = Home(launch_again=error, end_nodes=error)
     watch, log = watching(home)
     renewed: list[int] = []
     watch.reconnect = lambda: renewed.append(1)
-    change = Replace((LOST,), first_ends=True, first_asks=first_asks)
     assert change_nodes(watch, change, log) is False
     assert watch.record == a_record(REF)
     assert log.warnings[1:] == [f"{error}; will ask again"]
@@ -298,7 +297,7 @@ def test_of_a_gang_that_is_to_end_no_silent_node_is_replaced() -> None:
     home = Home()
     home.launches = False
     watch, log = watching(home)
-    assert change_nodes(watch, Replace((LOST,), first_ends=True, first_asks=True), log) is False
+    assert change_nodes(watch, GiveUpSilent((LOST,)), log) is False
     assert watch.record == a_record(REF, irreplaceable="its nodes are to end")
 
 
