@@ -90,11 +90,21 @@ class GangSubmitter:
         earlier one still lives, it ends the earlier one, whose gang must live on. `retries` is the task's.
         """
         tries = Tries(try_number=try_number, max_tries=key.generation, retries=retries)
+        try:
+            return self._adopted_or_submitted(key, task_deadline, tries)
+        except Exception:
+            raise
+        except BaseException as error:
+            # Airflow's timeout, or Ctrl-C: nobody looks for what a request has just created until the next try does.
+            self._end_asked(key, try_number, error)
+            raise
+
+    def _adopted_or_submitted(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
         while True:
             try:
                 return self._adopt_or_submit(key, task_deadline, tries)
             except Overtaken as error:
-                if error.try_number > try_number:
+                if error.try_number > tries.try_number:
                     raise
                 # An earlier try has begun an attempt since this try looked.
                 self._log.info("%s; looking again", error)
@@ -107,11 +117,19 @@ class GangSubmitter:
         """Do what `adopt_or_submit` does for a caller without a later try: whatever this raises, no node runs on."""
         try:
             return self.adopt_or_submit(key, None, try_number, retries)
-        except BaseException as error:
-            if self._asked is not None:
-                left = self.cancel_earlier(key, try_number, error)
-                self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
+        except Exception as error:
+            self._end_asked(key, try_number, error)
             raise
+
+    def _end_asked(self, key: RunKey, try_number: int, why: BaseException) -> None:
+        """End what this try has begun, if it has asked the service for anything. Raises no Exception."""
+        if self._asked is None:
+            return
+        try:
+            left = self.cancel_earlier(key, try_number, why)
+        except Exception as error:  # noqa: BLE001 - what has ended the submission is raised
+            left = [f"what this try has begun may live, and cannot be looked up: {error}"]
+        self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
 
     def _has_another(self, error: BackendError) -> bool:
         """Record what the service has just refused; return whether the job has another candidate."""
@@ -353,6 +371,7 @@ class GangSubmitter:
         except BaseException:
             # Airflow's timeout: this try no longer waits for the gang.
             end_unless_claimed(self._backend, ref, try_number, self._log)
+            self._asked = None
             raise
 
     def _note(self, attempts: Sequence[Attempt]) -> None:

@@ -618,6 +618,30 @@ def test_a_task_whose_time_is_over_while_it_notes_its_gang_ends_it(model: Model)
     assert model.done("cancel") == list(model.existing)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_has_ended_a_submission_is_raised_and_what_it_has_begun_is_ended(
+    model: Model, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    key, asked = a_key(), []
+
+    def late() -> None:
+        model.has(key, [LIVE, LIVE])
+        raise KeyboardInterrupt
+
+    def known(*_: Any) -> list[Attempt]:
+        asked.append(True)
+        if fails:
+            raise KeyError("odd")
+        return [recorded(model, ref) for ref in model.existing.values()]
+
+    model.on_submit = late
+    monkeypatch.setattr(model.gangs, "recorded", known)
+    with pytest.raises(KeyboardInterrupt):
+        submit(model, key)
+    assert asked
+    assert model.done("cancel") == ([] if fails else [*model.existing])
+
+
 # A task that is killed
 
 
