@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from airflow_provider_ocidist.errors import BackendError
 
 log = logging.getLogger(__name__)
 
