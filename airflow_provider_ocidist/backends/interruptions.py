@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-
 log = logging.getLogger(__name__)
 
 

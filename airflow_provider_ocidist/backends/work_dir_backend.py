@@ -51,7 +51,7 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
         self._reports = Reports(self._run_dirs)
         self._stored = StoredCheckpoints()
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
-        self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, self._work_dir)
+        self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, self._work_dir, self._urgent_dirs)
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:

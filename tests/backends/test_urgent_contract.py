@@ -32,6 +32,7 @@ from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.kills import killer_of
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.stores.opening import Stores
@@ -292,6 +293,28 @@ def test_a_task_whose_time_is_over_just_when_its_gang_was_created_ends_it(
     # Where no list shows whose it is, its nodes find a stop request as soon as they begin.
     plan = backend.plan(place.home.job(tmp_path / "code"), key)
     assert place.ends(made) or backend.directories.stop_requested(plan)
+
+
+def test_a_gang_whose_record_cannot_be_written_is_waited_for(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded before its creation leads to it; a failed submission would leave it to itself."""
+    backend = place.home.connect()
+    record = backend.gangs.record
+
+    def fails(attempt: Attempt) -> None:
+        if attempt.ref is not None:
+            raise BackendError("the store is full")
+        record(attempt)
+
+    monkeypatch.setattr(backend.gangs, "record", fails)
+    job, key = place.home.job(tmp_path / "code"), a_key()
+    first = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(key, None)
+    later = GangSubmitter(place.home.connect(), job, LOG, None, threading.Event()).adopt_or_submit(
+        key, None, 2
+    )
+    backend.cancel(first.ref)
+    assert later.ref.job_id == first.ref.job_id
 
 
 def is_over_when_nodes_exist(place: Place, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -65,9 +65,10 @@ class Gangs(RecordedGangs):
         work_dir: Callable[[], str | None],
         cancels: Cancels,
         clock: Callable[[], float] = time.monotonic,
+        urgent: RunDirs | None = None,
     ) -> None:
         """`near` returns the finder for another region; `cancels` ends what a failed submission has created."""
-        super().__init__(run_dirs, self.of_attempt, work_dir)
+        super().__init__(run_dirs, self.of_attempt, work_dir, urgent)
         self._near = near
         self._client = client
         self._submission = submission
