@@ -106,7 +106,7 @@ class RunRecord:
     unread_since: float | None = None
     """Time since which the run has ended while its nodes' reports, or their checkpoint, cannot be read."""
     proved: tuple[Lacking, ...] = ()
-    """What a process has seen often enough to be missing, or damaged: the next has not."""
+    """Subjects that a process has seen often enough to be missing, or damaged: the next has not."""
     unanswered: Unanswered = ANSWERED
     """Failed status requests since the service's last answer."""
     logs_since: tuple[float, ...] = ()

@@ -96,9 +96,9 @@ class RunStatus:
     checkpoint_readable: bool = True
     """Whether the place of the checkpoints could be read just now."""
     doubtful: tuple[Lacking, ...] = ()
-    """What counts as unreadable only because it was not seen to be missing, or damaged, often enough."""
+    """Subjects that count as unreadable only because they were not seen to be missing, or damaged, often enough."""
     proved: tuple[Lacking, ...] = ()
-    """What is missing, or damaged, and was seen to be so often enough."""
+    """Subjects that are missing, or damaged, and were seen to be so often enough."""
     stored: CheckpointRef | None = None
     """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None

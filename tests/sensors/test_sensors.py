@@ -24,7 +24,6 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backports import UTC
-from airflow_provider_ocidist.gangs import decisions
 from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER
@@ -339,6 +338,6 @@ def test_reports_that_stay_unreadable_end_the_wait_though_each_look_has_a_proces
         with pytest.raises(AirflowRescheduleException):
             look_by_itself(ref)
     # Since the first of them, not since this one.
-    monkeypatch.setattr(decisions, "UNREADABLE_LIMIT", 0.001)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.decisions.UNREADABLE_LIMIT", 0.001)
     with pytest.raises(AirflowFailException, match=r"SERVICE: every node has exited with 0"):
         look_by_itself(ref)
