@@ -32,12 +32,15 @@ class RecordedGangs:
         run_dirs: RunDirs,
         look: Callable[[Attempt], list[RunRef]],
         work_dir: Callable[[], str | None] = lambda: None,
+        urgent: RunDirs | None = None,
     ) -> None:
         """`look` returns the gangs of one attempt. Raises BackendError where the service does not show them.
 
-        `work_dir` returns the connection's work directory, for callers without a plan.
+        `work_dir` returns the connection's work directory, for callers without a plan. `urgent` is for ending nodes: no
+        other request delays it; None: there is none.
         """
         self._run_dirs = run_dirs
+        self._urgent = urgent or run_dirs
         self._look = look
         self.work_dir = work_dir
 
@@ -231,10 +234,23 @@ class RecordedGangs:
                 retryable=True,
             )
 
+    def stop_at_once(self, attempts: Sequence[Attempt]) -> None:
+        """Write stop requests for the nodes of attempts, which wait for no other request. Raises nothing.
+
+        Where a store throttles, each waits for its turn after all.
+        """
+        in_parallel(lambda each: self.at(each.place).stop_one_at_once(each), attempts)
+
+    def stop_one_at_once(self, attempt: Attempt) -> None:
+        """Write a stop request for the nodes of an attempt at this place, as `stop_at_once`."""
+        urgent, run_dir = RunDirectories(self._run_dirs, self._urgent), attempt.place.run_dir
+        if not urgent.request_stop(attempt.key, run_dir, CALLED_OFF):
+            self.leave_stop_request(run_dir, attempt.key)
+
     def leave_stop_request(self, run_dir: str, key: RunKey) -> bool:
         """Write a stop request for nodes that are just starting, that get no signal, or that no list shows.
 
-        Return False where it could not be written.
+        With all the patience that other requests have. Return False where it could not be written.
         """
         return RunDirectories(self._run_dirs, self._run_dirs).request_stop(key, run_dir, CALLED_OFF)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import CountsMissing, Finding, now_at
+from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
@@ -26,6 +28,8 @@ from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now,
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
+
+log = logging.getLogger(__name__)
 
 WRITE_RIGHT = "create the bucket or the folder, or give Airflow's credentials the right to write there"
 
@@ -47,7 +51,7 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
         self._reports = Reports(self._run_dirs)
         self._stored = StoredCheckpoints()
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
-        self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, self._work_dir)
+        self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, self._work_dir, self._urgent_dirs)
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -71,11 +75,19 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
         refuse_if_stopped(plan, stop)
         ref = self._created(plan, stop)
         # Before it is cancelled: a cancel that fails is repeated by what is recorded. But no cancel waits for a store.
-        until_stopped(lambda: self.gangs.record(Attempt.of(plan, ref)), stop)
+        with ended_if_interrupted(plan.key.name, lambda: self.cancel(ref)):
+            until_stopped(lambda: self._record_created(plan, ref), stop)
         if stop is not None and stop.is_set():
             self.cancel(ref)
             refuse_if_stopped(plan, stop)
         return ref
+
+    def _record_created(self, plan: Plan, ref: RunRef) -> None:
+        try:
+            self.gangs.record(Attempt.of(plan, ref))
+        except BackendError as error:
+            # The earlier record leads to it as well, by its name.
+            log.warning("%s: what was created could not be recorded: %s", ref.key.name, error)
 
     @abstractmethod
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:

@@ -25,6 +25,8 @@ GONE_AFTER = 3
 CLAIM_PATIENCE = 1.5
 """Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
 ended."""
+GIVE_UP_CLAIM_PATIENCE = 10.0
+"""Seconds for which a task that gives up waits for them; without an answer the gang is ended, as by a killed task."""
 
 
 class Canceller:

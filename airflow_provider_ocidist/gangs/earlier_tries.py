@@ -10,7 +10,7 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near, now_at
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.attempt_notes import noted_in
-from airflow_provider_ocidist.gangs.canceller import claimed_by, given_up
+from airflow_provider_ocidist.gangs.canceller import GIVE_UP_CLAIM_PATIENCE, claimed_by, given_up
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
@@ -69,25 +69,29 @@ def cancel_earlier(
     noted: Sequence[Attempt],
     ending: Ending,
     try_number: int,
+    claim_patience: float = GIVE_UP_CLAIM_PATIENCE,
 ) -> list[str]:
     """Cancel the gangs of a task that may be running, except those of later tries: `try_number`, the last, fails.
 
     Each gang is cancelled at the service or by a stop request, whichever can be reached. `place`: where the task's job
     creates its gangs; None if the job cannot be read: then the place of the connection. `noted`: the attempts that
-    Airflow's task state names. Returns a message for each gang that may still be running, with the way to end it.
-    Raises no BackendError.
+    Airflow's task state names. `claim_patience`: the seconds to wait for the answer whether a later try owns a gang.
+    Returns a message for each gang that may still be running, with the way to end it. Raises no BackendError.
     """
-    return EarlierTryCanceller(homes, key, place, ending).end(noted, try_number)
+    return EarlierTryCanceller(homes, key, place, ending, claim_patience).end(noted, try_number)
 
 
 class EarlierTryCanceller:
     """Cancels all known gangs of one task, at the services and in the run directories."""
 
-    def __init__(self, homes: Homes, key: RunKey, place: Place | None, ending: Ending) -> None:
+    def __init__(
+        self, homes: Homes, key: RunKey, place: Place | None, ending: Ending, claim_patience: float
+    ) -> None:
         self._homes = homes
         self._key = key
         self._place = place
         self._ending = ending
+        self._claim_patience = claim_patience
         self._stop = StopRequest(cause=ending.cause, message=ending.message)
 
     def end(self, noted: Sequence[Attempt], try_number: int) -> Messages:
@@ -157,7 +161,7 @@ class EarlierTryCanceller:
     def _cancel(self, ref: RunRef, try_number: int) -> Messages:
         """Cancel a gang unless a later try owns it; return a message where it may still be running."""
         home = self._homes.at(ref.backend)
-        if claimed_by(home or self._homes.present, ref) > try_number:
+        if claimed_by(home or self._homes.present, ref, self._claim_patience) > try_number:
             return []
         if home is None:
             return [self._request_stop_unreached(ref)]

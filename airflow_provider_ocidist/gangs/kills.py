@@ -25,7 +25,12 @@ from airflow_provider_ocidist.errors import (
     StorageError,
     refusal_in,
 )
-from airflow_provider_ocidist.gangs.canceller import claimed_by, end_unless_claimed, given_up
+from airflow_provider_ocidist.gangs.canceller import (
+    GIVE_UP_CLAIM_PATIENCE,
+    claimed_by,
+    end_unless_claimed,
+    given_up,
+)
 from airflow_provider_ocidist.gangs.reconnection import read_again
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
@@ -42,8 +47,6 @@ AGAIN_AFTER = 0.5
 """Seconds between a failed cancel and the next."""
 GIVE_UP_WITHIN = 600.0
 """Seconds for which a task that gives up tries to end its gang while neither service nor nodes can be reached."""
-GIVE_UP_CLAIM_PATIENCE = 10.0
-"""Seconds for which it waits for the claim; without an answer the gang is ended, as by a killed task."""
 GIVE_UP_PAUSE = 15.0
 """Seconds between two of these cancels."""
 FIRST_PAUSE = 10.0

@@ -20,7 +20,13 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.actions import Fail, Succeed
 from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
-from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed, given_up
+from airflow_provider_ocidist.gangs.canceller import (
+    CLAIM_PATIENCE,
+    GIVE_UP_CLAIM_PATIENCE,
+    Canceller,
+    end_unless_claimed,
+    given_up,
+)
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
@@ -29,6 +35,7 @@ from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.verdict import ReportOutcome, first_is_done, has_trained, report_outcome
 from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
+from airflow_provider_ocidist.model.evidence import ABSENT_ANSWERS, ABSENT_FOR
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
@@ -90,11 +97,21 @@ class GangSubmitter:
         earlier one still lives, it ends the earlier one, whose gang must live on. `retries` is the task's.
         """
         tries = Tries(try_number=try_number, max_tries=key.generation, retries=retries)
+        try:
+            return self._adopted_or_submitted(key, task_deadline, tries)
+        except Exception:
+            raise
+        except BaseException as error:
+            # Airflow's timeout, or Ctrl-C: nobody looks for what a request has just created until the next try does.
+            self._end_asked(key, try_number, error)
+            raise
+
+    def _adopted_or_submitted(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
         while True:
             try:
                 return self._adopt_or_submit(key, task_deadline, tries)
             except Overtaken as error:
-                if error.try_number > try_number:
+                if error.try_number > tries.try_number:
                     raise
                 # An earlier try has begun an attempt since this try looked.
                 self._log.info("%s; looking again", error)
@@ -107,11 +124,19 @@ class GangSubmitter:
         """Do what `adopt_or_submit` does for a caller without a later try: whatever this raises, no node runs on."""
         try:
             return self.adopt_or_submit(key, None, try_number, retries)
-        except BaseException as error:
-            if self._asked is not None:
-                left = self.cancel_earlier(key, try_number, error)
-                self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
+        except Exception as error:
+            self._end_asked(key, try_number, error)
             raise
+
+    def _end_asked(self, key: RunKey, try_number: int, why: BaseException) -> None:
+        """End what this try has begun, if it has asked the service for anything. Raises no Exception."""
+        if self._asked is None:
+            return
+        try:
+            left = self.cancel_earlier(key, try_number, why)
+        except Exception as error:  # noqa: BLE001 - what has ended the submission is raised
+            left = [f"what this try has begun may live, and cannot be looked up: {error}"]
+        self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
 
     def _has_another(self, error: BackendError) -> bool:
         """Record what the service has just refused; return whether the job has another candidate."""
@@ -216,7 +241,9 @@ class GangSubmitter:
         place, homes = Place.of(draft) if draft else None, Homes(self._backend, self._reach, self._log)
         if prepared:
             homes.prepare(each.place.backend for each in noted)
-        return lambda: cancel_earlier(homes, key, place, noted, ending, try_number)
+        # Of a killed task seconds are left.
+        patience = CLAIM_PATIENCE if prepared or self._stop.is_set() else GIVE_UP_CLAIM_PATIENCE
+        return lambda: cancel_earlier(homes, key, place, noted, ending, try_number, patience)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -241,11 +268,15 @@ class GangSubmitter:
 
     def _stop_earlier(self, known: Sequence[Attempt], generation: int, try_number: int) -> None:
         """Write stop requests for gangs from before a clear: they end also if the service does not answer."""
-        for attempt in known:
-            is_of_a_later_try = attempt.tries is not None and attempt.tries.try_number > try_number
-            if attempt.may_live and attempt.key.generation < generation and not is_of_a_later_try:
-                gangs = self._backend.gangs.at(attempt.place)
-                gangs.leave_stop_request(attempt.place.run_dir, attempt.key)
+        self._backend.gangs.stop_at_once(
+            [
+                attempt
+                for attempt in known
+                if attempt.may_live
+                and attempt.key.generation < generation
+                and not (attempt.tries is not None and attempt.tries.try_number > try_number)
+            ]
+        )
 
     def _left(self, attempt: Attempt, draft: Plan) -> Attempt:
         """Request a stop of an attempt's gang at another backend, since this backend cannot see it."""
@@ -278,7 +309,7 @@ class GangSubmitter:
             return False
         if not any(ref.run_ids):
             return not self._is_called_off(ref, known)
-        (status,) = self._backend.status([ref])
+        status = self._certain_status(ref)
         self._note_refusal(ref, known, status)
         nodes = [node for node in status.of_members.nodes if node.run_id]
         states = [node.state for node in nodes]
@@ -301,6 +332,20 @@ class GangSubmitter:
             return isinstance(action, Succeed)
         self._log.info("found %s of an earlier attempt", ref.key.name)
         return True
+
+    def _certain_status(self, ref: RunRef) -> RunStatus:
+        """Return the state of a gang, once it is certain what is missing of one that has ended: that takes two minutes.
+
+        Raises BackendError when stopped.
+        """
+        while True:
+            (status,) = self._backend.status([ref])
+            if not (status.ended and status.doubtful):
+                return status
+            what = " and ".join(each.value for each in status.doubtful)
+            self._log.info("%s has ended, and its %s was not found; looking again", ref.key.name, what)
+            if self._stop.wait(ABSENT_FOR / ABSENT_ANSWERS):
+                raise BackendError("stopped while an earlier gang was looked at", cause=Cause.CANCELED)
 
     def _ends_well(self, ref: RunRef, nodes: Sequence[NodeStatus], expects: Expectations) -> bool:
         """Return whether the nodes that end have done their part, and no cancel ends them.
@@ -353,6 +398,7 @@ class GangSubmitter:
         except BaseException:
             # Airflow's timeout: this try no longer waits for the gang.
             end_unless_claimed(self._backend, ref, try_number, self._log)
+            self._asked = None
             raise
 
     def _note(self, attempts: Sequence[Attempt]) -> None:

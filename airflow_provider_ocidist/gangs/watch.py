@@ -27,7 +27,7 @@ from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import Phase
-from airflow_provider_ocidist.model.run import Ending, RunRecord, RunStatus, TrainingResult
+from airflow_provider_ocidist.model.run import Ending, Lacking, RunRecord, RunStatus, TrainingResult
 
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
 """Phases of a node whose end is looked for more often."""
@@ -82,7 +82,7 @@ class Watch:
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
         """Take over an earlier process's refusals; its last look was at least `seconds` ago."""
-        self.record = replace(self.record, unanswered=kept.unanswered)
+        self.record = replace(self.record, unanswered=kept.unanswered, unread_since=kept.unread_since)
         if isinstance(self.backend, CountsMissing):
             self.backend.recall_missed(kept.after(seconds).missed)
         if kept.unanswered.questions:
@@ -92,7 +92,7 @@ class Watch:
     def kept(self) -> Kept:
         """The evidence for the next process."""
         missed = self.backend.missed(self.record.ref) if isinstance(self.backend, CountsMissing) else {}
-        return Kept(unanswered=self.record.unanswered, missed=missed)
+        return Kept(unanswered=self.record.unanswered, missed=missed, unread_since=self.record.unread_since)
 
     def look(self, now: float) -> Action:
         """Return the next action. A service that cannot answer now is waited for: silence is no failure.
@@ -150,10 +150,16 @@ class Watch:
 
         Otherwise a trigger and its task would each have to see it anew, and hand over to each other for ever.
         """
-        if status.is_doubtful and self.record.is_proved:
-            return replace(status, reports_readable=True, checkpoint_readable=True)
+        proved = {each for each in status.doubtful if each in self.record.proved}
+        if proved:
+            # Of the other nothing is proved: it may be an outage.
+            return replace(
+                status,
+                reports_readable=status.reports_readable or Lacking.REPORT in proved,
+                checkpoint_readable=status.checkpoint_readable or Lacking.CHECKPOINT in proved,
+            )
         if status.ended and status.reports_readable and status.checkpoint_readable:
-            self.record = replace(self.record, is_proved=status.is_proved)
+            self.record = replace(self.record, proved=status.proved)
         return status
 
     def _note_phases(self, status: RunStatus) -> None:

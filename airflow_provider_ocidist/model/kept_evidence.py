@@ -46,6 +46,8 @@ class Kept:
     unanswered: Unanswered = ANSWERED
     missed: Mapping[str, Missed] = field(default_factory=dict)
     """Answers without a run, by its id, and without a report or a whole checkpoint of the gang."""
+    unread_since: float | None = None
+    """Time at the service since which the gang has ended and its reports, or its checkpoint, cannot be read."""
 
     def after(self, seconds: float) -> Kept:
         """Return the evidence after at least this many seconds without a request."""

@@ -1,4 +1,4 @@
-"""Refusal: which machines a service had none of, remembered for a while for every task. Pure."""
+"""Refusals: which machines a service had none of, remembered for a while for every task. Pure."""
 
 from __future__ import annotations
 
@@ -37,11 +37,27 @@ class Refusal:
         # `abs`: where the clock was set back since, a refusal from the future must not hold until its time has come.
         return nodes >= self.nodes and abs(now - self.at) < REMEMBERED
 
-    def after(self, older: Refusal | None) -> Refusal:
-        """Return what is remembered of two refusals: an older one of fewer machines holds for more tasks."""
-        if older is not None and older.nodes < self.nodes and older.holds(self.nodes, self.at):
-            return older
-        return self
+
+@dataclass(frozen=True, kw_only=True)
+class Remembered:
+    """The refusals of machines of one kind that hold for some number of them, by that number."""
+
+    refusals: tuple[Refusal, ...] = ()
+
+    def after(self, refusal: Refusal) -> Remembered:
+        """Return what is remembered after one more: of which none is of fewer machines, or as many, and later."""
+        known = [each for each in (*self.refusals, refusal) if each.holds(each.nodes, refusal.at)]
+        latest = {each.nodes: each for each in sorted(known, key=lambda each: each.at)}
+        kept: list[Refusal] = []
+        for _, each in sorted(latest.items()):
+            if not any(of_fewer.at >= each.at for of_fewer in kept):
+                kept.append(each)
+        return Remembered(refusals=tuple(kept))
+
+    def of(self, nodes: int) -> Refusal | None:
+        """Return the latest refusal of so many machines, or of fewer, of whatever age; None: there was none."""
+        found = [each for each in self.refusals if each.nodes <= nodes]
+        return max(found, key=lambda each: each.at, default=None)
 
 
 def refusal_file(backend: str, machine: Mapping[str, str]) -> str:

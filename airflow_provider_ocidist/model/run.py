@@ -20,12 +20,13 @@ from airflow_provider_ocidist.model.refusal import Refusal
 from airflow_provider_ocidist.model.report import Progress, Restart
 from airflow_provider_ocidist.model.run_key import RunKey, Tries
 from airflow_provider_ocidist.model.run_ref import RunRef
-from airflow_provider_ocidist.model.run_status import NodeState, NodeStatus, RunStatus
+from airflow_provider_ocidist.model.run_status import Lacking, NodeState, NodeStatus, RunStatus
 
 # Every class that describes a run is imported from here; modules beside this one define some of them.
 __all__ = [
     "Ending",
     "Expectations",
+    "Lacking",
     "NodeState",
     "NodeStatus",
     "Plan",
@@ -104,8 +105,8 @@ class RunRecord:
     ending: Ending | None = None
     unread_since: float | None = None
     """Time since which the run has ended while its nodes' reports, or their checkpoint, cannot be read."""
-    is_proved: bool = False
-    """Whether a process has seen often enough that a report is missing, or the checkpoint damaged: the next has not."""
+    proved: tuple[Lacking, ...] = ()
+    """Subjects that a process has seen often enough to be missing, or damaged: the next has not."""
     unanswered: Unanswered = ANSWERED
     """Failed status requests since the service's last answer."""
     logs_since: tuple[float, ...] = ()

@@ -33,6 +33,15 @@ class NodeState(StrEnum):
 _TERMINAL = {NodeState.SUCCEEDED, NodeState.FAILED, NodeState.CANCELED, NodeState.MISSING}
 
 
+class Lacking(StrEnum):
+    """What the store may lack of a gang that has ended; one look without it proves nothing."""
+
+    REPORT = "report"
+    """The report of a node that has succeeded for the service."""
+    CHECKPOINT = "checkpoint"
+    """The newest checkpoint, or a part of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
     """One node: its state at the service, and its own report. Times are Unix times, in seconds."""
@@ -86,10 +95,10 @@ class RunStatus:
     """Reason why the newest checkpoint cannot be used, or is not known; looked at when the gang has ended."""
     checkpoint_readable: bool = True
     """Whether the place of the checkpoints could be read just now."""
-    is_doubtful: bool = False
-    """Whether something counts as unreadable only because it was not seen to be missing, or damaged, often enough."""
-    is_proved: bool = False
-    """Whether something is missing, or damaged, and that was seen often enough."""
+    doubtful: tuple[Lacking, ...] = ()
+    """Subjects that count as unreadable only because they were not seen to be missing, or damaged, often enough."""
+    proved: tuple[Lacking, ...] = ()
+    """Subjects that are missing, or damaged, and were seen to be so often enough."""
     stored: CheckpointRef | None = None
     """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None

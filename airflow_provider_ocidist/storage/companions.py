@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -18,6 +18,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
 MIXED = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z]*[0-9][A-Za-z])[0-9A-Za-z]{5,}(?![0-9A-Za-z])")
 """Word of letters and digits, as a hash: a program may use a new one in each name."""
+_DIGITS = re.compile("[0-9]+")
 MOST_MODELS = 2
 """Most names that differ only in their numbers and still name different models: `resnet18.pt`, `resnet50.pt`."""
 MOST = 8
@@ -34,7 +35,7 @@ def companions(one: Manifest, manifests: Sequence[Manifest]) -> list[Manifest]:
     resume from `checkpoint-100` only.
     """
     found = [*_companions(one, manifests)]
-    seen = {_series(each.name) for each in (one, *found)}
+    seen = {each.name for each in (one, *found)}
     found += islice(_numbered_series(one, manifests, seen), MOST)
     return [each for each in manifests if any(each is other for other in found)]
 
@@ -57,13 +58,17 @@ def _companions(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[Manife
 
 
 def _numbered_series(one: Manifest, manifests: Sequence[Manifest], seen: set[str]) -> Iterator[Manifest]:
-    """Yield the newest of each series with numbers that is not seen yet, each followed by what is of the same step."""
-    steady, kinds = _steady_names(manifests), set(map(_kind, seen))
+    """Yield the newest of each series with numbers, each followed by what is of the same step.
+
+    `seen`: names of series that are kept already.
+    """
+    steady, changing = _steady_names(manifests), _changing_names(manifests)
+    kinds = {_kind(name, changing) for name in seen}
     may_be_dates = _number(one.name) is None
     for each in manifests:
-        kind = _kind(_series(each.name))
+        kind = _kind(each.name, changing)
         has_number = _is_numbered(each.name) if may_be_dates else _has_own_number(each.name)
-        is_numbered = has_number and each.name not in steady
+        is_numbered = (has_number or each.name in changing) and each.name not in steady
         if is_numbered and kind not in kinds and each.fence <= one.fence:
             kinds.add(kind)
             yield each
@@ -100,24 +105,45 @@ def _steady_names(manifests: Sequence[Manifest]) -> set[str]:
     """Return the names that a program reuses for each checkpoint, as `last.ckpt` and `resnet18_last.pth`.
 
     A number within a word belongs to the name, unless it changes each time; a separate one does if the name was used
-    twice.
+    twice, and the program did not go on from it to a new one: then it has only come back to an earlier step.
     """
+    times = Counter(manifest.name for manifest in manifests)
+    passed, changing = _passed_names(manifests, times), _changing_names(manifests)
+    return {
+        name
+        for name, count in times.items()
+        if _number(name) is None
+        and name not in changing
+        and ((count > 1 and name not in passed) or not NUMBER.search(name))
+    }
+
+
+def _changing_names(manifests: Sequence[Manifest]) -> set[str]:
+    """Return the names whose numbers, also those within words, change with each save, as in `25epoch.pth`."""
     times = Counter(manifest.name for manifest in manifests)
     alike: dict[str, list[str]] = {}
     for name in times:
-        alike.setdefault(re.sub("[0-9]+", "#", name), []).append(name)
-    changing = {
+        alike.setdefault(_DIGITS.sub("#", name), []).append(name)
+    return {
         name
         for names in alike.values()
         if len(names) > MOST_MODELS and all(times[name] == 1 for name in names)
         for name in names
-        if re.search("[0-9]", name)
+        if _DIGITS.search(name)
     }
-    return {
-        name
-        for name, count in times.items()
-        if _number(name) is None and name not in changing and (count > 1 or not NUMBER.search(name))
-    }
+
+
+def _passed_names(manifests: Sequence[Manifest], times: Mapping[str, int]) -> set[str]:
+    """Return the names with a separate number after which a name of their series was used for the first time."""
+    new: set[str] = set()
+    passed: set[str] = set()
+    for name in dict.fromkeys(each.name for each in manifests):
+        series = _series(name)
+        if series in new:
+            passed.add(name)
+        elif times[name] == 1 and NUMBER.search(name):
+            new.add(series)
+    return passed
 
 
 def _series(name: str) -> str:
@@ -126,9 +152,13 @@ def _series(name: str) -> str:
     return NUMBER.sub("#", placed.series if placed else name)
 
 
-def _kind(series: str) -> str:
-    """Return a series without its words of letters and digits, as the hash in `step-#-a1b2c3.pt`."""
-    return MIXED.sub("#", series)
+def _kind(name: str, changing: Container[str]) -> str:
+    """Return a series without its words of letters and digits, as the hash in `step-#-a1b2c3.pt`.
+
+    `changing`: the names whose numbers within words change, too.
+    """
+    kind = MIXED.sub("#", _series(name))
+    return _DIGITS.sub("#", kind) if name in changing else kind
 
 
 def _number(name: str) -> int | None:

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import copy_files
-from airflow_provider_ocidist.storage.copying.changes import verdicts
+from airflow_provider_ocidist.storage.copying.changes import Verdict, verdicts
 from airflow_provider_ocidist.storage.listing import by_folder, complete_in, manifests_in
 from airflow_provider_ocidist.storage.locations import join
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
@@ -47,7 +47,10 @@ def store_again(
     if len(here) < len(manifest.files):
         log.info("%s is not whole on this node: %s", uri, _not_among(here, manifest.files))
         return False
-    found = verdicts(copy.source, list(here.values()), target, None)
+    found = copy.verdicts(here, target)
+    if found is None:
+        log.info("%s was written to on this node while it was compared", uri)
+        return False
     differing = [item for item in manifest.files if found[item.path] != "same"]
     if not differing:
         log.info("%s is stored as it is on this node", uri)
@@ -151,6 +154,15 @@ class _LocalCopy:
         with ThreadPoolExecutor(THREADS, "repair") as pool:
             found = pool.map(self._known, files)
             return {entry.name: entry for entry in found if entry}
+
+    def verdicts(self, here: Mapping[str, Entry], target: Store) -> Mapping[str, Verdict] | None:
+        """Compare files with the stored ones; None where one is written to meanwhile. Raises StorageError."""
+        try:
+            return verdicts(self.source, [*here.values()], target, None)
+        except StorageError:
+            if all(map(self._is_as_before, here.values())):
+                raise
+            return None
 
     def send(self, here: Mapping[str, Entry], files: Iterable[ManifestFile], target: Store) -> list[str]:
         """Store those of the files that are here; return the names of those that are stored as they were published.

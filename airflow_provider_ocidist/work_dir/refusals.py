@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.refusal import Refusal, refusal_file
+from airflow_provider_ocidist.model.refusal import Refusal, Remembered, refusal_file
 from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.model.work_dir import REFUSALS_FOLDER
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """One small file for each kind of machine, with the refusal that holds for most. A hint: its loss costs time."""
+    """One small file for each kind of machine, with the refusals that hold. A hint: its loss costs time."""
 
     def __init__(self, run_dirs: RunDirs) -> None:
         self._run_dirs = run_dirs
@@ -29,32 +29,34 @@ class Refusals:
         """Record that what a plan asks for is not there. Raises nothing."""
         if not plan.machine:
             return
-        remembered = refusal.after(self._read(plan))
-        if remembered is not refusal:
+        before = self._read(plan)
+        remembered = before.after(refusal)
+        if remembered == before:
             return
         try:
             store, prefix = self._folder(plan)
             store.write(
-                prefix + refusal_file(plan.backend, plan.machine), json.dumps(codec.encode(refusal)).encode()
+                prefix + refusal_file(plan.backend, plan.machine),
+                json.dumps(codec.encode(remembered)).encode(),
             )
         except (OcidistError, OSError) as error:
             log.warning("%s: the refusal could not be recorded for other tasks: %s", plan.key.name, error)
 
     def of(self, plans: Sequence[Plan]) -> list[Refusal | None]:
-        """Return the remembered refusal of what each plan asks for, of whatever age; one request for each."""
-        return in_parallel(self._read, list(plans))
+        """Return the latest refusal of what each plan asks for, of whatever age; one request for each."""
+        return in_parallel(lambda plan: self._read(plan).of(plan.nodes), list(plans))
 
-    def _read(self, plan: Plan) -> Refusal | None:
+    def _read(self, plan: Plan) -> Remembered:
         if not plan.machine:
-            return None
+            return Remembered()
         try:
             store, prefix = self._folder(plan)
-            return codec.read(Refusal, store.read(prefix + refusal_file(plan.backend, plan.machine)))
+            return codec.read(Remembered, store.read(prefix + refusal_file(plan.backend, plan.machine)))
         except FileNotFoundError:
-            return None
+            return Remembered()
         except (OcidistError, OSError, ValueError, TypeError, LookupError) as error:
             log.info("%s: the latest refusals cannot be read: %s", plan.key.name, error)
-            return None
+            return Remembered()
 
     def _folder(self, plan: Plan) -> tuple[Store, str]:
         return self._run_dirs.below(work_dir_of(plan.run_dir), REFUSALS_FOLDER)

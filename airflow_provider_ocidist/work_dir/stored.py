@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import Absent
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.report import Phase
-from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import Lacking, NodeState, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
 
@@ -49,15 +49,8 @@ class StoredCheckpoints:
             self._missed.pop(_checkpoint_of(ref), None)
             return replace(status, stored=stored, checkpoint_problem=None)
         is_certain = self._is_missed_again(_checkpoint_of(ref))
-        return replace(
-            status,
-            stored=stored,
-            checkpoint_problem=problem,
-            checkpoint_readable=is_certain,
-            # Without readable reports all is to be asked again anyway.
-            is_doubtful=status.is_doubtful or (status.reports_readable and not is_certain),
-            is_proved=is_certain and not status.is_doubtful,
-        )
+        found = replace(status, stored=stored, checkpoint_problem=problem, checkpoint_readable=is_certain)
+        return _with(found, Lacking.CHECKPOINT, is_certain=is_certain)
 
     def forget(self, ref: RunRef) -> None:
         """Drop what is kept of a gang between two looks."""
@@ -87,13 +80,20 @@ class StoredCheckpoints:
             self._missed.pop(_report_of(ref), None)
             return status
         is_certain = self._is_missed_again(_report_of(ref))
-        return replace(status, reports_readable=is_certain, is_doubtful=not is_certain, is_proved=is_certain)
+        return _with(replace(status, reports_readable=is_certain), Lacking.REPORT, is_certain=is_certain)
 
     def _is_missed_again(self, subject: str) -> bool:
         """Count one more look that found something missing; return whether it is."""
         now, before = self._clock(), self._missed.get(subject)
         absent = self._missed[subject] = before.again() if before else Absent(since=now)
         return absent.is_gone(now)
+
+
+def _with(status: RunStatus, lacking: Lacking, *, is_certain: bool) -> RunStatus:
+    """Return the status with one more thing that was not found."""
+    if is_certain:
+        return replace(status, proved=(*status.proved, lacking))
+    return replace(status, doubtful=(*status.doubtful, lacking))
 
 
 def _subjects(ref: RunRef) -> tuple[str, ...]:

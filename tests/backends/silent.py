@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from types import TracebackType
@@ -28,7 +29,13 @@ class Silent:
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def close(self) -> None:
+        """Refuse every connection from now on."""
+        with contextlib.suppress(OSError):
+            # It is closed already.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self._held:
             connection.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
 import time
 import uuid
@@ -31,6 +32,7 @@ from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.kills import killer_of
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.stores.opening import Stores
@@ -232,6 +234,110 @@ def test_a_submission_that_is_killed_as_its_gang_is_whole_cancels_it_while_the_s
         until(lambda: place.ends(made), "the cancel waits for the record")
     submission.join(PATIENCE)
     assert [error.cause for error in errors] == [Cause.CANCELED]
+
+
+class TimeIsOver(BaseException):
+    """As Airflow's timeout: no Exception; a signal brings it, to the thread that submits."""
+
+
+@pytest.fixture
+def time_is_over() -> Iterator[Callable[[], None]]:
+    """Return a function for other threads, which ends the time of this one."""
+
+    def raise_it(*_: Any) -> None:
+        raise TimeIsOver
+
+    before = signal.signal(signal.SIGUSR2, raise_it)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+    signal.signal(signal.SIGUSR2, before)
+
+
+@pytest.mark.usefixtures("patient_stores")
+def test_a_task_whose_time_is_over_while_its_gang_is_recorded_cancels_it_while_the_store_is_silent(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_is_over: Callable[[], None]
+) -> None:
+    """A first try without another: nobody would look for the gang, which nothing has told Airflow of."""
+    backend = place.home.connect()
+    gang = GangSubmitter(backend, place.home.job(tmp_path / "code"), LOG, None, threading.Event())
+    outcome: list[str] = []
+    with Silent() as store:
+        made = falls_silent_when_nodes_exist(place, backend, store, monkeypatch)
+
+        def end_its_time() -> None:
+            outcome.append("no record is written: the case is not met")
+            if store.was_asked.wait(PATIENCE):
+                time_is_over()
+                deadline = time.monotonic() + PATIENCE
+                while not place.ends(made) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                outcome[:] = ["cancelled"] if place.ends(made) else ["the gang lives on"]
+            store.close()
+
+        ends = in_a_thread(end_its_time)
+        with pytest.raises(TimeIsOver):
+            gang.adopt_or_submit(a_key(), None)
+        ends.join()
+    assert made
+    assert outcome == ["cancelled"]
+
+
+def test_a_task_whose_time_is_over_just_when_its_gang_was_created_ends_it(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = place.home.connect()
+    made = is_over_when_nodes_exist(place, backend, monkeypatch)
+    gang = GangSubmitter(backend, place.home.job(tmp_path / "code"), LOG, None, threading.Event())
+    with pytest.raises(TimeIsOver):
+        gang.adopt_or_submit(key := a_key(), None)
+    assert made
+    # Where no list shows whose it is, its nodes find a stop request as soon as they begin.
+    plan = backend.plan(place.home.job(tmp_path / "code"), key)
+    assert place.ends(made) or backend.directories.stop_requested(plan)
+
+
+def test_a_gang_whose_record_cannot_be_written_is_waited_for(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded before its creation leads to it; a failed submission would leave it to itself."""
+    backend = place.home.connect()
+    record = backend.gangs.record
+
+    def fails(attempt: Attempt) -> None:
+        if attempt.ref is not None:
+            raise BackendError("the store is full")
+        record(attempt)
+
+    monkeypatch.setattr(backend.gangs, "record", fails)
+    job, key = place.home.job(tmp_path / "code"), a_key()
+    first = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(key, None)
+    later = GangSubmitter(place.home.connect(), job, LOG, None, threading.Event()).adopt_or_submit(
+        key, None, 2
+    )
+    backend.cancel(first.ref)
+    assert later.ref.job_id == first.ref.job_id
+
+
+def is_over_when_nodes_exist(place: Place, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let the time be over once the service has accepted every node; return a list for what it has to end then."""
+    made: list[str] = []
+    if isinstance(backend, OciDataScience):
+        create_runs = Submission.runs
+
+        def runs(submission: Submission, job_id: str, existing: Any) -> Any:
+            made.extend(str(run.id) for run in create_runs(submission, job_id, existing).values())
+            raise TimeIsOver
+
+        monkeypatch.setattr(Submission, "runs", runs)
+    else:
+        assert isinstance(backend, WorkDirBackend)
+        create = backend._created
+
+        def created(*given: Any) -> RunRef:
+            made.extend(place.ids_of(create(*given)))
+            raise TimeIsOver
+
+        monkeypatch.setattr(backend, "_created", created)
+    return made
 
 
 def falls_silent_when_nodes_exist(

@@ -15,6 +15,7 @@ import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import DAG
 
+from airflow_provider_ocidist.backends.capabilities import now_at
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, LeftRuns, TrainingFailed
@@ -24,7 +25,7 @@ from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model import refusal
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
-from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal
+from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal, Remembered
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
@@ -364,21 +365,23 @@ def test_another_task_skips_what_was_refused_a_moment_ago_and_says_so(
     assert submit({"shape": SECOND}, nodes=1).candidate == ""
 
 
-def test_a_refusal_of_many_machines_does_not_make_one_of_few_forgotten() -> None:
-    """What holds for a number of machines right after a refusal still holds after any other one."""
+def test_whatever_is_refused_one_after_the_other_none_is_forgotten_while_it_holds() -> None:
     print("seed", SEED)
     draw = random.Random(SEED)
     for _ in range(500):
-        now, kept, all_of_them = draw.uniform(0, 1e6), None, []
-        for _ in range(draw.randrange(1, 6)):
-            now += draw.uniform(0, REMEMBERED / 4)
-            all_of_them.append(a_refusal(now, draw.randrange(1, 9)))
-            kept = all_of_them[-1].after(kept)
-            newest = all_of_them[-1]
-            assert kept.holds(newest.nodes, now)
-            assert kept in all_of_them
-            if len(all_of_them) == 2 and all_of_them[0].holds(1, now):
-                assert kept.holds(1, now)
+        now, kept, all_of_them = draw.uniform(0, 1e6), Remembered(), []
+        for _ in range(draw.randrange(1, 12)):
+            now += draw.uniform(0, REMEMBERED / 2)
+            # Some are heard of only later.
+            all_of_them.append(a_refusal(now - draw.choice([0.0, REMEMBERED / 3]), draw.randrange(1, 9)))
+            kept = kept.after(all_of_them[-1])
+            then = now + draw.uniform(0, REMEMBERED)
+            for nodes in range(1, 10):
+                found = kept.of(nodes)
+                is_refused = any(each.holds(nodes, then) for each in all_of_them)
+                assert (found is not None and found.holds(nodes, then)) is is_refused
+        assert len(kept.refusals) <= 8
+        assert kept.after(all_of_them[-1]) == kept, "what is heard twice is kept once"
 
 
 def test_a_task_skips_what_was_refused_though_more_machines_were_refused_since(
@@ -389,6 +392,14 @@ def test_a_task_skips_what_was_refused_though_more_machines_were_refused_since(
         Candidates(backend, job, log).refuse(a_key(), "", Cause.QUOTA, "as the service says")
     for job in (few, many):
         assert Candidates(backend, job, log).chosen(a_key()) == 1
+
+
+def test_when_a_refusal_of_few_machines_is_over_a_later_one_of_many_is_known(backend: OciDataScience) -> None:
+    few, many = (parsing.build(job_with({"shape": SECOND}, nodes=nodes)) for nodes in (2, 8))
+    now = now_at(backend)
+    for job, at in ((few, now - REMEMBERED - 30), (many, now - 60)):
+        Candidates(backend, job, log).refuse(a_key(), "", Cause.QUOTA, "as the service says", at)
+    assert [Candidates(backend, job, log).chosen(a_key()) for job in (few, many)] == [0, 1]
 
 
 def test_what_was_refused_long_ago_is_asked_for_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -143,6 +144,42 @@ def test_a_try_after_the_last_one_gave_up_does_not_begin_what_that_has_called_of
     assert not backend._store(ref.run_dir).exists(STOP_FILE)
 
 
+@pytest.mark.parametrize(
+    "how, is_left",
+    [("gives up", True), ("its job is broken", True), ("is killed", False), ("was killed", False)],
+)
+def test_a_claim_that_is_answered_late_is_waited_for_by_whoever_has_time(
+    backend: OciDataScience,
+    emulator: Access,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    is_left: bool,
+) -> None:
+    """A cold connection, or a store that says 429 once; a killed task has five seconds in all."""
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.canceller.CLAIM_PATIENCE", 0.2)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.submission.CLAIM_PATIENCE", 0.2, raising=False)
+    key, stop = a_key(), threading.Event()
+    attempt = left_by(backend, key, 1, "whole")
+    assert backend.directories.claim(attempt_ref(attempt), 4) == 4
+    claimed_by = backend.directories.claimed_by
+
+    def late(ref: RunRef) -> int:
+        time.sleep(2.0)
+        return claimed_by(ref)
+
+    monkeypatch.setattr(backend.directories, "claimed_by", late)
+    gang = GangSubmitter(backend, a_job(nodes=2), LOG, noted(attempt), stop)
+    if how == "was killed":
+        stop.set()
+    {
+        "gives up": lambda: gang.cancel_earlier(key, 3, GIVES_UP),
+        "was killed": lambda: gang.cancel_earlier(key, 3, GIVES_UP),
+        "is killed": gang.earlier_canceller(key, 3, GIVES_UP),
+        "its job is broken": lambda: cancel_noted(lambda _: backend, key, 3, GIVES_UP, noted(attempt), LOG),
+    }[how]()
+    assert bool(states(backend, key, emulator.compartment_id) & ENDED) is not is_left
+
+
 # Gangs at another home than that of the job
 
 
@@ -217,6 +254,40 @@ def test_a_store_that_never_answers_delays_no_cancel_of_any_noted_gang(
             assert time.monotonic() < deadline, "a cancel waits for the store"
             time.sleep(0.05)
         called_off.result(120)
+
+
+def test_a_cleared_tasks_gangs_are_asked_to_stop_though_all_other_requests_to_the_store_wait(
+    backend: OciDataScience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store answers those requests only once the nodes have theirs, or when the patience of this test is over."""
+    key = a_key()
+    attempts = [left_by(backend, replace(key, generation=number), 1, "whole") for number in range(2)]
+    reached = OciDataScience(backend.access, backend.defaults)
+    read = reached.gangs.attempts
+    with Silent() as store, ThreadPoolExecutor(1) as pool:
+
+        def then_silent(*given: Any) -> list[Attempt]:
+            found = read(*given)
+            reached._run_dirs._open_store = lambda uri: open_store(
+                uri, replace(backend.access, endpoint=store.url)
+            )
+            reached._run_dirs.clear()
+            return found
+
+        monkeypatch.setattr(reached.gangs, "attempts", then_silent)
+        stop = threading.Event()
+        gang = GangSubmitter(reached, a_job(nodes=2), LOG, None, stop)
+        cleared = pool.submit(gang.adopt_or_submit, replace(key, generation=2), None, 2)
+        deadline = time.monotonic() + 20
+        try:
+            while not all(is_told_to_stop(backend, each) for each in attempts):
+                assert time.monotonic() < deadline, "a stop request waits with the others"
+                time.sleep(0.05)
+        finally:
+            stop.set()
+            store.close()
+    with contextlib.suppress(Exception):
+        cleared.result(120)
 
 
 # A try whose job cannot be read

@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,19 @@ from airflow_provider_ocidist.gangs.canceller import LONGEST_PAUSE, Canceller
 from airflow_provider_ocidist.gangs.submission import LEFT_OVER, GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
+from airflow_provider_ocidist.model.evidence import ABSENT_FOR
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
-from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, Tries
+from airflow_provider_ocidist.model.run import (
+    Lacking,
+    NodeState,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+    Tries,
+)
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
 from tests.service_in_memory import DONE, FAILED, LIVE, Model
 from tests.training_jobs import a_job, a_key
 
@@ -119,6 +130,60 @@ def test_where_nothing_is_there_a_gang_is_made_and_noted_before_and_after(model:
     assert [(each.key, each.ref) for each in before] == [(key, None)]
     assert again == before
     assert [(each.key, each.ref) for each in after] == [(key, record.ref)]
+
+
+class LooksAgain(threading.Event):
+    """A stop that never comes; counts the seconds for which it was waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout
+        self.waited += timeout
+        return False
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["a stale list", "a report that was lost"])
+def test_of_a_gang_that_ended_unseen_a_report_is_looked_for_until_it_is_certain_that_it_is_missing(
+    model: Model, monkeypatch: pytest.MonkeyPatch, found: bool
+) -> None:
+    """Otherwise the try would adopt it, and fail in the place of one that trains."""
+    key, stop = a_key(), LooksAgain()
+    ref = model.has(key, [DONE, DONE])
+    recorded(model, ref)
+    (whole,) = model.status([ref])
+    lacks = replace(whole, nodes=(whole.nodes[0], replace(whole.nodes[1], report=None)))
+    stored = StoredCheckpoints(lambda: stop.waited)
+
+    def status(refs: Sequence[RunRef]) -> list[RunStatus]:
+        shown = whole if found and stop.waited else lacks
+        return [stored.with_checkpoint(shown, each, OciAccess()) for each in refs]
+
+    monkeypatch.setattr(model, "status", status)
+    record = submit(model, key, number=2, stop=stop)
+    assert record.ref.key.attempt == (1 if found else 2)
+    assert stop.waited <= ABSENT_FOR + 60
+
+
+def test_a_try_that_is_killed_while_it_looks_for_a_report_ends(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, stop = a_key(), threading.Event()
+    ref = model.has(key, [DONE, DONE])
+    recorded(model, ref)
+    (whole,) = model.status([ref])
+    doubtful = replace(whole, reports_readable=False, doubtful=(Lacking.REPORT,))
+
+    def status(refs: Sequence[RunRef]) -> list[RunStatus]:
+        stop.set()
+        return [doubtful for _ in refs]
+
+    monkeypatch.setattr(model, "status", status)
+    with pytest.raises(BackendError, match="stopped while an earlier gang was looked at"):
+        submit(model, key, number=2, stop=stop)
+    assert model.done("submit") == []
 
 
 # What a gang is told of those before it
@@ -616,6 +681,30 @@ def test_a_task_whose_time_is_over_while_it_notes_its_gang_ends_it(model: Model)
     with pytest.raises(TimeIsOver):
         submit(model, a_key(), notes=Late())
     assert model.done("cancel") == list(model.existing)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_has_ended_a_submission_is_raised_and_what_it_has_begun_is_ended(
+    model: Model, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    key, asked = a_key(), []
+
+    def late() -> None:
+        model.has(key, [LIVE, LIVE])
+        raise KeyboardInterrupt
+
+    def known(*_: Any) -> list[Attempt]:
+        asked.append(True)
+        if fails:
+            raise KeyError("odd")
+        return [recorded(model, ref) for ref in model.existing.values()]
+
+    model.on_submit = late
+    monkeypatch.setattr(model.gangs, "recorded", known)
+    with pytest.raises(KeyboardInterrupt):
+        submit(model, key)
+    assert asked
+    assert model.done("cancel") == ([] if fails else [*model.existing])
 
 
 # A task that is killed

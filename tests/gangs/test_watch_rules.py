@@ -28,7 +28,15 @@ from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.model.kept_evidence import Kept, Missed
 from airflow_provider_ocidist.model.report import Phase, Progress
-from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    Expectations,
+    Lacking,
+    NodeState,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
 from tests.gangs.test_decisions import START, gang, node, record, report
 from tests.gangs.test_elastic_rules import FEWER, elastic, fewer
 from tests.gangs.test_replacement_rules import LOST, a_node, a_report
@@ -236,8 +244,9 @@ def test_what_one_process_has_proved_to_be_missing_is_so_for_the_next_that_sees_
 ) -> None:
     lacking = RunStatus(nodes=(DONE.nodes[0], replace(DONE.nodes[1], report=None)))
     problem = replace(DONE, checkpoint_problem="x.pt is not there")
-    proved = replace(lacking if what == "a report" else problem, is_proved=True)
-    doubtful = replace(proved, is_proved=False, is_doubtful=True)
+    which = Lacking.REPORT if what == "a report" else Lacking.CHECKPOINT
+    proved = replace(lacking if what == "a report" else problem, proved=(which,))
+    doubtful = replace(proved, proved=(), doubtful=(which,))
     if what == "a report":
         doubtful = replace(doubtful, reports_readable=False)
     else:
@@ -255,6 +264,36 @@ def test_what_one_process_has_proved_to_be_missing_is_so_for_the_next_that_sees_
     assert isinstance(look_at(after, 122.0), Fail)
     assert look_at(after, 123.0) == Succeed()
     assert look_at(after, 124.0) == Wait()
+
+
+REPORT, CHECKPOINT = Lacking.REPORT, Lacking.CHECKPOINT
+
+
+@pytest.mark.parametrize(
+    "proved, doubtful, unread",
+    [
+        # What is unread and not doubtful is so for an outage.
+        (CHECKPOINT, (REPORT,), (REPORT, CHECKPOINT)),
+        (CHECKPOINT, (REPORT, CHECKPOINT), (REPORT, CHECKPOINT)),
+        (CHECKPOINT, (CHECKPOINT,), (REPORT, CHECKPOINT)),
+        (CHECKPOINT, (REPORT,), (REPORT,)),
+        (REPORT, (CHECKPOINT,), (CHECKPOINT,)),
+    ],
+)
+def test_what_was_proved_of_one_thing_says_nothing_of_another(
+    proved: Lacking, doubtful: tuple[Lacking, ...], unread: tuple[Lacking, ...]
+) -> None:
+    lacking = replace(DONE.nodes[1], report=None) if REPORT in unread else DONE.nodes[1]
+    seen = RunStatus(
+        nodes=(DONE.nodes[0], lacking),
+        checkpoint_problem="x.pt cannot be read" if CHECKPOINT in unread else None,
+        reports_readable=REPORT not in unread,
+        checkpoint_readable=CHECKPOINT not in unread,
+        doubtful=doubtful,
+    )
+    watch, _ = watched(Service(seen), record(expects=Expectations(checkpoint=False), proved=(proved,)))
+    assert look_at(watch, 0.0) == Wait()
+    assert look_at(watch, 10.0) == Wait()
 
 
 def test_an_answer_ends_the_row_of_those_that_were_none() -> None:

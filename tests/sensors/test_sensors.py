@@ -289,12 +289,9 @@ def test_a_checkpoint_that_never_comes_is_named(folder: str) -> None:
         waiting.resume_execution(*TRIGGER_TIMEOUT, context())
 
 
-def test_a_report_that_is_missing_again_and_again_ends_the_wait_though_each_look_has_a_process_of_its_own(
-    started: Callable[..., RunRef], backend: OciDataScience, emulator: Access
-) -> None:
-    ref = started()
-    wait_until(backend, ref, lambda status: status.ended)
-    open_store(ref.run_dir, access_of(emulator.connection_fields())).delete(f"{NODES_FOLDER}/0.json")
+@pytest.fixture
+def look_by_itself() -> Callable[[RunRef], None]:
+    """Looks once in mode `reschedule`, as a process of its own that has only what Airflow keeps for it."""
     noted: dict[str, Any] = {}
     notes = SimpleNamespace(
         get=noted.get, set=lambda key, value: noted.update({key: json.loads(json.dumps(value))})
@@ -302,14 +299,45 @@ def test_a_report_that_is_missing_again_and_again_ends_the_wait_though_each_look
     given = {**context(), "task_state_store": notes}
     given["ti"].try_number = 1
 
-    def look() -> None:
+    def look(ref: RunRef) -> None:
         connections._connections.clear()
         DistributedTrainingSensor(
             task_id="wait", run=ref.to_json(), mode="reschedule", poke_interval=60
         ).execute(given)
 
+    return look
+
+
+def test_a_report_that_is_missing_again_and_again_ends_the_wait_though_each_look_has_a_process_of_its_own(
+    started: Callable[..., RunRef],
+    backend: OciDataScience,
+    emulator: Access,
+    look_by_itself: Callable[[RunRef], None],
+) -> None:
+    ref = started()
+    wait_until(backend, ref, lambda status: status.ended)
+    open_store(ref.run_dir, access_of(emulator.connection_fields())).delete(f"{NODES_FOLDER}/0.json")
     for _ in range(3):
         with pytest.raises(AirflowRescheduleException):
-            look()
+            look_by_itself(ref)
     with pytest.raises(AirflowFailException, match=r"NODE|USER"):
-        look()
+        look_by_itself(ref)
+
+
+def test_reports_that_stay_unreadable_end_the_wait_though_each_look_has_a_process_of_its_own(
+    started: Callable[..., RunRef],
+    backend: OciDataScience,
+    faults: Callable[..., None],
+    look_by_itself: Callable[[RunRef], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ref = started()
+    wait_until(backend, ref, lambda status: status.ended)
+    faults(method="GET", path="/n/.*", status=403, code="NotAuthorized")
+    for _ in range(2):
+        with pytest.raises(AirflowRescheduleException):
+            look_by_itself(ref)
+    # Since the first of them, not since this one.
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.decisions.UNREADABLE_LIMIT", 0.001)
+    with pytest.raises(AirflowFailException, match=r"SERVICE: every node has exited with 0"):
+        look_by_itself(ref)

@@ -70,7 +70,7 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
             ["resnet18_epoch_17.pth", "head_epoch_17.pth", "head_epoch_18.pth"],
             ["head_epoch_17.pth", "resnet18_epoch_17.pth"],
         ),
-        (["optim100.pt", "optim200.pt", "optim300.pt", "model_400.pt"], []),
+        (["optim100.pt", "optim200.pt", "optim300.pt", "model_400.pt"], ["optim300.pt"]),
         (["phi-2.pt", "step-1", "phi-2.pt", "step-2"], ["phi-2.pt"]),
         (["ckpt-20261122.pt", "ckpt-loss0.42.pt", "step-9"], []),
     ],

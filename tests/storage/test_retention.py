@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from airflow_provider_ocidist.job import Best, Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences, retention
+from airflow_provider_ocidist.storage.checkpoint_names import place
 from airflow_provider_ocidist.storage.checkpoints import complete, newest
+from airflow_provider_ocidist.storage.companions import MOST
 from airflow_provider_ocidist.storage.manifests import Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import Retention, retain, superfluous
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from tests.agent.save.naming import Name, some_names
 from tests.storage.published import publish
 from tests.storage.unruly_proxy import Fault
 
@@ -141,6 +145,86 @@ def test_what_any_rule_leaves_is_what_it_says(number):
             + bool(best)
         )
         assert kept <= most, says
+
+
+def is_new_each_time(name: str) -> bool:
+    placed = place(name)
+    return placed is not None and placed.number is None and re.search("[-_][0-9a-f]{8}[.]", name) is not None
+
+
+class Program:
+    """A program that saves under some names at each of its steps, some more often; what is superfluous goes at once."""
+
+    def __init__(self, dice: random.Random, names: Sequence[Name]) -> None:
+        self.dice = dice
+        self.often = [(name, dice.choice([1, 1, 2, 5])) for name in names]
+        self.series = [name for name in names if not is_new_each_time(name(1))]
+        """The names of which the newest has to stay: a word that is new each time makes no series."""
+        self.tells_steps = dice.random() < 0.5
+        self.rule = Retention(
+            keep=dice.randint(1, 4),
+            every=dice.choice([None, 50, 200]),
+            best=dice.choice([None, Best(metric="loss"), Best(metric="loss", mode="max")]),
+        )
+        self.saved: list[tuple[Name, Manifest]] = []
+        self.stored: list[Manifest] = []
+
+    def run(self) -> None:
+        attempt, sequence, step = 1, 0, 0
+        for _ in range(50):
+            step += 10
+            if self.dice.random() < 0.06:
+                # Another attempt, which goes on from an earlier step.
+                attempt, sequence, step = attempt + 1, 0, max(10, step - self.dice.randrange(0, 60, 10))
+            for name, often in self.often:
+                if step // 10 % often == 0:
+                    sequence += 1
+                    self._save(name, step, manifest(sequence, attempt=attempt))
+
+    def _save(self, name: Name, step: int, blank: Manifest) -> None:
+        text = name(step // 10)
+        placed = place(text)
+        told = step if self.tells_steps else None
+        new = replace(
+            blank,
+            name=text,
+            step=placed.step if placed and placed.step is not None else told,
+            loss=self.dice.choice([None, self.dice.random()]),
+        )
+        self.saved.append((name, new))
+        before = [new, *self.stored]
+        gone = superfluous(before, self.rule, new.fence)
+        self.stored = [each for each in before if not any(each is other for other in gone)]
+        self._check()
+
+    def _check(self) -> None:
+        says = (self.rule, [each.name for _, each in self.saved[-12:]], [each.name for each in self.stored])
+        saves = [each for _, each in self.saved]
+        self._require(saves[-max(1, self.rule.keep) :], "the last", says)
+        if self.rule.every:
+            multiples = {each.step: each for each in saves if each.step and each.step % self.rule.every == 0}
+            self._require([*multiples.values()], "every n-th", says)
+        if self.rule.best:
+            losses = [each.loss for each in saves if each.loss is not None]
+            extreme = min if self.rule.best.mode == "min" else max
+            assert not losses or extreme(losses) in [each.loss for each in self.stored], ("the best", says)
+        newest = [each for name, each in dict(self.saved).items() if name in self.series]
+        self._require(newest, "the newest of each series", says)
+        nth = len({each.step for each in saves}) if self.rule.every else 0
+        most = (self.rule.keep + nth + 1) * 2 * (len(self.often) + MOST)
+        assert len(self.stored) <= most, ("what is superfluous stays", says)
+
+    def _require(self, wanted: Iterable[Manifest], which: str, says: object) -> None:
+        lost = [each.name for each in wanted if not any(each is other for other in self.stored)]
+        assert lost == [], (which, says)
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_whatever_a_program_calls_its_saves_what_the_job_promises_stays(number):
+    """The last, every n-th, the best, the newest, and the newest of each series of names (docs/job-file.md)."""
+    print("seed", SEED, number)
+    dice = random.Random(f"{SEED}.{number}")
+    Program(dice, some_names(dice)).run()
 
 
 def write(tmp_path: Path, name: str, content: str = "weights") -> Path:

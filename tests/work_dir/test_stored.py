@@ -222,7 +222,7 @@ def test_looks_of_one_process_each_count_as_those_of_one(folder: Folder, kind: s
         looks += 1
         status = succeeded(True, False) if kind == "report" else ended(folder.newest)
         seen = stored.with_checkpoint(status, ref, OciAccess())
-        if not seen.is_doubtful:
+        if not seen.doubtful:
             break
         gap = dice.choice((10.0, 45.0, 130.0))
         kept = codec.decode(Kept, codec.encode(Kept(missed=stored.missed(ref)))).after(gap).missed

@@ -120,6 +120,7 @@ class OciDataScience(
             lambda region: self._in_region(region).gangs,
             lambda: self.defaults.work_dir,
             self._cancels,
+            urgent=self._cancel_dirs,
         )
         self._elsewhere: dict[str, Self] = {}
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted
 from airflow_provider_ocidist.backends.oci_data_science.calls import (
     list_runs,
     or_none,
@@ -64,9 +65,10 @@ class Gangs(RecordedGangs):
         work_dir: Callable[[], str | None],
         cancels: Cancels,
         clock: Callable[[], float] = time.monotonic,
+        urgent: RunDirs | None = None,
     ) -> None:
         """`near` returns the finder for another region; `cancels` ends what a failed submission has created."""
-        super().__init__(run_dirs, self.of_attempt, work_dir)
+        super().__init__(run_dirs, self.of_attempt, work_dir, urgent)
         self._near = near
         self._client = client
         self._submission = submission
@@ -284,7 +286,8 @@ class Gangs(RecordedGangs):
         ids = existing | {number: str(run.id) for number, run in made.items()}
         whole = with_runs(ref, ids, () if existing else asked_at(made.values()))
         # Who submits ends it at once where it is stopped, whether or not the store answers.
-        until_stopped(lambda: self._record_created(plan, whole), stop)
+        with ended_if_interrupted(plan.key.name, lambda: self._cancels.cancel(whole, None)):
+            until_stopped(lambda: self._record_created(plan, whole), stop)
         return whole
 
     def _with_job(self, plan: Plan, submission: Submission) -> RunRef:
