@@ -106,7 +106,7 @@ def end_soon_after_an_error() -> None:
     import atexit
 
     # Those that are there already, as from a `.pth` file, would run after ours, and so never.
-    if not atexit._ncallbacks():
+    if not atexit._ncallbacks():  # noqa: SLF001 - Python has no other way
         atexit.register(leave_after_an_error)
 
 
