@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import venv
@@ -81,6 +82,10 @@ except ValueError:
 """What a library leaves that prints an error and goes on."""
 
 
+@pytest.mark.skipif(
+    platform.python_implementation() != "CPython",
+    reason="only CPython frees at once what nothing refers to",
+)
 @pytest.mark.parametrize(
     "module, body, code, in_pth, is_torn_down",
     [
