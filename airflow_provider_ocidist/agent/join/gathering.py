@@ -60,7 +60,7 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
             logger.info("waiting for the others: %s not here yet", gathering.missing())
             say_at += SAY_INTERVAL
         heartbeat.switch.pause(pause)
-        pause = pause_after(now - began, min(LAST_LOOK, pause * 1.5), LONGEST_PAUSE)
+        pause = _next_pause(pause, now - began)
     return [
         heartbeat.report if rank == own.rank else gathering.ready[rank]
         for rank in members_of(own.restarts, nodes)
@@ -223,6 +223,7 @@ def await_others_saved(
     """
     beats, missed_since = Beats(), dict[int, float]()
     began = read_at = time.monotonic()
+    pause = FIRST_LOOK
     while True:
         on_look()
         others = read_others(heartbeat.store, heartbeat.report, nodes)
@@ -248,7 +249,13 @@ def await_others_saved(
                 else "the reports of a node cannot be read"
             )
             raise TopologyTimeout(f"{why}, so the training cannot be launched again")
-        heartbeat.switch.pause(pause_after(now - began, LAST_LOOK, LONGEST_PAUSE))
+        heartbeat.switch.pause(pause)
+        pause = _next_pause(pause, now - began)
+
+
+def _next_pause(pause: float, waited: float) -> float:
+    """Return the seconds until the look after the next, after a pause of so many and a wait of so many in all."""
+    return pause_after(waited, min(LAST_LOOK, pause * 1.5), LONGEST_PAUSE)
 
 
 def _at_work(report: NodeReport | None, beats: Beats) -> bool:

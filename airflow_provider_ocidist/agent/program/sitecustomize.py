@@ -17,6 +17,7 @@ RENAMED = (2, 10)
 """Version of torch that warns of the flight recorder's older variables (tried with 2.13)."""
 KEPT = "2000"
 """Number of collectives that the flight recorder keeps, as torch's own pages advise."""
+TORCHRUN = "torch.distributed.run"
 
 
 def show_stacks_on_request(file: str, number: int) -> None:
@@ -100,6 +101,28 @@ def import_ours() -> None:
         spec.loader.exec_module(module)
 
 
+def end_soon_after_an_error() -> None:
+    """Let torchrun leave out the teardown of its modules once it has failed: the other nodes wait for its end."""
+    import atexit
+
+    # Those that are there already, as from a `.pth` file, would run after ours, and so never.
+    if not atexit._ncallbacks():  # noqa: SLF001 - Python has no other way
+        atexit.register(leave_after_an_error)
+
+
+def leave_after_an_error() -> None:
+    """End a torchrun whose error nothing has caught, with the status that Python has for it."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    error, trace = getattr(sys, "last_type", None), getattr(sys, "last_traceback", None)
+    if getattr(spec, "name", None) != TORCHRUN or error is None or trace is None:
+        return
+    # An error that was only printed, by a library, does not begin there; an interrupt ends by its signal.
+    if issubclass(error, Exception) and trace.tb_frame.f_code.co_name == "_run_module_as_main":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
 def run_the_next() -> None:
     """Run the `sitecustomize` that ours hides."""
     from importlib.machinery import PathFinder
@@ -121,6 +144,8 @@ try:
         record_collectives(os.environ["OCIDIST_FLIGHT_RECORDS"])
     if "OCIDIST_CHECKPOINT_URI" in os.environ:
         sys.meta_path.insert(0, OcifsImport())
+    if "RANK" not in os.environ:
+        end_soon_after_an_error()
 except (OSError, ValueError, KeyError, RuntimeError, AttributeError, ImportError):
     # The training does not depend on it.
     pass

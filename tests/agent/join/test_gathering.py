@@ -16,6 +16,8 @@ import pytest
 
 from airflow_provider_ocidist.agent.join import gathering
 from airflow_provider_ocidist.agent.join.gathering import (
+    FIRST_LOOK,
+    LAST_LOOK,
     LateNodes,
     SucceededBefore,
     await_others_saved,
@@ -190,3 +192,30 @@ def test_a_node_that_is_lost_while_another_is_replaced_is_waited_for_as_long(tmp
 
     found = await_others_saved(heartbeat, nodes=4, timeout=60.0, patience=patience, on_look=happens)
     assert found == came[1:]
+
+
+class Unhurried(StopSwitch):
+    """Takes no time for a pause, and records it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+def test_nodes_that_go_back_together_look_for_each_other_as_often_as_those_that_meet(tmp_path: Path) -> None:
+    store, again = LocalStore(tmp_path), (Restart(cause=Cause.USER, message="m"),)
+    switch, looks = Unhurried(), iter(range(9))
+    heartbeat = Heartbeat(store, replace(a_report(0), restarts=again), switch)
+
+    def look() -> None:
+        is_last = next(looks) == 8
+        report = replace(a_report(1, Phase.SAVING), heartbeat_at=time.time())
+        store.write(report_of(1), replace(report, restarts=again if is_last else ()).to_json())
+
+    await_others_saved(heartbeat, nodes=2, timeout=JOIN_TIMEOUT, on_look=look)
+    assert switch.pauses[0] == FIRST_LOOK
+    assert switch.pauses == sorted(switch.pauses)
+    assert switch.pauses[-1] == LAST_LOOK
