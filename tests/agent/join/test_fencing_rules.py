@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ from airflow_provider_ocidist.job import Checkpoints, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage import open_uploads
 from airflow_provider_ocidist.storage.fences import advance_fence, current_fence
+from airflow_provider_ocidist.storage.stores import opening as stores_opening
+from airflow_provider_ocidist.storage.stores.base import OpenUpload, Store
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 TASK = "dag-train-0a-g0"
@@ -136,3 +141,37 @@ def test_without_a_place_for_checkpoints_nothing_is_fenced(
     config = AgentConfig(run_name="run", nodes=1, run_dir="", program=Program(script="x"), attempt=2)
     fence_checkpoints(config, Fence(attempt=2), OciAccess())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_has_nothing_to_abort_asks_for_no_uploads_and_each_request_has_the_nodes_own_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, OciAccess]] = []
+    listed: list[str] = []
+
+    class Noted(LocalStore):
+        def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
+            listed.append(prefix)
+            return super().open_uploads(prefix)
+
+    def opening(uri: str, access: OciAccess) -> Store:
+        opened.append((uri, access))
+        return Noted(uri)
+
+    monkeypatch.setattr(stores_opening, "open_store", opening)
+    monkeypatch.setattr(open_uploads, "open_store", opening)
+    own = OciAccess(profile="of this node")
+    uri = str(tmp_path / TASK)
+    for attempt in (1, 2):
+        fence = Fence(attempt=attempt)
+        config = AgentConfig(
+            run_name="run",
+            nodes=1,
+            run_dir="",
+            program=Program(script="program.py"),
+            checkpoints=Checkpoints(path="here", uri=uri),
+            attempt=attempt,
+        )
+        fence_checkpoints(config, fence, own)
+        assert len(listed) == attempt - 1
+    assert opened == [(uri, own), (uri, own), (str(tmp_path), own)]
