@@ -107,6 +107,7 @@ def test_what_is_whole_is_found_the_newest_first_and_why_the_rest_is_none_is_log
     shelf.write(f"broken/{MANIFEST}", b"{")
     shelf.delete(f"begun/{MANIFEST}")
     assert shelf.found() == ["a", "b", "c"]
+    assert shelf.listings == 1, "nothing has vanished"
     said = {record.getMessage().partition(": ")[0]: record for record in caplog.records}
     place = shelf.uri
 

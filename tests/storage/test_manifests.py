@@ -212,3 +212,37 @@ def test_whatever_happens_to_its_text_it_is_read_as_a_manifest_or_refused(number
     else:
         return
     assert refusal.startswith("the manifest is corrupt: ")
+
+
+FOLDER_OF_NOW = b"""{
+ "version": 2,
+ "name": "step-100",
+ "step": 100,
+ "created_at": 5.0,
+ "files": [{"path": "model.bin", "size": 3, "sha256": "aa"}, {"path": "a/optim.bin", "size": 5, "sha256": "bb"}],
+ "attempt": 4,
+ "sequence": 7,
+ "proof": "renamed into place"
+}"""
+
+
+def test_what_lies_in_buckets_is_read_as_it_was_meant() -> None:
+    found = Manifest.from_json(FOLDER_OF_NOW)
+    assert found == Manifest(
+        version=2,
+        name="step-100",
+        step=100,
+        loss=None,
+        created_at=5.0,
+        files=FILES,
+        single_file=False,
+        generation=0,
+        attempt=4,
+        sequence=7,
+        proof="renamed into place",
+        metrics={},
+    )
+    # What is left out is no file, neither by its value nor in the digest.
+    assert found.single_file is False
+    first = replace(found, version=1, attempt=0, sequence=0)
+    assert first.order == (Fence(), 0, 100, 5.0), "the first version had no other order than its steps"
