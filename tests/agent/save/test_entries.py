@@ -208,6 +208,7 @@ def test_a_small_file_of_a_pointers_name_is_none_and_what_is_larger_or_a_folder_
     path.unlink()
     path.mkdir()
     assert place_in(tmp_path, name) == Placed(series=name)
+    assert [item.path for item in candidates(tmp_path)] == [path]
     assert place_in(tmp_path, name, "step-.*") is None
 
 
@@ -229,7 +230,7 @@ def test_what_cannot_be_read_now_is_as_it_was_before_and_is_read_again(
 
     monkeypatch.setattr(entries, "scan", failing)
     now = {item.path.name: item for item in candidates(tmp_path, before=before)}
-    assert not now["step-1.pt"].is_readable
+    assert now["step-1.pt"].is_readable is False
     assert replace(now["step-1.pt"], is_readable=True) in before
     assert now["step-2.pt"].is_readable
     # Nobody has seen it before: nothing is known of it.
@@ -272,6 +273,12 @@ def test_a_folder_that_cannot_be_listed_now_has_what_it_had_before(
         ("events.out.tfevents.17.host", r"run-\d+", False, False),
         ("Settings.YAML", r"run-\d+", False, True),
         ("png", r"run-\d+", True, False),
+        ("my.settings.json", r"run-\d+", False, True),
+        ("model.json", r".*\.json", False, False),
+        *(
+            (f"x.{each}", r"run-\d+", False, True)
+            for each in ["json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "ini"]
+        ),
     ],
 )
 def test_which_names_may_be_those_of_a_checkpoint_all_the_same(
@@ -288,6 +295,18 @@ def test_weights_below_a_folder_of_another_purpose_are_found_among_its_first_fil
     assert weights_in(tmp_path, "nowhere") is None
     (inner / "model.CKPT").write_text("x")
     assert weights_in(tmp_path, "lightning_logs") == str(inner / "model.CKPT")
+
+
+def test_where_a_folder_cannot_be_listed_no_weights_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: str) -> object:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "model.pt").write_text("x")
+    monkeypatch.setattr(entries.os, "scandir", failing)
+    assert weights_in(tmp_path, "logs") is None
 
 
 def test_weights_after_very_many_files_are_not_looked_for(tmp_path: Path) -> None:

@@ -114,6 +114,17 @@ def test_what_a_process_had_open_when_it_ended_is_left_though_another_that_had_i
     assert entry.left() == ("step-1/optim.bin",)
 
 
+@pytest.mark.parametrize("ends", [1, 2])
+def test_what_one_of_two_writers_left_is_left_though_the_other_has_closed_it(entry: Entry, ends: int) -> None:
+    entry.stamps["deep/x.bin"] = Stamp(1, 1, 7)
+    entry.open = {1: {"deep/x.bin"}, 2: {"deep/x.bin"}}
+    entry.look()
+    entry.open = {3 - ends: set()}
+    for _ in range(3):
+        entry.look()
+        assert entry.left() == ("step-1/deep/x.bin",)
+
+
 def test_what_was_left_is_looked_at_once_more_for_what_was_written_last_and_stays_left(entry: Entry) -> None:
     entry.open = {1: {"model.bin"}}
     entry.look()

@@ -99,8 +99,11 @@ def test_what_is_open_for_writing_or_mapped_so_is_found(
     assert below(tmp_path, open_for_writing()) == set()
 
 
-def test_names_with_any_characters_are_found(tmp_path: Path) -> None:
-    folder = tmp_path / "with blanks and \u6b65 (deleted)"
+@pytest.mark.parametrize(
+    "name", ["with blanks and \u6b65 (deleted)", os.fsdecode(b"caf\xe9")], ids=["text", "bytes"]
+)
+def test_names_with_any_characters_are_found(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
     folder.mkdir()
     with process(folder, "write shared"):
         assert below(tmp_path, open_for_writing()) == {str(folder / "write"), str(folder / "shared")}
@@ -110,9 +113,12 @@ def test_each_process_has_files_of_its_own_and_those_of_other_programs_do_not_co
     for name in "ab":
         (tmp_path / name).mkdir()
     others = files_by_writer().keys()
-    with process(tmp_path / "a", "write child") as one, process(tmp_path / "b", "read") as two:
+    with process(tmp_path / "a", "write shared device child") as one, process(tmp_path / "b", "read") as two:
         found = {pid: files for pid, files in files_by_writer().items() if pid not in others}
-        assert below(tmp_path, found.pop(one.pid)) == {str(tmp_path / "a/write")}
+        theirs = found.pop(one.pid)
+        assert below(tmp_path, theirs) == {str(tmp_path / "a" / name) for name in ("write", "shared")}
+        # Neither its pipes nor devices are files that it could leave half written.
+        assert [name for name in theirs if not name.startswith("/tmp/") and not below(tmp_path, [name])] == []
         assert below(tmp_path, found.pop(two.pid)) == set(), "it lives, and has none open"
         assert [below(tmp_path, each) for each in found.values()] == [{str(tmp_path / "a/child")}]
         # Below a process, without itself.
@@ -121,12 +127,26 @@ def test_each_process_has_files_of_its_own_and_those_of_other_programs_do_not_co
         assert open_for_writing(two.pid) == frozenset()
 
 
-def test_a_process_that_has_ended_is_not_there_though_nobody_has_waited_for_it(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_is_not_there_though_nobody_has_waited_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     others = files_by_writer().keys()
     with process(tmp_path, "write") as running:
         os.kill(running.pid, 9)
         os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
         assert files_by_writer().keys() <= others
+        # As it is for a moment when it is found as it ends.
+        monkeypatch.setattr(open_files.guard, "descendants", lambda _: [running.pid])
+        assert files_by_writer() == files_by_writer(mapped=False) == {}
+
+
+def test_what_is_closed_as_it_is_looked_at_hides_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.listdir
+    with process(tmp_path, "write"):
+        monkeypatch.setattr(open_files.os, "listdir", lambda place: [*real(place), "99999"])
+        assert below(tmp_path, open_for_writing()) == {str(tmp_path / "write")}
 
 
 @pytest.mark.parametrize("error, found", [(PermissionError, {7: frozenset()}), (FileNotFoundError, {})])

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from airflow_provider_ocidist.agent.save.shards import (
+    REMEDY,
     is_companion,
     is_of_a_process,
     is_shard,
@@ -181,3 +182,8 @@ def test_who_has_written_a_file_first_is_named_beside_who_wrote_another() -> Non
     assert str(caught.value) == (
         "nodes 1 and 3 have both written a, and not the same: give each process a file of its own"
     )
+
+
+def test_the_remedy_names_the_setting_and_the_process() -> None:
+    assert "let checkpoints.path be a folder that all nodes share" in REMEDY
+    assert "save whole checkpoints from global rank 0" in REMEDY
