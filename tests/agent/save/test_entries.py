@@ -256,6 +256,9 @@ def test_a_folder_that_cannot_be_listed_now_has_what_it_had_before(
 # What is no checkpoint
 
 
+SETTINGS = ["json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "ini"]
+
+
 @pytest.mark.parametrize(
     "name, pattern, unplaced, meant",
     [

@@ -16,6 +16,7 @@ from airflow_provider_ocidist.errors import AgentError, BackendError, Cause, Sto
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
+PAUSES = saving.FIRST_PAUSE, saving.LONGEST_PAUSE
 PASSING, REFUSED = StorageError("503", retryable=True), StorageError("404")
 
 
@@ -204,6 +205,7 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success(
         before = clock.now
         assert deadline.again("the checkpoint cannot be saved", PASSING)
         pauses.append(clock.now - before)
+    assert PAUSES == (1.0, 60.0)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 1.0]
     # Within a pause it is looked whether the time is over.
     assert max(clock.slept) == saving.LOOK_INTERVAL
@@ -216,13 +218,33 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success(
 def test_the_last_pause_ends_with_the_time_and_no_try_follows_it(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    deadline = SaveDeadline(2.5)
+    deadline = SaveDeadline(1.25)
     assert deadline.again("it", PASSING)
     assert not deadline.again("it", PASSING)
-    assert clock.now == 102.5
-    assert caplog.messages[-1] == "it: 503; trying again in 2 s, for at most 2 s more"
+    assert clock.now == 101.25
+    assert caplog.messages[-1] == "it: 503; trying again in 0 s, for at most 0 s more"
     assert not deadline.again("it", PASSING)
-    assert (clock.now, len(caplog.messages)) == (102.5, 2), "at once, and without a word"
+    assert (clock.now, len(caplog.messages)) == (101.25, 2), "at once, and without a word"
+
+
+def test_an_upload_is_given_up_at_the_end_of_its_time_and_no_sooner(clock: Clock) -> None:
+    deadline = SaveDeadline(10.0)
+    clock.now += 9.0
+    assert not deadline.is_over
+    clock.now += 1.0
+    assert deadline.is_over
+
+
+def test_what_watches_an_upload_keeps_no_process_and_ends_with_the_upload() -> None:
+    def watching() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "save-deadline"]
+
+    before = watching()
+    with SaveDeadline(60.0).cancelling():
+        (thread,) = set(watching()) - set(before)
+        assert thread.daemon
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_stop_request_ends_a_pause(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +339,7 @@ def test_what_may_pass_is_a_fault_of_the_service_and_anything_else_one_of_the_da
 def test_each_sign_is_progress_and_silence_is_none(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "_bytes_read", lambda: 0)
     movement = Movement()
+    assert movement.why("x") == "saving made no progress for 0 s (x)"
     clock.now += 7.0
     assert movement.still_for() == 7.0
     movement.further("/mnt/a")
@@ -358,6 +381,10 @@ def test_what_this_process_reads_is_counted(tmp_path: Path) -> None:
     assert 1 << 20 <= saving._bytes_read() - before < 1 << 22
 
 
-def test_a_machine_that_does_not_count_what_is_read_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "Path", lambda _: Path("/nowhere"))
-    assert saving._bytes_read() == 0
+def test_a_machine_that_does_not_count_what_is_read_shows_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "io").write_text("rchar: many")
+    for name in ("nowhere", "io"):
+        monkeypatch.setattr(saving, "Path", lambda _, name=name: tmp_path / name)
+        assert saving._bytes_read() == 0
