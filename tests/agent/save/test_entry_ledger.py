@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from random import Random
 
 import pytest
 
+from airflow_provider_ocidist.agent.save import entry_ledger
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.entry_ledger import (
     Ledger,
@@ -193,9 +195,10 @@ def test_a_ledger_that_is_none_sets_nothing_aside_and_is_written_anew(
     write(folder, "step-1.pt")
     ledger.file.write_text(content)
     assert ledger.begin() == []
-    assert [message.startswith(f"{ledger.file} cannot be read: ") for message in caplog.messages] == (
-        [True] if content == "{" else []
-    )
+    assert len(caplog.messages) == (content == "{")
+    for message in caplog.messages:
+        assert message.startswith(f"{ledger.file} cannot be read: ")
+        assert not message.endswith("None")
     write(folder, "step-2.pt")
     assert Ledger(folder).begin() == ["step-2.pt"]
 
@@ -211,6 +214,7 @@ def test_an_entry_that_cannot_be_set_aside_is_said_and_stays(
     assert path.exists()
     (said,) = caplog.messages
     assert said.startswith(f"{path} may be incomplete, and cannot be set aside: ")
+    assert "File exists" in said
     with pytest.raises(AgentError) as caught:
         set_aside(folder, ["step-1.pt"])
     assert caught.value.cause is Cause.DATA
@@ -224,7 +228,7 @@ def test_what_not_all_nodes_would_go_on_from_is_moved_away_with_a_word_and_by_on
 ) -> None:
     for name in ("step-1.pt", "step-2"):
         write(folder, name)
-    set_aside(folder, ["step-3.pt", "step-2", "step-1.pt"])
+    set_aside(folder, ["step-3.pt", "step-2", "step-0.pt", "step-1.pt"])
     assert caplog.messages == [
         f"not all nodes would go on from {name}: it was moved to {aside_of(folder)}"
         for name in ("step-1.pt", "step-2")
@@ -232,13 +236,19 @@ def test_what_not_all_nodes_would_go_on_from_is_moved_away_with_a_word_and_by_on
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_in_which_nothing_can_be_recorded_is_no_error(folder: Path) -> None:
+def test_a_folder_in_which_nothing_can_be_recorded_is_no_error(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     ledger = Ledger(folder)
     ledger.file.mkdir()
     write(folder, "step-1.pt")
     assert ledger.begin() == []
     (item,) = candidates(folder)
     ledger.add(item)
+    said = caplog.messages[-1]
+    assert said.startswith(f"{ledger.file} cannot be written: ")
+    assert "directory" in said
 
 
 # Parts of which only some are here
@@ -259,3 +269,19 @@ def test_parts_are_deleted_but_for_what_was_fetched_or_is_as_it_was_before(folde
     assert {path.name for path in folder.iterdir()} == {"step-2.pt", "step-3", "step-6.pt"}
     discard(folder)
     assert list(folder.iterdir()) == []
+
+
+def test_what_the_program_deletes_meanwhile_is_no_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("step-1", "step-2.pt"):
+        write(folder, name)
+    found = candidates(folder)
+    (folder / "step-2.pt").unlink()
+    monkeypatch.setattr(entry_ledger, "candidates", lambda *_: found)
+    monkeypatch.setattr(entry_ledger.shutil.os, "rmdir", refuse)
+    discard(folder)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOTEMPTY, "Directory not empty")
