@@ -176,3 +176,25 @@ def test_a_kernel_that_gives_no_instance_is_named_once_however_often_it_is_asked
     assert said.getMessage() == (
         "no rename of a checkpoint into its place is seen without inotify: Function not implemented"
     )
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_one_instance_serves_all_looks_and_none_is_taken_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    made: list[object] = []
+    real = module.Inotify
+
+    def counted() -> object:
+        made.append(real())
+        return made[-1]
+
+    monkeypatch.setattr(module, "Inotify", counted)
+    folder = tmp_path if is_there else tmp_path / "later"
+    renames = Renames(folder)
+    for _ in range(3):
+        renames.names()
+    renames.close()
+    for _ in range(3):
+        assert renames.names() == frozenset()
+    assert len(made) == 1
