@@ -14,10 +14,11 @@ import pytest
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.report import Sending
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoints import newest, send_part
 from airflow_provider_ocidist.storage.copying.in_flight import InFlight
-from airflow_provider_ocidist.storage.open_uploads import abort_left_behind, abort_reported
+from airflow_provider_ocidist.storage.open_uploads import abort_left_behind, abort_reported, stem_of
 from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores.base import Origin
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -80,6 +81,8 @@ def test_after_a_clear_what_the_task_had_begun_before_is_forgotten_and_nothing_o
     left = [
         "dag-train-0a-g2/step-1.pt/x",
         "dag-train-0a-g7/step-1.pt/x",
+        # Nobody of this task writes its generation so.
+        "dag-train-0a-g02/step-1.pt/x",
         "other-0b-g1/step-1.pt/x",
         "x/y",
         "z",
@@ -163,6 +166,30 @@ def test_a_node_that_may_not_list_uploads_goes_on(bucket, access, unruly, proxy,
     proxy.faults = [Fault(method="GET", path="/u?", status=404, times=9)]
     assert abort_left_behind(f"{bucket}/dag-train-0a-g0", Fence(attempt=2), unruly) == 0
     assert "uploads that earlier attempts have left open" in caplog.text
+    assert "404" in caplog.text
+
+
+LOGGER = "airflow_provider_ocidist.storage.open_uploads"
+
+
+def test_a_place_of_no_usual_name_has_uploads_of_its_own_alone_and_how_many_were_aborted_is_said(
+    tmp_path, caplog
+):
+    caplog.set_level(logging.INFO, LOGGER)
+    for name in ("mineX/a.pt/deep/x", "mineX/b.pt.attempt-2/deep/x", "mineX-too/a.pt/x", "mineX/fence.json"):
+        cut_off(str(tmp_path), None, name)
+    assert abort_left_behind(f"{tmp_path}/mineX//", Fence(attempt=2)) == 1
+    assert names(str(tmp_path), None) == ["mineX-too/a.pt/x", "mineX/b.pt.attempt-2/deep/x", "mineX/fence.json"]
+    assert abort_left_behind(f"{tmp_path}/mineX", Fence(attempt=2)) == 0
+    assert caplog.messages == ["aborted 1 uploads that earlier attempts had left open"]
+
+
+def test_the_folders_of_all_generations_of_a_task_begin_alike_and_any_other_is_its_own():
+    assert [stem_of(each) for each in ("dag-train-0a-g0", "dag-train-0a-g12", "mine")] == [
+        "dag-train-0a-g",
+        "dag-train-0a-g",
+        "mine",
+    ]
 
 
 # Outputs: their folders are not the task's own
@@ -214,6 +241,20 @@ def test_a_copy_that_gives_up_says_that_nothing_is_open(model, bucket, unruly, p
     with pytest.raises(StorageError):
         copy(model, f"{bucket}/out/", access=unruly, part_size=PART, in_flight=InFlight(noted.append))
     assert (len(noted[0]), noted[-1]) == (1, ())
+
+
+def test_an_upload_that_cannot_be_aborted_is_said_and_the_others_are_aborted(bucket, access, caplog):
+    caplog.set_level(logging.INFO, LOGGER)
+    uploads = {name: open_store(bucket, access).upload(name, PART, PART) for name in ("one", "two")}
+    reported = [Sending(folder=bucket, name=name, upload_id=each.upload_id) for name, each in uploads.items()]
+    nowhere = Sending(folder="oci://", name="lost", upload_id="x")
+    assert abort_reported([reported[0], nowhere, reported[1]], access) == 2
+    assert names(bucket, access) == []
+    (said,) = caplog.messages
+    assert said.startswith(
+        "the upload of lost that a node has left open cannot be aborted: oci:// names no bucket"
+    )
+    assert abort_reported([], access) == 0
 
 
 # Checkpoints that their node gives up

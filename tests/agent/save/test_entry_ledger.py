@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import signal
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from airflow_provider_ocidist.agent.save import entry_ledger
 from airflow_provider_ocidist.agent.save.entries import candidates
-from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, aside_of, forget_aside, set_aside
+from airflow_provider_ocidist.agent.save.entry_ledger import (
+    Ledger,
+    aside_of,
+    discard,
+    forget_aside,
+    set_aside,
+    stamps_of,
+)
+from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Checkpoints
 from tests.agent.gangs import Gang, until
 
@@ -116,3 +127,161 @@ def test_what_cannot_be_moved_out_of_a_folder_is_hidden_within_it_until_it_is_fo
     assert (hidden / "step-1.pt").read_bytes() == b"half"
     forget_aside(folder)
     assert list(folder.iterdir()) == []
+
+
+def write(folder: Path, name: str, content: bytes = b"weights") -> Path:
+    """Write a file, or where the name has no ending a folder of one."""
+    path = folder / name
+    if path.suffix:
+        path.write_bytes(content)
+    else:
+        path.mkdir(exist_ok=True)
+        (path / "model.bin").write_bytes(content)
+    return path
+
+
+def test_before_a_first_attempt_all_stays_and_afterwards_what_nobody_has_proved_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folder, "step-1.pt")
+    assert Ledger(folder).begin() == []
+    write(folder, "step-2.pt")
+    write(folder, "step-3")
+    write(folder, "notes.log")
+    caplog.clear()
+    ledger = Ledger(folder)
+    assert sorted(ledger.begin()) == ["step-2.pt", "step-3"]
+    aside = folder.parent / "checkpoints-unproved"
+    assert aside == aside_of(folder)
+    assert {path.name for path in aside.iterdir()} == {"step-2.pt", "step-3"}
+    assert sorted(caplog.messages) == [
+        f"{name} was left by an interrupted attempt and may be incomplete: it was moved to {aside}. "
+        f"Remedy: if it is complete, delete {ledger.file} and move it back before the next attempt"
+        for name in ("step-2.pt", "step-3")
+    ]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert ledger.file == folder.parent / ".checkpoints.ocidist.json"
+    assert not ledger.file.with_name(".checkpoints.ocidist.json.new").exists()
+    # As the remedy says.
+    ledger.file.unlink()
+    (aside / "step-3").rename(folder / "step-3")
+    assert Ledger(folder).begin() == []
+    assert Ledger(folder).begin() == []
+
+
+def test_only_what_the_pattern_fits_is_set_aside(folder: Path) -> None:
+    Ledger(folder, r"run-\d+").begin()
+    write(folder, "step-1.pt")
+    write(folder, "run-1")
+    assert Ledger(folder, r"run-\d+").begin() == ["run-1"]
+    assert set(stamps_of(folder)) == {"step-1.pt"}
+    assert stamps_of(folder, r"run-\d+") == {}
+
+
+def test_what_was_set_aside_before_gives_way_to_what_is_set_aside_now(folder: Path) -> None:
+    for content in (b"first", b"second"):
+        for name in ("step-1", "step-2.pt"):
+            write(folder, name, content)
+        set_aside(folder, ["step-2.pt", "step-1"])
+    assert (aside_of(folder) / "step-1" / "model.bin").read_bytes() == b"second"
+    assert (aside_of(folder) / "step-2.pt").read_bytes() == b"second"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null"])
+def test_a_ledger_that_is_none_sets_nothing_aside_and_is_written_anew(
+    folder: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(folder)
+    write(folder, "step-1.pt")
+    ledger.file.write_text(content)
+    assert ledger.begin() == []
+    assert len(caplog.messages) == (content == "{")
+    for message in caplog.messages:
+        assert message.startswith(f"{ledger.file} cannot be read: ")
+        assert not message.endswith("None")
+    write(folder, "step-2.pt")
+    assert Ledger(folder).begin() == ["step-2.pt"]
+
+
+def test_an_entry_that_cannot_be_set_aside_is_said_and_stays(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Ledger(folder).begin()
+    path = write(folder, "step-1.pt")
+    aside_of(folder).write_text("in the way")
+    (folder / ".checkpoints-unproved.part").write_text("in the way, too")
+    assert Ledger(folder).begin() == []
+    assert path.exists()
+    (said,) = caplog.messages
+    assert said.startswith(f"{path} may be incomplete, and cannot be set aside: ")
+    assert "File exists" in said
+    with pytest.raises(AgentError) as caught:
+        set_aside(folder, ["step-1.pt"])
+    assert caught.value.cause is Cause.DATA
+    assert str(caught.value).startswith(
+        f"not all nodes would go on from {path}, and it cannot be moved away: "
+    )
+
+
+def test_what_not_all_nodes_would_go_on_from_is_moved_away_with_a_word_and_by_one_of_them(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("step-1.pt", "step-2"):
+        write(folder, name)
+    set_aside(folder, ["step-3.pt", "step-2", "step-0.pt", "step-1.pt"])
+    assert caplog.messages == [
+        f"not all nodes would go on from {name}: it was moved to {aside_of(folder)}"
+        for name in ("step-1.pt", "step-2")
+    ]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_in_which_nothing_can_be_recorded_is_no_error(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    ledger = Ledger(folder)
+    ledger.file.mkdir()
+    write(folder, "step-1.pt")
+    assert ledger.begin() == []
+    (item,) = candidates(folder)
+    ledger.add(item)
+    said = caplog.messages[-1]
+    assert said.startswith(f"{ledger.file} cannot be written: ")
+    assert "directory" in said
+
+
+# Parts of which only some are here
+
+
+def test_parts_are_deleted_but_for_what_was_fetched_or_is_as_it_was_before(folder: Path) -> None:
+    names = ["step-1", "step-2.pt", "step-3", "step-4.pt", "step-5", "step-6.pt"]
+    for name in names[:4]:
+        write(folder, name)
+    before = stamps_of(folder)
+    write(folder, "step-3", b"trained on")
+    write(folder, "step-4.pt", b"trained on")
+    for name in names[4:]:
+        write(folder, name)
+    discard(folder, fetched=["step-3", "step-6.pt"], before=before)
+    assert {item.path.name for item in candidates(folder)} == {"step-1", "step-2.pt", "step-3", "step-6.pt"}
+    discard(folder, r"step-\d+", fetched=["step-3"])
+    assert {path.name for path in folder.iterdir()} == {"step-2.pt", "step-3", "step-6.pt"}
+    discard(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_what_the_program_deletes_meanwhile_is_no_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("step-1", "step-2.pt"):
+        write(folder, name)
+    found = candidates(folder)
+    (folder / "step-2.pt").unlink()
+    monkeypatch.setattr(entry_ledger, "candidates", lambda *_: found)
+    monkeypatch.setattr(entry_ledger.shutil.os, "rmdir", refuse)
+    discard(folder)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOTEMPTY, "Directory not empty")

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.agent.join import peer_reports
+from airflow_provider_ocidist.agent.save import far_writers
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.far_writers import BEATS, FarWriters, written_entries
 from airflow_provider_ocidist.job import Checkpoints
@@ -167,6 +169,49 @@ def test_a_node_names_the_entries_that_its_processes_have_open_for_writing(tmp_p
     assert written_entries(tmp_path) == ("step-2", "step-3.pt")
     child.communicate(b"")
     assert written_entries(tmp_path) == ()
+
+
+def test_a_program_has_ended_once_it_has_on_each_node_or_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = Nodes(tmp_path, 4)
+    assert not nodes.far.have_trained()
+    nodes.beat(1, phase=Phase.SAVING)
+    nodes.beat(2, phase=Phase.DONE)
+    assert not nodes.far.have_trained()
+    nodes.beat(3, phase=Phase.SAVING)
+    assert nodes.far.have_trained()
+    # One that is silent for long is gone.
+    nodes.beat(3, phase=Phase.TRAINING)
+    assert not nodes.far.have_trained()
+    monkeypatch.setattr(peer_reports, "GONE_AFTER", -1.0)
+    assert nodes.far.have_trained()
+
+
+@pytest.mark.parametrize("is_patient", [True, False])
+def test_a_silent_node_is_waited_for_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_patient: bool
+) -> None:
+    nodes = Nodes(tmp_path, 2)
+    far = FarWriters(nodes.store, [1], patient=lambda: is_patient)
+    monkeypatch.setattr(peer_reports, "GONE_AFTER", -1.0)
+    assert far.have_trained() is not is_patient
+
+
+def test_the_first_sixteen_entries_are_named_and_what_is_only_mapped_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def written(*, mapped: bool) -> frozenset[str]:
+        asked.append(mapped)
+        return frozenset(str(tmp_path / f"step-{number:02}" / name) for number in range(20) for name in "ab")
+
+    monkeypatch.setattr(far_writers, "open_for_writing", written)
+    # A report is written every two seconds: it has no room for more, and lists of mappings take long.
+    assert written_entries(tmp_path) == tuple(f"step-{number:02}" for number in range(16))
+    assert asked == [False]
+    assert BEATS == 2, "the first may stem from a look before the last write"
 
 
 @pytest.mark.parametrize("how", ["aborts", "exits"])

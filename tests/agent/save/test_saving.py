@@ -10,12 +10,13 @@ import pytest
 
 from airflow_provider_ocidist.agent.save import saving
 from airflow_provider_ocidist.agent.save.outputs import OutputCopy, copy_outputs
-from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save
+from airflow_provider_ocidist.agent.save.saving import Movement, SaveDeadline, cause_of_failed_save
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.errors import AgentError, BackendError, Cause, StorageError, Unpublishable
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
+PAUSES = saving.FIRST_PAUSE, saving.LONGEST_PAUSE
 PASSING, REFUSED = StorageError("503", retryable=True), StorageError("404")
 
 
@@ -164,3 +165,226 @@ def test_a_stop_request_ends_also_what_has_not_failed_yet(monkeypatch: pytest.Mo
     deadline.succeeded()
     now[0] += 5.0
     assert deadline.is_over
+
+
+# Second by second
+
+
+class Clock:
+    """A clock that a pause moves on."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(saving, "time", found)
+    monkeypatch.setattr(saving, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(saving, "LONGEST_PAUSE", 60.0)
+    return found
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    deadline, pauses = SaveDeadline(1000.0), []
+    for number in range(9):
+        if number == 8:
+            deadline.succeeded()
+        before = clock.now
+        assert deadline.again("the checkpoint cannot be saved", PASSING)
+        pauses.append(clock.now - before)
+    assert PAUSES == (1.0, 60.0)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 1.0]
+    # Within a pause it is looked whether the time is over.
+    assert max(clock.slept) == saving.LOOK_INTERVAL
+    assert caplog.messages[:2] == [
+        "the checkpoint cannot be saved: 503; trying again in 1 s, for at most 1000 s more",
+        "the checkpoint cannot be saved: 503; trying again in 2 s, for at most 999 s more",
+    ]
+
+
+def test_the_last_pause_ends_with_the_time_and_no_try_follows_it(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    deadline = SaveDeadline(1.25)
+    assert deadline.again("it", PASSING)
+    assert not deadline.again("it", PASSING)
+    assert clock.now == 101.25
+    assert caplog.messages[-1] == "it: 503; trying again in 0 s, for at most 0 s more"
+    assert not deadline.again("it", PASSING)
+    assert (clock.now, len(caplog.messages)) == (101.25, 2), "at once, and without a word"
+
+
+def test_an_upload_is_given_up_at_the_end_of_its_time_and_no_sooner(clock: Clock) -> None:
+    deadline = SaveDeadline(10.0)
+    clock.now += 9.0
+    assert not deadline.is_over
+    clock.now += 1.0
+    assert deadline.is_over
+
+
+def test_what_watches_an_upload_keeps_no_process_and_ends_with_the_upload() -> None:
+    def watching() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "save-deadline"]
+
+    before = watching()
+    with SaveDeadline(60.0).cancelling():
+        (thread,) = set(watching()) - set(before)
+        assert thread.daemon
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_stop_request_ends_a_pause(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = StopSwitch()
+    deadline = SaveDeadline(1000.0, switch, grace=0.0)
+    monkeypatch.setattr(saving, "FIRST_PAUSE", 60.0)
+    deadline.succeeded()
+    real = clock.sleep
+
+    def asked_amid(seconds: float) -> None:
+        real(seconds)
+        if clock.now == 103.0:
+            switch.signalled.set()
+            switch.ask(Stop(message="asked to stop"))
+
+    monkeypatch.setattr(clock, "sleep", asked_amid)
+    assert not deadline.again("it", PASSING)
+    assert clock.now == 103.0
+
+
+def test_a_refusal_is_tried_again_for_ten_minutes_unless_something_else_comes_between(clock: Clock) -> None:
+    deadline = SaveDeadline(1e6)
+    assert saving.REFUSED_LIMIT == 600.0
+    assert deadline.allows_another(REFUSED)
+    clock.now += 599.0
+    assert deadline.allows_another(REFUSED)
+    clock.now += 1.0
+    assert not deadline.allows_another(REFUSED)
+    assert deadline.allows_another(PASSING)
+    clock.now += 599.0
+    assert deadline.allows_another(REFUSED), "the refusals before do not count"
+    clock.now += 599.0
+    assert deadline.allows_another(REFUSED)
+    deadline.succeeded()
+    clock.now += 599.0
+    assert deadline.allows_another(REFUSED)
+
+
+def test_what_can_never_be_published_is_not_tried_again() -> None:
+    deadline = SaveDeadline(1e6)
+    assert not deadline.allows_another(Unpublishable("a name that no store takes", retryable=True))
+
+
+def test_a_stop_request_says_how_long_it_leaves_and_only_a_shorter_one_counts_after_it(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch = StopSwitch()
+    deadline = SaveDeadline(3600.0, switch, grace=20.0)
+    switch.ask(Stop(message="node 1 ended the run"))
+    assert deadline.left == 300.0 == saving.SAVE_LIMIT
+    clock.now += 10.0
+    assert deadline.left == 290.0
+    switch.signalled.set()
+    assert deadline.left == 20.0
+    clock.now += 5.0
+    assert deadline.left == 15.0
+    assert caplog.messages == [
+        "got a stop request while saving: at most 300 s more (node 1 ended the run)",
+        "got a stop request while saving: at most 20 s more (node 1 ended the run)",
+    ]
+    # What is left anyway is not made longer.
+    late = SaveDeadline(3.0, switch, grace=20.0)
+    assert late.left == 3.0
+
+
+def test_a_limit_has_the_name_of_the_job_file_unless_it_has_another() -> None:
+    assert SaveDeadline(1.0).named == "limits.save_timeout"
+    assert SaveDeadline(1.0, named="limits.stop_grace").named == "limits.stop_grace"
+
+
+@pytest.mark.parametrize(
+    "error, is_passing",
+    [
+        (PASSING, True),
+        (REFUSED, False),
+        (BackendError("429", retryable=True), True),
+        (BackendError("401"), False),
+        (AgentError("no", cause=Cause.DATA), False),
+        (OSError("no"), False),
+    ],
+)
+def test_what_may_pass_is_a_fault_of_the_service_and_anything_else_one_of_the_data(
+    error: Exception, *, is_passing: bool
+) -> None:
+    assert saving.passes(error) is is_passing
+    assert cause_of_failed_save(error) is (Cause.SERVICE if is_passing else Cause.DATA)
+
+
+# Whether it makes progress
+
+
+def test_each_sign_is_progress_and_silence_is_none(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "_bytes_read", lambda: 0)
+    movement = Movement()
+    assert movement.why("x") == "saving made no progress for 0 s (x)"
+    clock.now += 7.0
+    assert movement.still_for() == 7.0
+    movement.further("/mnt/a")
+    assert movement.still_for() == 0.0
+    clock.now += 3.0
+    movement.further()
+    assert movement.at == "/mnt/a"
+    assert movement.still_for() == 0.0
+    clock.now += 30.4
+    assert movement.why("limits.save_timeout") == (
+        "saving made no progress for 30 s (limits.save_timeout): it stands at /mnt/a, whose file system may not answer"
+    )
+    movement.further("")
+    clock.now += 5.0
+    # It is looked at from time to time: a sign counts from the look on that sees it.
+    assert movement.still_for() == 0.0
+    clock.now += 5.0
+    assert movement.why("x") == "saving made no progress for 5 s (x)"
+
+
+def test_to_read_much_is_progress_and_to_read_little_is_none(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [5]
+    monkeypatch.setattr(saving, "_bytes_read", lambda: read[0])
+    movement = Movement()
+    movement.still_for()
+    clock.now += 10.0
+    read[0] = saving.READ_STEP - 1
+    assert movement.still_for() == 10.0
+    read[0] += 1
+    assert movement.still_for() == 0.0
+
+
+def test_what_this_process_reads_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(1 << 20))
+    before = saving._bytes_read()
+    (tmp_path / "large").read_bytes()
+    assert 1 << 20 <= saving._bytes_read() - before < 1 << 22
+
+
+def test_a_machine_that_does_not_count_what_is_read_shows_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "io").write_text("rchar: many")
+    for name in ("nowhere", "io"):
+        monkeypatch.setattr(saving, "Path", lambda _, name=name: tmp_path / name)
+        assert saving._bytes_read() == 0

@@ -6,7 +6,16 @@ import pickle
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.shards import is_shard, missing, needs_others, union
+from airflow_provider_ocidist.agent.save.shards import (
+    REMEDY,
+    is_companion,
+    is_of_a_process,
+    is_shard,
+    may_have_others,
+    missing,
+    needs_others,
+    union,
+)
 from airflow_provider_ocidist.errors import IncompleteCheckpoint
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 
@@ -102,3 +111,79 @@ def test_two_files_of_one_name_are_refused() -> None:
     mine, other = (ManifestFile(path="local.pt", size=1, sha256=digest) for digest in "ab")
     with pytest.raises(IncompleteCheckpoint, match=r"nodes 0 and 2 have both written local\.pt"):
         union({0: [mine], 2: [other]})
+
+
+@pytest.mark.parametrize(
+    "name, is_one",
+    [
+        ("state-rank0.pt", True),
+        ("rank_3/model.pt", True),
+        ("step-5/worker-1.bin", True),
+        ("proc.node-12.pt", True),
+        ("node1", True),
+        ("process7.pt", True),
+        # As parts, and as companions: nodes send these.
+        ("zero_pp_rank_0_mp_rank_00_optim_states.pt", False),
+        ("mp_rank_01_model_states.pt", False),
+        ("rng_state_3.pth", False),
+        ("random_states_1.pkl", False),
+        ("frank0.pt", False),
+        ("rank.pt", False),
+        ("ranking-2.pt", False),
+        ("step-5.pt", False),
+    ],
+)
+def test_a_file_of_one_process_in_no_known_layout_is_known_by_its_name(name: str, *, is_one: bool) -> None:
+    assert is_of_a_process(name) is is_one
+
+
+@pytest.mark.parametrize(
+    "name, is_one",
+    [
+        ("mp_rank_00", True),
+        ("step-5/mp_rank_00_000/model_optim_rng.pt", True),
+        ("mp_rank_0_model_states.pt", True),
+        ("__3_0.distcp", True),
+        ("mp_rank_0x/model.pt", False),
+        ("model.pt", False),
+    ],
+)
+def test_a_models_first_part_may_have_others_as_each_part_has(name: str, *, is_one: bool) -> None:
+    assert may_have_others(name) is is_one
+
+
+@pytest.mark.parametrize(
+    "name, is_one", [("a/rng_state_0.pth", True), ("rng_state_0.pth/x", False), ("rng_state.pth", False)]
+)
+def test_a_companion_is_known_by_the_name_of_the_file_itself(name: str, *, is_one: bool) -> None:
+    assert is_companion(name) is is_one
+
+
+def test_a_description_that_names_no_files_leaves_it_to_the_names() -> None:
+    told = {".metadata": b"nothing of the kind"}
+    assert missing({".metadata"}, told) == []
+    assert not needs_others({".metadata", "model.pt"}, told)
+    assert needs_others({".metadata", "__0_0.distcp"}, told)
+
+
+def test_each_rank_between_the_first_and_the_last_part_is_missed_and_of_each_series_by_itself() -> None:
+    here = {ZERO.format(2), "x/zero_pp_rank_1_mp_rank_00_model_states.pt"}
+    assert missing(here, {}) == [
+        ZERO.format(0),
+        ZERO.format(1),
+        "x/zero_pp_rank_0_mp_rank_00_model_states.pt",
+    ]
+
+
+def test_who_has_written_a_file_first_is_named_beside_who_wrote_another() -> None:
+    mine, other = (ManifestFile(path="a", size=1, sha256=digest) for digest in "ab")
+    with pytest.raises(IncompleteCheckpoint) as caught:
+        union({3: [other], 1: [mine], 2: [mine]})
+    assert str(caught.value) == (
+        "nodes 1 and 3 have both written a, and not the same: give each process a file of its own"
+    )
+
+
+def test_the_remedy_names_the_setting_and_the_process() -> None:
+    assert "let checkpoints.path be a folder that all nodes share" in REMEDY
+    assert "save whole checkpoints from global rank 0" in REMEDY
