@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 NICER = 5
-"""By how much a worker is nicer than the scheduler, and a task than its worker. A scheduler that ten starting tasks keep
-from the processor reads the end of a deferred task's worker after the event of its trigger, and takes that for a lost
-task (apache/airflow#72716)."""
+"""By how much a worker is nicer than the scheduler, and a task than its worker. A scheduler that ten starting tasks
+keep from the processor reads the end of a deferred task's worker after the event of its trigger, and takes that for a
+lost task (apache/airflow#72716)."""
 START_UP_S = 20.0
 """Seconds from the start without a collection of garbage: imports make none."""
 SQLITE = ("synchronous=OFF", "busy_timeout=60000")
