@@ -179,7 +179,11 @@ def test_a_place_of_no_usual_name_has_uploads_of_its_own_alone_and_how_many_were
     for name in ("mineX/a.pt/deep/x", "mineX/b.pt.attempt-2/deep/x", "mineX-too/a.pt/x", "mineX/fence.json"):
         cut_off(str(tmp_path), None, name)
     assert abort_left_behind(f"{tmp_path}/mineX//", Fence(attempt=2)) == 1
-    assert names(str(tmp_path), None) == ["mineX-too/a.pt/x", "mineX/b.pt.attempt-2/deep/x", "mineX/fence.json"]
+    assert names(str(tmp_path), None) == [
+        "mineX-too/a.pt/x",
+        "mineX/b.pt.attempt-2/deep/x",
+        "mineX/fence.json",
+    ]
     assert abort_left_behind(f"{tmp_path}/mineX", Fence(attempt=2)) == 0
     assert caplog.messages == ["aborted 1 uploads that earlier attempts had left open"]
 
