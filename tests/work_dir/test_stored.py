@@ -232,3 +232,74 @@ def test_looks_of_one_process_each_count_as_those_of_one(folder: Folder, kind: s
     assert now[0] >= 120
     assert seen.reports_readable
     assert seen.checkpoint_readable
+
+
+# A last report that was lost
+
+
+def with_phases(checkpoint: CheckpointRef | None, *nodes: tuple[NodeState, Phase | None]) -> RunStatus:
+    """Return the state of a gang whose nodes have ended so, by the service, and reported this phase at last."""
+    (first,) = ended(checkpoint).nodes if checkpoint else succeeded(True).nodes
+    assert first.report is not None
+    return RunStatus(
+        nodes=tuple(
+            NodeStatus(
+                rank=rank,
+                run_id=f"run{rank}",
+                state=state,
+                report=replace(first.report, rank=rank, phase=phase) if phase else None,
+            )
+            for rank, (state, phase) in enumerate(nodes)
+        )
+    )
+
+
+WELL, FAILED = NodeState.SUCCEEDED, NodeState.FAILED
+
+
+@pytest.mark.parametrize(
+    "nodes, is_looked_for",
+    [
+        ([(WELL, Phase.SAVING), (WELL, Phase.DONE)], True),
+        ([(WELL, Phase.DONE), (WELL, Phase.DONE)], False),
+        # What has failed has published nothing more than it says.
+        ([(FAILED, Phase.SAVING), (WELL, Phase.DONE)], False),
+        ([(FAILED, None), (FAILED, Phase.TRAINING)], False),
+    ],
+)
+def test_the_store_is_asked_for_the_newest_where_a_node_that_has_done_its_part_did_not_say_so(
+    folder: Folder, nodes: list[tuple[NodeState, Phase | None]], *, is_looked_for: bool
+) -> None:
+    newer = folder.place.parent / "step-20"
+    newer.mkdir()
+    (newer / "model.pt").write_bytes(b"model")
+    second = folder.publish(newer, 2)
+    seen = StoredCheckpoints().with_checkpoint(
+        with_phases(folder.newest, *nodes), ref_of(folder), OciAccess()
+    )
+    assert seen.stored == (second if is_looked_for else None)
+    nowhere = replace(ref_of(folder), checkpoints_uri=None)
+    assert StoredCheckpoints().with_checkpoint(with_phases(None, *nodes), nowhere, OciAccess()).stored is None
+
+
+def test_a_place_that_cannot_be_read_is_named_by_the_checkpoint_or_as_the_folder_of_all(
+    folder: Folder,
+) -> None:
+    folder.show("unreadable")
+    seen = StoredCheckpoints().with_checkpoint(ended(folder.newest), ref_of(folder), OciAccess())
+    assert str(seen.checkpoint_problem).startswith(f"the checkpoint {folder.newest.uri} cannot be read: ")
+    blocked = replace(ref_of(folder), checkpoints_uri=f"{folder.content}/below")
+    lost = with_phases(None, (WELL, Phase.SAVING))
+    seen = StoredCheckpoints().with_checkpoint(lost, blocked, OciAccess())
+    if seen.checkpoint_problem is not None:
+        assert seen.checkpoint_problem.startswith(
+            f"the checkpoint {blocked.checkpoints_uri} cannot be read: "
+        )
+
+
+def test_the_same_checkpoint_replaces_no_damaged_one(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.show("no file")
+    monkeypatch.setattr(checkpoints, "newest", lambda *_: folder.newest)
+    seen = StoredCheckpoints().with_checkpoint(ended(folder.newest), ref_of(folder), OciAccess())
+    assert "the newest checkpoint is not whole" in str(seen.checkpoint_problem)
+    assert (seen.checkpoint_readable, seen.is_proved, seen.is_doubtful) == (False, False, True)

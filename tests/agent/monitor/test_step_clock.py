@@ -163,3 +163,20 @@ def test_a_meter_remembers_of_a_launch_how_the_program_reports_and_forgets_the_s
     meter.launched()
     meter.saw(b"still here\n")
     until(lambda: meter.by_steps)
+
+
+def test_the_pace_is_taken_over_the_last_twenty_steps_once_six_were_reported() -> None:
+    time = Time()
+    clock = StepClock(None, 10.0, time)
+    times = [(0.0, 10), (30.0, 20), (40.0, 30), (50.0, 40), (60.0, 50)]
+    for at, step in times:
+        time.now = 1000.0 + at
+        clock.step(step)
+        assert clock.pace is None
+    time.now = 1000.0 + 90.0
+    clock.step(60)
+    assert clock.pace == 90.0 / 50
+    for number in range(1, 40):
+        time.now += 5.0
+        clock.step(60 + number)
+    assert clock.pace == 5.0, "what was before is forgotten"

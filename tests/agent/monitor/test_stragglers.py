@@ -160,6 +160,29 @@ def test_nothing_is_asked_of_a_node_while_none_is_slow(caplog: pytest.LogCapture
     assert not caplog.records
 
 
+def test_exactly_half_as_long_again_is_not_slow() -> None:
+    assert find_slow([report(0, step_time=2.0), report(1, step_time=2.0), report(2, step_time=3.0)]) == ()
+    (found,) = find_slow([report(0, step_time=2.0), report(1, step_time=2.0), report(2, step_time=3.01)])
+    assert found.node == 2
+
+
+def test_a_slow_node_whose_report_cannot_be_read_any_more_is_named_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = Watched(slow=1, takes=1e9, is_sick=False)
+    gone_at = 2 * FIRST_LOOK
+
+    def reports() -> list[NodeReport]:
+        return [each for each in watched.reports() if each.rank != 1 or watched.now < gone_at]
+
+    watch = StragglerWatch(reports, watched.publish, watched.clock)
+    while watched.now < 2 * ANSWER_LIMIT:
+        watch.look()
+        watched.now += 0.5
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.endswith("9 s for a step, the median is 1 s; its machine has not been checked")
+
+
 OWN_TIMES = """
 import json, os, time
 node = int(os.environ["OCIDIST_NODE_RANK"])
