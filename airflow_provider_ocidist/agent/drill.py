@@ -382,7 +382,7 @@ def drill_of(
     interface = None
     if fault and fault.kind in OF_NETWORKS and fault.node == heartbeat.report.rank:
         address = identity_of(environ, config.nodes).address or own_address(environ)
-        interface = _interface_to_cut(fault, address, environ)
+        interface = _interface_to_disturb(fault, address, environ)
     return Drill(fault, config, heartbeat, meter, access, interface=interface)
 
 
@@ -469,7 +469,7 @@ def _run_later(seconds: float, command: str) -> None:
     )
 
 
-def _interface_to_cut(fault: Fault, address: str, environ: Mapping[str, str]) -> str:
+def _interface_to_disturb(fault: Fault, address: str, environ: Mapping[str, str]) -> str:
     """Return the interface of this node's address. Raises AgentError, with the remedy, where that is refused."""
 
     def refused(why: str) -> AgentError:

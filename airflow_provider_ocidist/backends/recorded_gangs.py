@@ -18,7 +18,7 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
 
-CALLED_OFF = StopRequest(cause=Cause.CANCELED, message="another attempt of its task was begun")
+CALLED_OFF = StopRequest(cause=Cause.CANCELED, message="its task has given this attempt up")
 
 
 class RecordedGangs:
@@ -83,6 +83,13 @@ class RecordedGangs:
     def record(self, attempt: Attempt) -> None:
         """Record an attempt, or what is known of it now. Raises BackendError."""
         self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
+
+    def record_created(self, plan: Plan, ref: RunRef) -> None:
+        """Record what was created for a plan; log where that fails: the record from before leads to it as well."""
+        try:
+            self.record(Attempt.of(plan, ref))
+        except BackendError as error:
+            log.warning("%s: what was created could not be recorded: %s", ref.key.name, error)
 
     def renew(self, ref: RunRef, end: End | None = None) -> None:
         """Record the present nodes of a gang in the record of its attempt. Raises BackendError.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,6 @@ from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now,
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
-
-log = logging.getLogger(__name__)
 
 WRITE_RIGHT = "create the bucket or the folder, or give Airflow's credentials the right to write there"
 
@@ -76,18 +73,11 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
         ref = self._created(plan, stop)
         # Before it is cancelled: a cancel that fails is repeated by what is recorded. But no cancel waits for a store.
         with ended_if_interrupted(plan.key.name, lambda: self.cancel(ref)):
-            until_stopped(lambda: self._record_created(plan, ref), stop)
+            until_stopped(lambda: self.gangs.record_created(plan, ref), stop)
         if stop is not None and stop.is_set():
             self.cancel(ref)
             refuse_if_stopped(plan, stop)
         return ref
-
-    def _record_created(self, plan: Plan, ref: RunRef) -> None:
-        try:
-            self.gangs.record(Attempt.of(plan, ref))
-        except BackendError as error:
-            # The earlier record leads to it as well, by its name.
-            log.warning("%s: what was created could not be recorded: %s", ref.key.name, error)
 
     @abstractmethod
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:

@@ -142,20 +142,24 @@ class _Choice:
     options: argparse.Namespace
     job: TrainingJob
     named: Sequence[Fault]
-    no_cut: str | None
+    no_network_faults: str | None
     """Why no network is disturbed in a drill that names no fault; None: it can be."""
 
     @property
     def left_out(self) -> list[str]:
         """Lines on the faults that are not injected here, and why."""
-        return [] if self.no_cut is None else [f"{' and '.join(OF_NETWORKS)} are left out: {self.no_cut}"]
+        return (
+            []
+            if self.no_network_faults is None
+            else [f"{' and '.join(OF_NETWORKS)} are left out: {self.no_network_faults}"]
+        )
 
     @property
     def needs_networks(self) -> bool:
         """Whether a network may be cut or starved."""
         if self.named:
             return any(fault.kind in OF_NETWORKS for fault in self.named)
-        return self.no_cut is None and self.job.nodes > 1
+        return self.no_network_faults is None and self.job.nodes > 1
 
     def faults(self, steps: int, *, more: int = 0, writers: Sequence[int] = ()) -> list[Fault]:
         """Return the faults for a training of so many steps.
@@ -167,7 +171,7 @@ class _Choice:
 
         if self.named:
             return list(self.named)
-        without = () if self.no_cut is None else OF_NETWORKS
+        without = () if self.no_network_faults is None else OF_NETWORKS
         if self.options.campaign is None:
             return usual_faults(self.job, steps, without=without)
         count = self.options.campaign + more
@@ -180,14 +184,14 @@ def _choice(options: argparse.Namespace, job: TrainingJob) -> _Choice:
     from airflow_provider_ocidist.backends.local import networks, plans
 
     named = _named(options, job)
-    no_cut = None
+    no_network_faults = None
     if not named and job.nodes > 1:
-        no_cut = (
+        no_network_faults = (
             networks.why_none()
             if job.backend.kind == plans.KIND
             else f"on backend {job.backend.kind!r} the network is disturbed only by --fault (docs/drills.md)"
         )
-    return _Choice(options, job, named, no_cut)
+    return _Choice(options, job, named, no_network_faults)
 
 
 @contextmanager

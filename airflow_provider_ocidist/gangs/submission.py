@@ -200,7 +200,10 @@ class GangSubmitter:
                 self._backend.directories.hand_on(plan, known)
         except BackendError as error:
             self._log.warning(
-                "%s: its nodes do not know how earlier gangs have failed: %s", plan.key.name, error
+                "%s: what ended earlier gangs of this try could not be recorded for its nodes, so a crash loop is "
+                "noticed later: %s",
+                plan.key.name,
+                error,
             )
 
     def _unused_attempt(self, plan: Plan, found: Sequence[RunRef], known: Sequence[Attempt]) -> int:

@@ -237,7 +237,8 @@ class Limits:
 class Restarts:
     """How often the nodes launch the training again on the machines that they have, before the run fails.
 
-    The program resumes from its newest whole checkpoint. The same failure at the same step twice ends the run at once.
+    The program resumes from its newest whole checkpoint. The same failure at the same step twice ends the run at once;
+    a process that was killed from outside, three times; a preemption, never.
     """
 
     __pydantic_config__ = STRICT

@@ -1,4 +1,4 @@
-"""Refusals: which machines a service had none of, remembered for a while for every task. Pure."""
+"""Refusal, KnownRefusals: which machines a service had none of, for every task, for a while. Pure."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Refusal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remembered:
+class KnownRefusals:
     """The refusals of machines of one kind that hold for some number of them, by that number."""
 
     refusals: tuple[Refusal, ...] = ()
 
-    def after(self, refusal: Refusal) -> Remembered:
+    def after(self, refusal: Refusal) -> KnownRefusals:
         """Return what is remembered after one more: of which none is of fewer machines, or as many, and later."""
         known = [each for each in (*self.refusals, refusal) if each.holds(each.nodes, refusal.at)]
         latest = {each.nodes: each for each in sorted(known, key=lambda each: each.at)}
@@ -52,7 +52,7 @@ class Remembered:
         for _, each in sorted(latest.items()):
             if not any(of_fewer.at >= each.at for of_fewer in kept):
                 kept.append(each)
-        return Remembered(refusals=tuple(kept))
+        return KnownRefusals(refusals=tuple(kept))
 
     def of(self, nodes: int) -> Refusal | None:
         """Return the latest refusal of so many machines, or of fewer, of whatever age; None: there was none."""

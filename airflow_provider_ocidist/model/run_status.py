@@ -134,7 +134,7 @@ class RunStatus:
     def can_go_on(self) -> bool:
         """Whether there is a state to go on from: a node has reported a step or a checkpoint, be it a restored one.
 
-        `gangs.verdict.has_trained` tells whether this attempt has trained.
+        `gangs.verdict.has_trained` shows whether this attempt has trained.
         """
         progress = self.progress
         return self.checkpoint is not None or (progress is not None and progress.step is not None)

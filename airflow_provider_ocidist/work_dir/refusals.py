@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.refusal import Refusal, Remembered, refusal_file
+from airflow_provider_ocidist.model.refusal import KnownRefusals, Refusal, refusal_file
 from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.model.work_dir import REFUSALS_FOLDER
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -46,17 +46,17 @@ class Refusals:
         """Return the latest refusal of what each plan asks for, of whatever age; one request for each."""
         return in_parallel(lambda plan: self._read(plan).of(plan.nodes), list(plans))
 
-    def _read(self, plan: Plan) -> Remembered:
+    def _read(self, plan: Plan) -> KnownRefusals:
         if not plan.machine:
-            return Remembered()
+            return KnownRefusals()
         try:
             store, prefix = self._folder(plan)
-            return codec.read(Remembered, store.read(prefix + refusal_file(plan.backend, plan.machine)))
+            return codec.read(KnownRefusals, store.read(prefix + refusal_file(plan.backend, plan.machine)))
         except FileNotFoundError:
-            return Remembered()
+            return KnownRefusals()
         except (OcidistError, OSError, ValueError, TypeError, LookupError) as error:
             log.info("%s: the latest refusals cannot be read: %s", plan.key.name, error)
-            return Remembered()
+            return KnownRefusals()
 
     def _folder(self, plan: Plan) -> tuple[Store, str]:
         return self._run_dirs.below(work_dir_of(plan.run_dir), REFUSALS_FOLDER)

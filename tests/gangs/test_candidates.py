@@ -25,7 +25,7 @@ from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model import refusal
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
-from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal, Remembered
+from airflow_provider_ocidist.model.refusal import REMEMBERED, KnownRefusals, Refusal
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
@@ -369,7 +369,7 @@ def test_whatever_is_refused_one_after_the_other_none_is_forgotten_while_it_hold
     print("seed", SEED)
     draw = random.Random(SEED)
     for _ in range(500):
-        now, kept, all_of_them = draw.uniform(0, 1e6), Remembered(), []
+        now, kept, all_of_them = draw.uniform(0, 1e6), KnownRefusals(), []
         for _ in range(draw.randrange(1, 12)):
             now += draw.uniform(0, REMEMBERED / 2)
             # Some are heard of only later.
@@ -584,7 +584,7 @@ def test_while_a_run_that_no_list_shows_may_live_no_other_candidate_is_asked_for
     faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded", times=2)
     key, job, ti = a_key(), parsing.build(job_with({"shape": SECOND})), Ti()
     ti.run_id = key.run_id
-    with pytest.raises(LeftRuns, match=r"LimitExceeded.*have not ended: what no list shows of ocid1"):
+    with pytest.raises(LeftRuns, match=r"LimitExceeded.*may still run: runs of ocid1"):
         GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     (left,) = runs_of(backend, ti)

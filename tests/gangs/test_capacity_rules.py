@@ -52,7 +52,7 @@ def test_over_a_pause_the_seconds_that_are_left_are_kept_and_no_time_of_a_clock(
     assert CapacitySearch.kept({**older, "left": 0.0}, 100.0) == CapacitySearch(give_up_at=100.0, failures=3)
 
 
-def test_while_a_gang_is_watched_the_services_time_is_kept_for_whoever_goes_on() -> None:
+def test_while_a_gang_is_watched_the_services_time_is_kept_for_the_next_process() -> None:
     search = CapacitySearch(give_up_at=5000.0, failures=3)
     kept = search.handed_over(-700.0)
     assert kept == {"give_up_at": 5000.0, "failures": 3, "give_up_at_service": 4300.0}

@@ -148,7 +148,7 @@ def test_a_try_after_the_last_one_gave_up_does_not_begin_what_that_has_called_of
     "how, is_left",
     [("gives up", True), ("its job is broken", True), ("is killed", False), ("was killed", False)],
 )
-def test_a_claim_that_is_answered_late_is_waited_for_by_whoever_has_time(
+def test_a_claim_that_is_answered_late_is_waited_for_by_a_task_that_has_time(
     backend: OciDataScience,
     emulator: Access,
     monkeypatch: pytest.MonkeyPatch,

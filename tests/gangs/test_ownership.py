@@ -36,7 +36,7 @@ def plan(model: Model) -> Plan:
     return model.plan(a_job(), KEY)
 
 
-def test_whoever_comes_later_owns_the_gang_and_the_first_try_only_looks(model: Model) -> None:
+def test_the_later_try_owns_the_gang_and_the_first_one_only_looks(model: Model) -> None:
     ref = model.has(KEY, [LIVE])
     claim(model, ref, 1)
     assert model.done("claim") == []

@@ -206,7 +206,7 @@ def has_failed(model: Model, key: RunKey, number: int, *restarts: Restart) -> No
     recorded(model, model.has(key, [FAILED, FAILED]), end=ended)
 
 
-def test_a_gang_is_told_what_the_program_failed_with_in_the_gangs_of_its_try_before_it(model: Model) -> None:
+def test_a_gang_gets_what_the_program_failed_with_in_the_gangs_of_its_try_before_it(model: Model) -> None:
     key = a_key()
     has_failed(model, key, 1, replace(CRASHED, step=1))
     has_failed(model, replace(key, attempt=2), 2, CRASHED, *OF_MACHINES)
@@ -224,7 +224,7 @@ def test_a_gang_is_told_what_the_program_failed_with_in_the_gangs_of_its_try_bef
     [({}, 1, [CRASHED]), ({"node": 2}, 2, [CRASHED]), ({"node": 2}, 1, OF_MACHINES), ({"node": 2}, 1, [])],
     ids=["no restarts", "a later try", "machines only", "nothing"],
 )
-def test_a_gang_is_told_nothing_where_there_is_nothing_to_compare(
+def test_a_gang_gets_nothing_where_there_is_nothing_to_compare(
     model: Model, restarts: dict[str, int], number: int, failures: Any
 ) -> None:
     has_failed(model, key := a_key(), 1, *failures)
@@ -244,7 +244,7 @@ def test_a_gang_that_cannot_be_told_is_made_all_the_same(
     has_failed(model, key := a_key(), 1, CRASHED)
     model.refusals = {verb: [BackendError("the store is down", retryable=True)]}
     assert submit(model, key, job=a_job(restarts={"node": 2})).ref.key.attempt == 2
-    assert "its nodes do not know how earlier gangs have failed: the store is down" in caplog.text
+    assert "so a crash loop is noticed later: the store is down" in caplog.text
 
 
 # What is there already

@@ -222,7 +222,7 @@ def test_a_connection_is_opened_once_with_one_poller_for_all_that_use_it(airflow
     assert connection.backend.kind == "model"
 
 
-def test_whoever_opens_it_at_the_same_time_gets_the_same(airflow: Airflow) -> None:
+def test_all_who_open_it_at_the_same_time_get_the_same(airflow: Airflow) -> None:
     connection = SharedConnection("oci_x", "model")
 
     async def opened() -> list[Poller]:

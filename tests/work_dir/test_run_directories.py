@@ -81,7 +81,7 @@ def test_each_renewal_of_a_lease_is_another_for_the_nodes(place: Place) -> None:
     assert len(seen) == 3
 
 
-def test_the_latest_try_owns_a_gang_whoever_claims_it_afterwards(place: Place) -> None:
+def test_the_latest_try_owns_a_gang_though_an_earlier_one_claims_it_afterwards(place: Place) -> None:
     assert place.directories.claimed_by(place.ref) == 0
     assert [place.directories.claim(place.ref, number) for number in (2, 4, 3, 4)] == [2, 4, 4, 4]
     assert place.directories.claimed_by(place.ref) == 4

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
 )
 from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, LOST_AFTER, OWN_TROUBLE, SILENT_AFTER
 from airflow_provider_ocidist.errors import OcidistError, TopologyTimeout
-from airflow_provider_ocidist.model.members import members_of, others_of
+from airflow_provider_ocidist.model.members import in_words, members_of, others_of
 from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
@@ -242,11 +242,12 @@ def await_others_saved(
         missed_since = {rank: missed_since.get(rank, now) for rank in lost}
         given_up = [rank for rank, since in missed_since.items() if now - since >= patience]
         if given_up or now - read_at > timeout:
-            names = ", ".join(map(str, given_up))
+            ranks = others_of(heartbeat.report.rank, heartbeat.report.restarts, nodes)
+            unread = [rank for rank, report in zip(ranks, others) if report is None]
             why = (
-                f"node {names} has exited or is silent"
+                f"{in_words(given_up)}: exited or silent"
                 if given_up
-                else "the reports of a node cannot be read"
+                else f"{in_words(unread)}: the report cannot be read"
             )
             raise TopologyTimeout(f"{why}, so the training cannot be launched again")
         heartbeat.switch.pause(pause)

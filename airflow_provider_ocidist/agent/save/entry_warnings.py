@@ -103,7 +103,7 @@ class EntryWarnings:
         self._dropped += 1
         if time.monotonic() < self._dropped_next_at:
             return
-        before = f" (so were {self._dropped - 1} others since the last warning)" if self._dropped > 1 else ""
+        before = f" ({self._dropped - 1} more like it since the last warning)" if self._dropped > 1 else ""
         self._dropped, self._dropped_next_at = 0, time.monotonic() + DROPPED_INTERVAL
         if path.exists():
             logger.warning(

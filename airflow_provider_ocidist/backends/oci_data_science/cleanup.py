@@ -102,15 +102,15 @@ class Cleanup:
 
 def unseen(job_id: str) -> dict[str, str]:
     """Return what may live of a job whose runs are not all known, in the form of the runs that live."""
-    return {f"what no list shows of {job_id}": "not known"}
+    return {f"runs of {job_id} that no list shows": "state not known"}
 
 
 def still_alive(error: BackendError, alive: Mapping[str, str]) -> LeftRuns:
     """Return the error of a submission, with the runs that it could not end, or that may live unseen."""
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in alive.items())
     left = LeftRuns(
-        f"{error}; these job runs, which are cancelled where they are known, have not ended: {runs}; a retry or a "
-        "clear of this task ends them first, else cancel them in the console or with ocidist cancel",
+        f"{error}; job runs that may still run: {runs}. Those with an id were cancelled. A retry or a clear of this "
+        "task ends them first; else cancel them in the console or with ocidist cancel",
         status_code=error.status_code,
         code=error.code,
         request_id=error.request_id,

@@ -287,7 +287,7 @@ class Gangs(RecordedGangs):
         whole = with_runs(ref, ids, () if existing else asked_at(made.values()))
         # Who submits ends it at once where it is stopped, whether or not the store answers.
         with ended_if_interrupted(plan.key.name, lambda: self._cancels.cancel(whole, None)):
-            until_stopped(lambda: self._record_created(plan, whole), stop)
+            until_stopped(lambda: self.record_created(plan, whole), stop)
         return whole
 
     def _with_job(self, plan: Plan, submission: Submission) -> RunRef:
@@ -315,12 +315,12 @@ class Gangs(RecordedGangs):
         # A killed task has five seconds.
         stopped = stop is not None and stop.is_set()
         # At the same time: ending nodes waits for no store.
-        (runs, alive), is_told = both(
+        (runs, alive), is_stop_written = both(
             lambda: Cleanup(self._cancels, ref).end(0.0 if stopped else WITHIN),
             lambda: self._cancels.request_stop(ref, CALLED_OFF),
         )
         left = with_runs(ref, runs)
-        self._record_created(plan, left)
+        self.record_created(plan, left)
         for run_id, state in alive.items():
             log.warning("%s: job run %s was cancelled and has not ended: %s", ref.key.name, run_id, state)
         if not (alive or left.complete or self._is_removed(left)):
@@ -329,17 +329,10 @@ class Gangs(RecordedGangs):
         if not alive:
             # Its nodes have a stop request: the next try must not create its own in the same run directory.
             self.close(left, End(succeeded=False))
-        elif not is_told:
+        elif not is_stop_written:
             # All that is known is cancelled by now, and what may live is worth more patience with the store.
             self.leave_stop_request(ref.run_dir, ref.key)
         return alive
-
-    def _record_created(self, plan: Plan, ref: RunRef) -> None:
-        try:
-            self.record(Attempt.of(plan, ref))
-        except BackendError as error:
-            # The earlier record leads to it as well.
-            log.warning("%s: what was created could not be recorded: %s", ref.key.name, error)
 
     def _forget_if_refused(self, plan: Plan, error: BackendError) -> None:
         """Remove the record of an attempt of which nothing exists: nothing was sent, or the service has refused it."""

@@ -58,7 +58,7 @@ def open_names(base: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("own", FENCES, ids=str)
-def test_the_highest_launch_of_the_highest_attempt_has_the_place_and_each_earlier_one_is_told(
+def test_the_highest_launch_of_the_highest_attempt_has_the_place_and_each_earlier_one_is_refused(
     tmp_path: Path, own: Fence
 ) -> None:
     for number, other in enumerate(FENCES):

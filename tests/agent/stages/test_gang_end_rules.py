@@ -662,7 +662,7 @@ def test_nodes_that_miss_one_meeting_after_another_are_no_crash_loop_until_one_m
     assert "for the second time" in found.message
 
 
-def test_each_launch_without_late_nodes_costs_one_of_the_budget_whoever_they_are(tmp_path: Path) -> None:
+def test_each_launch_without_late_nodes_costs_one_of_the_budget_whichever_they_are(tmp_path: Path) -> None:
     before: tuple[Restart, ...] = ()
     for rank in (1, 2, 3):
         node = Node(tmp_path / f"{rank}", before=before, nodes=4, replaces=True, restarts=Restarts(node=2))

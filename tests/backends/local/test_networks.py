@@ -85,7 +85,7 @@ else:
 subprocess.run(["tc", "qdisc", "replace", "dev", name, "root", "pfifo", "limit", "7"], check=True)
 fault = Fault.parse("cut-network@training:node=0,step=1,seconds=1")
 try:
-    print(drill._interface_to_cut(fault, address, {"OCIDIST_SWITCH": "1"}))
+    print(drill._interface_to_disturb(fault, address, {"OCIDIST_SWITCH": "1"}))
 except AgentError as error:
     print(error)
 print(subprocess.run(["tc", "qdisc", "show", "dev", name], capture_output=True, text=True).stdout)

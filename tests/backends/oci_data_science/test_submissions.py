@@ -152,7 +152,7 @@ def test_runs_that_do_not_end_are_named_and_the_next_try_ends_them_first(
     if hidden:
         # As for a moment after their creation: that the service does not find them is no end.
         faults(method="GET", path="/20190101/jobRuns/.*", status=404, code="NotAuthorizedOrNotFound")
-    with pytest.raises(BackendError, match=rf"{code}.*have not ended: ocid1\.datasciencejobrun") as caught:
+    with pytest.raises(BackendError, match=rf"{code}.*may still run: ocid1\.datasciencejobrun") as caught:
         submit(backend, job, key)
     alive = _runs_of(key, backend, emulator)
     assert all(run_id in str(caught.value) for run_id in alive)
@@ -359,7 +359,7 @@ def test_runs_whose_creation_is_not_answered_and_that_no_list_shows_are_ended_be
     plan = impatient.plan(job, key)
     faults(method="GET", path="/20190101/jobRuns", stale_s=600)
     faults(method="POST", path="/20190101/jobRuns", drop="after", times=lost)
-    with pytest.raises(LeftRuns, match=r"have not ended: what no list shows of ocid1\.datasciencejob"):
+    with pytest.raises(LeftRuns, match=r"may still run: runs of ocid1\.datasciencejob"):
         submit(impatient, job, key)
     (begun,) = impatient.gangs.attempts(plan)
     first = _runs_of(key, impatient, emulator)
