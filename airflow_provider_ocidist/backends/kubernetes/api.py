@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ import yaml
 from airflow_provider_ocidist.backends.fields import truth
 from airflow_provider_ocidist.backends.kubernetes.errors import is_of_nobody, kubernetes_errors
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
+from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.errors import BackendError, Cause
 
 PAGE = 500
@@ -50,11 +50,12 @@ class Api:
         self._urgent = urgent
         self._lock = threading.Lock()
         self._client: Any = None
-        self._ahead = 0.0
+        self._service_clock = ServiceClock()
 
     def now(self) -> float:
         """Return the Unix time by the API server's clock, as far as it has answered; else this machine's."""
-        return time.time() + self._ahead
+        now = self._service_clock.now()
+        return time.time() if now is None else now
 
     def ready(self) -> None:
         """Load the credentials. Raises BackendError."""
@@ -161,15 +162,8 @@ class Api:
             _preload_content=False,
             _request_timeout=(CONNECT_TIMEOUT, URGENT_TIMEOUT if self._urgent else READ_TIMEOUT),
         )
-        self._note_date(answer.headers.get("date"))
+        self._service_clock.take(answer)
         return answer.data
-
-    def _note_date(self, date: str | None) -> None:
-        if date:
-            # To the second: half of it is the best guess.
-            self._ahead = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()
-            if abs(self._ahead) < 1.0:
-                self._ahead = 0.0
 
     def _connected(self) -> Any:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -119,6 +120,19 @@ def change(kind: str, about: dict[str, Any]) -> bytes:
 
 def status(code: int, reason: str) -> bytes:
     return json.dumps({"kind": "Status", "code": code, "reason": reason, "message": "m"}).encode()
+
+
+def test_a_jump_of_this_machines_clock_is_none_of_the_api_servers(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers = [page(1)]
+    api, at = server.api(), time.time()
+    monkeypatch.setattr(time, "time", lambda: at + 3600.0)
+    assert api.now() == at + 3600.0, "before the first answer there is no other clock"
+    monkeypatch.undo()
+    api.list(PATH)
+    monkeypatch.setattr(time, "time", lambda: at + 3600.0)
+    assert abs(api.now() - at) < 600.0
 
 
 def kept(api: Api) -> KeptList[str]:
