@@ -116,7 +116,7 @@ class GangSubmitter:
                 # An earlier try has begun an attempt since this try looked.
                 self._log.info("%s; looking again", error)
             except BackendError as error:
-                if not self._has_another(error):
+                if not self._note_refusal(error):
                     raise
                 self._log.warning("%s; asking for another candidate", error)
 
@@ -138,7 +138,7 @@ class GangSubmitter:
             left = [f"what this try has begun may live, and cannot be looked up: {error}"]
         self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
 
-    def _has_another(self, error: BackendError) -> bool:
+    def _note_refusal(self, error: BackendError) -> bool:
         """Record what the service has just refused; return whether the job has another candidate."""
         plan = self._asked
         if plan is None or not self._candidates.several or isinstance(error, StillAlive | LeftRuns):

@@ -31,7 +31,7 @@ class FurtherGangs:
         self._connection = connection
         self._log = log
 
-    def has_candidate(self, ref: RunRef, cause: Cause, message: str) -> bool:
+    def note_refusal(self, ref: RunRef, cause: Cause, message: str) -> bool:
         """Record that the service had no machines for a gang; return whether the job has a candidate left to ask for.
 
         Any other cause is not recorded, and returns False.

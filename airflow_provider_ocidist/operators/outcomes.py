@@ -134,13 +134,13 @@ class TryOutcome:
             self._publish_checkpoint(failure.checkpoint_uri, watch.record.ref)
         self._log_last_lines(watch.status)
         if not has_trained(watch.record.ref.key, watch.status):
-            if watch.status.ended and self._further.has_candidate(watch.record.ref, cause, message):
+            if watch.status.ended and self._further.note_refusal(watch.record.ref, cause, message):
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
         if gang and why_not is None:
             if refused := refused_in_place(watch.record, watch.status):
                 # The next gang would ask for as many of the same machines.
-                self._further.has_candidate(watch.record.ref, *refused)
+                self._further.note_refusal(watch.record.ref, *refused)
             raise GangToReplace(f"{cause}: {failure.message}")
         self.publish_failure(failure)
         raise training_failure(cause, failure.sentence, is_crash_loop=watch.status.is_crash_loop)

@@ -63,7 +63,7 @@ def test_no_message_says_why_none_is_created_where_none_was_to_be_expected(
 def test_none_is_created_where_the_job_cannot_be_read_any_more(caplog: pytest.LogCaptureFixture) -> None:
     unreadable = of_second_try(None)
     assert "must be a whole number" in str(unreadable.why_none(a_ref(), LOST))
-    assert not unreadable.has_candidate(a_ref(), Cause.CAPACITY, "none is free")
+    assert not unreadable.note_refusal(a_ref(), Cause.CAPACITY, "none is free")
     assert not unreadable.lacks_capacity(a_key())
     assert "other machines that the job names cannot be looked up" in caplog.text
 
@@ -71,5 +71,5 @@ def test_none_is_created_where_the_job_cannot_be_read_any_more(caplog: pytest.Lo
 def test_another_candidate_is_looked_for_only_after_a_lack_of_machines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert not of_second_try(None).has_candidate(a_ref(), Cause.USER, "exit code 1")
+    assert not of_second_try(None).note_refusal(a_ref(), Cause.USER, "exit code 1")
     assert not caplog.text
