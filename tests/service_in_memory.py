@@ -12,7 +12,7 @@ from airflow_provider_ocidist.backends.capabilities import KeepsTime, SpansRegio
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
@@ -83,8 +83,15 @@ class KnownGangs(RecordedGangs):
     """What the model knows of gangs, without any work directory."""
 
     def __init__(self, model: Model) -> None:
-        super().__init__(RunDirs(open_store), lambda _: [])
+        super().__init__(RunDirs(open_store), lambda attempt: self._of(attempt.key))
         self.model = model
+
+    def _of(self, key: RunKey) -> list[RunRef]:
+        return [ref for ref in self.model.existing.values() if ref.key == key]
+
+    def recorded(self, key: RunKey, place: Place | None, noted: Sequence[Attempt]) -> list[Attempt]:
+        known = [*self.model.recorded, *noted]
+        return [each for each in known if each.key.task_digest == key.task_digest]
 
     def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
         self.model._do("attempts", plan.key.name, list(noted))

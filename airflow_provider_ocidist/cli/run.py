@@ -109,7 +109,7 @@ def _submit(options: argparse.Namespace, backend: Backend, job: TrainingJob, key
     from airflow_provider_ocidist.gangs.submission import GangSubmitter
 
     submitter = GangSubmitter(backend, job, _SubmissionLog(), None, threading.Event())
-    return submitter.submit_or_end(key) if options.wait else submitter.adopt_or_submit(key, None)
+    return submitter.submit_or_end(key) if options.wait else submitter.submit_and_leave(key)
 
 
 class _SubmissionLog:

@@ -128,7 +128,7 @@ class Candidates:
         now = now_at(self._backend)
         refusal = Refusal(cause=cause, message=message, at=now if at is None else at, nodes=self._job.nodes)
         self._own[number] = refusal
-        self._backend.directories.refusals.note(self.plan(key, number), refusal)
+        self._backend.directories.refusals.note(self.plan(key, number), refusal, now)
         return self.several and choose(self._job.nodes, self._refused(key), now).is_free
 
     def lacks_capacity(self, key: RunKey) -> bool:

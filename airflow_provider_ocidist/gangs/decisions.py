@@ -111,7 +111,8 @@ def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
         case verdict.GangFailure(cause, message):
             return Fail(cause, message)
     # Without the reports nothing is known about checkpoints: wait for them until the limit.
-    if now < since + UNREADABLE_LIMIT:
+    # What was not found often enough yet is looked for again, however long the pauses between looks are.
+    if status.doubtful or now < since + UNREADABLE_LIMIT:
         return Wait()
     return Fail(
         Cause.SERVICE,

@@ -231,14 +231,16 @@ def cancel_noted(
     why: BaseException,
     notes: TaskStateStore | None,
     log: TaskLog,
+    claim_patience: float = GIVE_UP_CLAIM_PATIENCE,
 ) -> list[str]:
     """Cancel the gangs of earlier tries of a task whose job cannot be read, by the attempts that are noted in Airflow.
 
-    `reach` returns the backend of a kind; of None, the usual one.
+    `reach` returns the backend of a kind; of None, the usual one. `claim_patience`: as for `cancel_earlier`.
     """
     noted = noted_in(notes, None, log)
     homes = Homes(_first_of([each.place.backend for each in noted], reach), reach, log)
-    return cancel_earlier(homes, key, None, noted, given_up(why, now_at(homes.present)), try_number)
+    ending = given_up(why, now_at(homes.present))
+    return cancel_earlier(homes, key, None, noted, ending, try_number, claim_patience)
 
 
 def _first_of(kinds: Iterable[str], reach: Callable[[str | None], Backend]) -> Backend:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from airflow_provider_ocidist.backends.base import Backend
@@ -97,12 +98,24 @@ class GangSubmitter:
         earlier one still lives, it ends the earlier one, whose gang must live on. `retries` is the task's.
         """
         tries = Tries(try_number=try_number, max_tries=key.generation, retries=retries)
-        try:
+        with self.ended_if_interrupted(key, try_number):
             return self._adopted_or_submitted(key, task_deadline, tries)
+
+    def submit_and_leave(self, key: RunKey) -> RunRecord:
+        """Do what `adopt_or_submit` does for a caller that leaves the gang: a further call completes what it began."""
+        return self._adopted_or_submitted(key, None, Tries(try_number=1, max_tries=key.generation))
+
+    @contextlib.contextmanager
+    def ended_if_interrupted(self, key: RunKey, try_number: int) -> Iterator[None]:
+        """End what this try has begun where Airflow's timeout or Ctrl-C arrives, which are no Exceptions.
+
+        Until the next try looks, nobody looks for what a request has just created.
+        """
+        try:
+            yield
         except Exception:
             raise
         except BaseException as error:
-            # Airflow's timeout, or Ctrl-C: nobody looks for what a request has just created until the next try does.
             self._end_asked(key, try_number, error)
             raise
 
@@ -116,7 +129,7 @@ class GangSubmitter:
                 # An earlier try has begun an attempt since this try looked.
                 self._log.info("%s; looking again", error)
             except BackendError as error:
-                if not self._note_refusal(error):
+                if not self._note_refused_request(error):
                     raise
                 self._log.warning("%s; asking for another candidate", error)
 
@@ -136,9 +149,10 @@ class GangSubmitter:
             left = self.cancel_earlier(key, try_number, why)
         except Exception as error:  # noqa: BLE001 - what has ended the submission is raised
             left = [f"what this try has begun may live, and cannot be looked up: {error}"]
+        self._asked = None
         self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
 
-    def _note_refusal(self, error: BackendError) -> bool:
+    def _note_refused_request(self, error: BackendError) -> bool:
         """Record what the service has just refused; return whether the job has another candidate."""
         plan = self._asked
         if plan is None or not self._candidates.several or isinstance(error, StillAlive | LeftRuns):
@@ -196,8 +210,8 @@ class GangSubmitter:
             return
         try:
             known = another_gang.of_program(self._backend.gangs.ends(plan), try_number)
-            if known:
-                self._backend.directories.hand_on(plan, known)
+            # Also none: a try that died before it had any node may have written others for the same attempt.
+            self._backend.directories.hand_on(plan, known)
         except BackendError as error:
             self._log.warning(
                 "%s: what ended earlier gangs of this try could not be recorded for its nodes, so a crash loop is "
@@ -400,8 +414,10 @@ class GangSubmitter:
             self._log.warning("%s: could not be saved in Airflow: %s", ref.key.name, error)
         except BaseException:
             # Airflow's timeout: this try no longer waits for the gang.
-            end_unless_claimed(self._backend, ref, try_number, self._log)
-            self._asked = None
+            with contextlib.suppress(BackendError):
+                end_unless_claimed(self._backend, ref, try_number, self._log)
+                # Else it is tried once more, as for whatever this try has begun.
+                self._asked = None
             raise
 
     def _note(self, attempts: Sequence[Attempt]) -> None:

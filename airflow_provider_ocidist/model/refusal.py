@@ -44,9 +44,12 @@ class KnownRefusals:
 
     refusals: tuple[Refusal, ...] = ()
 
-    def after(self, refusal: Refusal) -> KnownRefusals:
-        """Return what is remembered after one more: of which none is of fewer machines, or as many, and later."""
-        known = [each for each in (*self.refusals, refusal) if each.holds(each.nodes, refusal.at)]
+    def after(self, refusal: Refusal, now: float) -> KnownRefusals:
+        """Return what is remembered after one more: of which none is of fewer machines, or as many, and later.
+
+        `now`: Unix time by the clock of the refusals; one of them may be heard of late.
+        """
+        known = [each for each in (*self.refusals, refusal) if each.holds(each.nodes, now)]
         latest = {each.nodes: each for each in sorted(known, key=lambda each: each.at)}
         kept: list[Refusal] = []
         for _, each in sorted(latest.items()):

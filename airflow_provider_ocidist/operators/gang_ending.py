@@ -9,7 +9,8 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Overtaken
+from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, JobFileError, Overtaken
+from airflow_provider_ocidist.gangs.canceller import CLAIM_PATIENCE, GIVE_UP_CLAIM_PATIENCE
 from airflow_provider_ocidist.gangs.earlier_tries import cancel_noted
 from airflow_provider_ocidist.gangs.kills import (
     KILLED_PATIENCE,
@@ -87,7 +88,9 @@ class GangEnding:
         try:
             yield
         except BaseException as error:
-            if self._try_number > 1 and self._is_last(key, error):
+            # A first try that gives up has waited for what it had begun.
+            may_have_left = self._try_number > 1 or isinstance(error, GaveUp)
+            if may_have_left and self._is_last(key, error):
                 self._log.warning("this try is the last: ending the gangs that earlier tries may have left")
                 if left := _left_after(cancel_earlier, key, self._try_number, error):
                     error.args = (
@@ -103,7 +106,8 @@ class GangEnding:
         """
 
         def cancel_earlier(key: RunKey, try_number: int, why: BaseException) -> list[str]:
-            return cancel_noted(self._connection.backend, key, try_number, why, notes, self._log)
+            patience = CLAIM_PATIENCE if self._stop.is_set() else GIVE_UP_CLAIM_PATIENCE
+            return cancel_noted(self._connection.backend, key, try_number, why, notes, self._log, patience)
 
         return cancel_earlier
 

@@ -249,6 +249,7 @@ class TrainingTry:
         with (
             self.ending.of_all_tries_when_killed(gang, key),
             self.ending.of_earlier_tries(key, gang.cancel_earlier),
+            gang.ended_if_interrupted(key, self._try_number),
         ):
             while True:
                 try:

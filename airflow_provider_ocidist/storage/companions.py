@@ -155,10 +155,11 @@ def _series(name: str) -> str:
 def _kind(name: str, changing: Container[str]) -> str:
     """Return a series without its words of letters and digits, as the hash in `step-#-a1b2c3.pt`.
 
-    `changing`: the names whose numbers within words change, too.
+    `changing`: the names whose numbers within words change, too. Beside a number of its own such a word names a series,
+    as in `fold2-epoch=1.ckpt`.
     """
     kind = MIXED.sub("#", _series(name))
-    return _DIGITS.sub("#", kind) if name in changing else kind
+    return _DIGITS.sub("#", kind) if name in changing and not _is_numbered(name) else kind
 
 
 def _number(name: str) -> int | None:

@@ -25,12 +25,12 @@ class Refusals:
     def __init__(self, run_dirs: RunDirs) -> None:
         self._run_dirs = run_dirs
 
-    def note(self, plan: Plan, refusal: Refusal) -> None:
-        """Record that what a plan asks for is not there. Raises nothing."""
+    def note(self, plan: Plan, refusal: Refusal, now: float) -> None:
+        """Record that what a plan asks for is not there; `now`: the time at the service. Raises nothing."""
         if not plan.machine:
             return
         before = self._read(plan)
-        remembered = before.after(refusal)
+        remembered = before.after(refusal, now)
         if remembered == before:
             return
         try:

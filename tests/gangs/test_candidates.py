@@ -373,15 +373,17 @@ def test_whatever_is_refused_one_after_the_other_none_is_forgotten_while_it_hold
         for _ in range(draw.randrange(1, 12)):
             now += draw.uniform(0, REMEMBERED / 2)
             # Some are heard of only later.
-            all_of_them.append(a_refusal(now - draw.choice([0.0, REMEMBERED / 3]), draw.randrange(1, 9)))
-            kept = kept.after(all_of_them[-1])
+            all_of_them.append(
+                a_refusal(now - draw.choice([0.0, REMEMBERED / 3, 6 * REMEMBERED]), draw.randrange(1, 9))
+            )
+            kept = kept.after(all_of_them[-1], now)
             then = now + draw.uniform(0, REMEMBERED)
             for nodes in range(1, 10):
                 found = kept.of(nodes)
                 is_refused = any(each.holds(nodes, then) for each in all_of_them)
                 assert (found is not None and found.holds(nodes, then)) is is_refused
         assert len(kept.refusals) <= 8
-        assert kept.after(all_of_them[-1]) == kept, "what is heard twice is kept once"
+        assert kept.after(all_of_them[-1], now) == kept, "what is heard twice is kept once"
 
 
 def test_a_task_skips_what_was_refused_though_more_machines_were_refused_since(
@@ -563,7 +565,7 @@ def test_while_a_node_of_a_refused_candidate_may_live_no_other_is_asked_for(
     faults(method="POST", path=".*/actions/cancelJobRun", status=409, code="IncorrectState")
     key, job, ti = a_key(), parsing.build(job_with({"shape": SECOND})), Ti()
     ti.run_id = key.run_id
-    with pytest.raises(LeftRuns, match=r"LimitExceeded.*have not ended"):
+    with pytest.raises(LeftRuns, match=r"LimitExceeded.*may still run"):
         GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     (left,) = runs_of(backend, ti)

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.model.report import Phase
-from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, RunRecord, RunStatus
+from airflow_provider_ocidist.model.run import Ending, Expectations, Lacking, NodeState, RunRecord, RunStatus
 from tests.gangs.records import CHECKPOINT, START, gang, node, record, report, trained, watched
 
 
@@ -78,6 +78,8 @@ def test_reports_that_stay_unreadable_are_not_waited_for_without_end() -> None:
     assert action.cause is Cause.SERVICE
     assert "their reports cannot be read, in oci://b@n/work/x" in action.message
     assert isinstance(decide(replace(record(), unread_since=START), status, START + 10801), Fail)
+    # One look in an hour, as of a sensor: four of them find what is missing.
+    assert decide(waiting, replace(status, doubtful=(Lacking.REPORT,)), START + 99_999) == Wait()
     nobody_reports = record(expects=Expectations(reports=False))
     assert decide(nobody_reports, status, START) == Succeed()
 

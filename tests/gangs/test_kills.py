@@ -11,6 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,6 +242,9 @@ class Service:
 
     def earlier_canceller(self, *_: Any) -> Callable[[], list[str]]:
         return list
+
+    def ended_if_interrupted(self, *_: Any) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -596,6 +600,9 @@ class Left:
 
     def earlier_canceller(self, *_: Any) -> Callable[[], list[str]]:
         return lambda: self.called_off.append(-1) or []
+
+    def ended_if_interrupted(self, *_: Any) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def cancel_earlier(self, _: Any, number: int, why: BaseException) -> list[str]:
         assert str(self.error) in str(why)

@@ -220,21 +220,64 @@ def test_a_gang_gets_what_the_program_failed_with_in_the_gangs_of_its_try_before
 
 
 @pytest.mark.parametrize(
-    "restarts, number, failures",
-    [({}, 1, [CRASHED]), ({"node": 2}, 2, [CRASHED]), ({"node": 2}, 1, OF_MACHINES), ({"node": 2}, 1, [])],
-    ids=["no restarts", "a later try", "machines only", "nothing"],
+    "number, failures",
+    [(2, [CRASHED]), (1, OF_MACHINES), (1, [])],
+    ids=["a later try", "machines only", "nothing"],
 )
-def test_a_gang_gets_nothing_where_there_is_nothing_to_compare(
-    model: Model, restarts: dict[str, int], number: int, failures: Any
+def test_a_gang_has_nothing_to_compare_also_where_a_try_that_died_had_written_what_it_knew(
+    model: Model, number: int, failures: Any
 ) -> None:
     has_failed(model, key := a_key(), 1, *failures)
-    assert submit(model, key, number=number, job=a_job(restarts=restarts)).ref.key.attempt == 2
-    assert model.done("hand_on") == []
+    ref = submit(model, key, number=number, job=a_job(restarts={"node": 2})).ref
+    assert ref.key.attempt == 2
+    assert [each for each in model.calls if each[0] == "hand_on"] == [("hand_on", ref.key.name, ())]
+
+
+def test_a_gang_without_restarts_compares_nothing(model: Model) -> None:
+    has_failed(model, key := a_key(), 1, CRASHED)
+    assert submit(model, key, job=a_job()).ref.key.attempt == 2
+    assert model.done("ends") == model.done("hand_on") == []
 
 
 def test_the_first_gang_of_a_task_asks_for_none_before_it(model: Model) -> None:
     submit(model, a_key(), job=a_job(restarts={"node": 2}))
     assert model.done("ends") == model.done("hand_on") == []
+
+
+class TimeIsOver(BaseException):
+    """As Airflow's timeout."""
+
+
+def test_what_a_try_has_begun_ends_where_its_time_is_over_in_the_pause_before_it_asks_again(
+    model: Model,
+) -> None:
+    gang, key = GangSubmitter(model, a_job(nodes=2), LOG, None, threading.Event()), a_key()
+
+    def is_incomplete() -> None:
+        recorded(model, model.has(key, [LIVE], missing=1))
+        raise BackendError("busy", retryable=True)
+
+    model.on_submit = is_incomplete
+    with pytest.raises(BackendError, match="busy"):
+        gang.adopt_or_submit(key, None)
+    assert model.done("cancel") == []
+    with pytest.raises(TimeIsOver), gang.ended_if_interrupted(key, 1):
+        raise TimeIsOver
+    assert model.done("cancel") == [f"job-{key.name}"]
+
+
+@pytest.mark.parametrize("is_left", [True, False], ids=["ocidist run", "a task"])
+def test_a_gang_that_a_further_command_completes_outlives_ctrl_c(model: Model, *, is_left: bool) -> None:
+    gang, key = GangSubmitter(model, a_job(nodes=2), LOG, None, threading.Event()), a_key()
+
+    def is_interrupted() -> None:
+        recorded(model, model.has(key, [LIVE], missing=1))
+        raise KeyboardInterrupt
+
+    model.on_submit = is_interrupted
+    with pytest.raises(KeyboardInterrupt):
+        _ = gang.submit_and_leave(key) if is_left else gang.adopt_or_submit(key, None)
+    assert model.done("cancel") == ([] if is_left else [f"job-{key.name}"])
 
 
 @pytest.mark.parametrize("verb", ["ends", "hand_on"])

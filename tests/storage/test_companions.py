@@ -72,6 +72,11 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
         ),
         (["optim100.pt", "optim200.pt", "optim300.pt", "model_400.pt"], ["optim300.pt"]),
         (["phi-2.pt", "step-1", "phi-2.pt", "step-2"], ["phi-2.pt"]),
+        (
+            ["fold1-epoch=4.ckpt", *(f"fold2-epoch={epoch}.ckpt" for epoch in range(3))],
+            ["fold1-epoch=4.ckpt"],
+        ),
+        (["resnet50_epoch_3.pth", "resnet18_epoch_1.pth", "resnet18_epoch_2.pth"], ["resnet50_epoch_3.pth"]),
         (["ckpt-20261122.pt", "ckpt-loss0.42.pt", "step-9"], []),
     ],
 )

@@ -17,7 +17,15 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.kept_evidence import Kept, Missed
 from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import (
+    Lacking,
+    NodeState,
+    NodeStatus,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.manifests import MANIFEST
@@ -302,4 +310,4 @@ def test_the_same_checkpoint_replaces_no_damaged_one(folder: Folder, monkeypatch
     monkeypatch.setattr(checkpoints, "newest", lambda *_: folder.newest)
     seen = StoredCheckpoints().with_checkpoint(ended(folder.newest), ref_of(folder), OciAccess())
     assert "the newest checkpoint is not whole" in str(seen.checkpoint_problem)
-    assert (seen.checkpoint_readable, seen.is_proved, seen.is_doubtful) == (False, False, True)
+    assert (seen.checkpoint_readable, seen.proved, seen.doubtful) == (False, (), (Lacking.CHECKPOINT,))
