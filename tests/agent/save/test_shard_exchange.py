@@ -552,14 +552,18 @@ def test_what_a_node_holds_is_let_go_when_the_time_to_send_it_is_over(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_uploader, "ABORT_WITHIN", 0.05)
-    reached, goes_on = threading.Event(), threading.Event()
+    reached, goes_on, over = threading.Event(), threading.Event(), threading.Event()
     send = checkpoints._send
 
     def stuck(source: Any, *rest: Any) -> Any:
         if "node-1" in str(source.folder):
             reached.set()
             goes_on.wait(60)
-        return send(source, *rest)
+        try:
+            return send(source, *rest)
+        finally:
+            if "node-1" in str(source.folder):
+                over.set()
 
     monkeypatch.setattr(checkpoints, "_send", stuck)
     for rank in (0, 1):
@@ -579,7 +583,7 @@ def test_what_a_node_holds_is_let_go_when_the_time_to_send_it_is_over(
         until(lambda: not hidden(nodes.folders[1]))
     finally:
         goes_on.set()
-    nodes.uploader._thread.join(60)
+    assert over.wait(60)
     publishes.join(60)
     assert not hidden(nodes.folders[1])
 
