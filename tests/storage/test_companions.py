@@ -82,6 +82,11 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
         (["optim-000100.pt", "optim-000200.pt", "step-100"], ["optim-000100.pt"]),
         (["optim100.pt", "optim200.pt", "optim300.pt", "step-100"], ["optim100.pt"]),
         (["step-100", "step-200", "optim100"], ["step-100"]),
+        # One epoch, at several steps.
+        (
+            ["epoch=4-step=100.ckpt", "epoch=5-step=300.ckpt", "ema-epoch=4-step=200.pt"],
+            ["epoch=4-step=100.ckpt"],
+        ),
         # A step that is part of its word is one all the same.
         (["step1.ckpt", "step2.ckpt"], []),
         (["epoch3.pt", "step1.ckpt", "step2.ckpt"], ["epoch3.pt"]),

@@ -219,7 +219,7 @@ def test_each_checkpoint_has_a_request_of_its_own_and_another_try_repeats_it(
             raise StorageError("not now")
 
     peers.at_pause = lambda _: main.answer(1, files=())
-    numbers = []
+    numbers, refused = [], []
     for name in ("step-5", "step-6"):
         fails[:] = [False, True]
         main.write({MODEL: saved(name)}, name)
@@ -228,8 +228,10 @@ def test_each_checkpoint_has_a_request_of_its_own_and_another_try_repeats_it(
                 main.publish(name, confirm=confirm)
             except StorageError:
                 assert not (main.safe / name / MANIFEST).exists()
+                refused.append(name)
             numbers.append((main.request.name, main.request.number, Path(main.request.uri).name))
     assert numbers == [("step-5", 1, "step-5")] * 2 + [("step-6", 2, "step-6")] * 2
+    assert refused == ["step-5", "step-6"]
     assert (main.safe / "step-6" / MANIFEST).exists()
     # Another content under the same name.
     main.write({MODEL: saved("once more")}, "step-6")
