@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
-from airflow_provider_ocidist.storage.companions import companions
-from airflow_provider_ocidist.storage.manifests import VERSION, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.companions import companions, companions_at
+from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import Retention, superfluous
+from tests.storage.published import publish
 
 
 def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) -> list[Manifest]:
@@ -78,6 +81,20 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
         ),
         (["resnet50_epoch_3.pth", "resnet18_epoch_1.pth", "resnet18_epoch_2.pth"], ["resnet50_epoch_3.pth"]),
         (["ckpt-20261122.pt", "ckpt-loss0.42.pt", "step-9"], []),
+        # What has the same number belongs to it, and not what has come after that.
+        (["optim_100.pt", "optim_200.pt", "model_100.pt"], ["optim_100.pt"]),
+        (["model_100.pt", "model_200.pt", "optim_100.pt"], ["model_100.pt"]),
+        (["optim-000100.pt", "optim-000200.pt", "step-100"], ["optim-000100.pt"]),
+        (["optim100.pt", "optim200.pt", "optim300.pt", "step-100"], ["optim100.pt"]),
+        (["step-100", "step-200", "optim100"], ["step-100"]),
+        # One epoch, at several steps.
+        (
+            ["epoch=4-step=100.ckpt", "epoch=5-step=300.ckpt", "ema-epoch=4-step=200.pt"],
+            ["epoch=4-step=100.ckpt"],
+        ),
+        # A step that is part of its word is one all the same.
+        (["step1.ckpt", "step2.ckpt"], []),
+        (["epoch3.pt", "step1.ckpt", "step2.ckpt"], ["epoch3.pt"]),
     ],
 )
 def test_what_belongs_to_the_newest(names: list[str], expected: list[str]) -> None:
@@ -171,3 +188,91 @@ def test_versions_of_one_save_count_once_and_only_the_last_of_them_stays(keep: i
     gone = superfluous(twice, Retention(keep=keep), Fence(attempt=1))
     kept = [(each.name, each.created_at) for each in twice if each not in gone]
     assert kept == [(f"step-{number}", 1.0) for number in range(5, 5 - keep, -1)]
+
+
+@pytest.mark.parametrize("step", [None, 100])
+def test_what_was_saved_at_the_same_step_belongs_whatever_its_name_counts(step: int | None) -> None:
+    steps = {"dump_7.pt": 100, "dump_9.pt": 120, "best.pt": 100} if step else {}
+    manifests = saved("dump_7.pt", "dump_9.pt", "best.pt", steps=steps)
+    (found,) = companions(manifests[0], manifests)
+    # Where nothing says which step it is, it is the newest.
+    assert found.name == ("dump_7.pt" if step else "dump_9.pt")
+
+
+@pytest.mark.parametrize("named", ["last.ckpt", "export-{}.pt", "optim_{}.pt"])
+def test_what_a_later_attempt_has_saved_belongs_to_no_checkpoint_before(named: str) -> None:
+    before = saved(named.format(90), named.format(100), "step-100")
+    later = saved(named.format(110), "step-110", attempt=2)
+    assert [(each.name, each.attempt) for each in companions(before[0], [*later, *before])] == [
+        (named.format(100), 1)
+    ]
+    assert [(each.name, each.attempt) for each in companions(later[0], [*later, *before])] == [
+        (named.format(110), 2)
+    ]
+
+
+def test_the_same_number_of_another_attempt_is_not_of_the_same_step() -> None:
+    before = saved("optim_100.pt", "optim_200.pt")
+    again = saved("model_100.pt", attempt=2)
+    assert [each.name for each in companions(again[0], [*again, *before])] == ["optim_200.pt"]
+
+
+LETTERS = "abcdefghijkl"
+
+
+@pytest.mark.parametrize("pattern", ["{}{}{}.pt", "{}-9.pt"], ids=["without a number", "with numbers"])
+def test_of_many_other_names_the_eight_newest_belong(pattern: str) -> None:
+    manifests = saved(*(pattern.format(*letter * 3) for letter in LETTERS), "step-100")
+    expected = [pattern.format(*letter * 3) for letter in reversed(LETTERS)][:8]
+    assert [each.name for each in companions(manifests[0], manifests)] == expected
+
+
+# In a store
+
+
+def stored(root: Path, *names: str, attempt: int = 1) -> dict[str, CheckpointRef]:
+    """Publish files of these names below `root/kept`, one after the other; return them by name."""
+    found = {}
+    for name in names:
+        (root / name).write_text(f"{name} of attempt {attempt}")
+        found[name] = publish(root / name, str(root / "kept"), step=None, fence=Fence(attempt=attempt))
+    return found
+
+
+def test_the_companions_of_a_stored_checkpoint_are_found_the_newest_first(tmp_path: Path) -> None:
+    refs = stored(tmp_path, "last.ckpt", "optim_100.pt", "model_100.pt", "optim_200.pt")
+    place = str(tmp_path / "kept")
+    of_the_newest = companions_at(place, refs["optim_200.pt"])
+    assert of_the_newest == [refs["model_100.pt"], refs["optim_100.pt"], refs["last.ckpt"]]
+    assert companions_at(place, refs["model_100.pt"]) == [refs["optim_100.pt"], refs["last.ckpt"]]
+
+
+def test_instead_of_a_damaged_companion_the_one_before_it_is_found(tmp_path: Path) -> None:
+    refs = stored(tmp_path, "step-100", "step-200", "best.pt")
+    place = str(tmp_path / "kept")
+    assert companions_at(place, refs["best.pt"]) == [refs["step-200"]]
+    assert companions_at(place, refs["best.pt"], without={refs["step-200"].uri}) == [refs["step-100"]]
+
+
+def test_what_is_not_stored_or_does_not_count_has_no_companions(tmp_path: Path) -> None:
+    refs = stored(tmp_path, "step-100", "best.pt")
+    place = str(tmp_path / "kept")
+    assert companions_at(place, refs["best.pt"], without={refs["best.pt"].uri}) == []
+    next(path for path in Path(refs["best.pt"].uri).iterdir() if path.name != MANIFEST).unlink()
+    assert companions_at(place, refs["best.pt"]) == []
+
+
+def test_of_one_attempt_only_its_own_companions_are_found(tmp_path: Path) -> None:
+    before = stored(tmp_path, "step-100", "last.ckpt")
+    now = stored(tmp_path, "other.ckpt", "best.pt", attempt=2)
+    place = str(tmp_path / "kept")
+    assert companions_at(place, now["best.pt"]) == [
+        now["other.ckpt"],
+        before["last.ckpt"],
+        before["step-100"],
+    ]
+    assert companions_at(place, now["best.pt"], only=Fence(attempt=2)) == [now["other.ckpt"]]
+    assert companions_at(place, now["best.pt"], only=Fence(attempt=1)) == [
+        before["last.ckpt"],
+        before["step-100"],
+    ]

@@ -209,13 +209,13 @@ class ShardCollector:
         # In this order: a node writes its part before it reports its end.
         gone = peers.ended(rank)
         part = self._exchange.reply_of(rank, request)
+        if part and part.files is not None:
+            return part.files
         if request.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
             logger.warning("node %d has not sent its companions of %s", rank, request.name)
             return ()
         if part and part.fault:
             raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")
-        if part and part.files is not None:
-            return part.files
         if gone and part is None and not request.everywhere:
             return ()  # it had no files; the metadata would name them
         if gone and part:

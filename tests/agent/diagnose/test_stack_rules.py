@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.agent.diagnose import stacks
 from airflow_provider_ocidist.agent.diagnose.stacks import (
     INNERMOST,
     NAMED,
     ProcessStack,
     as_text,
+    catches,
     frames_shown,
     main_frames,
     odd_ones,
+    process_stack_of,
     stack_positions,
+    take,
+    two_positions,
 )
 from airflow_provider_ocidist.model.report import StackPosition
 
@@ -139,3 +153,252 @@ def test_fewer_than_half_that_wait_are_a_place_like_another() -> None:
     assert odd_ones(positions(waits, works, works, works)) == (
         f"rank 0 stands in {COLLECTIVES[0]}, while 3 of 4 ranks stand in f1 (a.py:1)"
     )
+
+
+HERE, THERE = ("f1 (a.py:1)",), (COLLECTIVES[0], "f2 (a.py:2)")
+
+
+@pytest.mark.parametrize(
+    "first, second, said",
+    [
+        (HERE, HERE, "no stack shows which of the two ranks that run waits for others"),
+        (HERE, THERE, "rank 11 waits for others, and rank 2 does not"),
+        (THERE, HERE, "rank 2 waits for others, and rank 11 does not"),
+        (THERE, (), "rank 2 waits for others, and rank 11 does not answer"),
+        (THERE, THERE, "both ranks that run wait for others"),
+    ],
+)
+def test_of_two_ranks_both_are_shown_in_order(
+    first: tuple[str, ...], second: tuple[str, ...], said: str
+) -> None:
+    def shown(rank: int, at: tuple[str, ...]) -> str:
+        return f"rank {rank} stands in {', in '.join(at)}" if at else f"rank {rank} does not answer"
+
+    both = [StackPosition(rank=11, at=second), StackPosition(rank=2, at=first)]
+    for each in (both, both[::-1]):
+        assert two_positions(each) == f"{said}: {shown(2, first)}; {shown(11, second)}"
+        assert two_positions(each[:1]) is None
+        assert two_positions([*each, StackPosition(rank=3, at=HERE)]) is None
+
+
+def test_of_two_processes_the_one_without_a_rank_is_shown_first() -> None:
+    both = [StackPosition(rank=0, at=HERE), StackPosition(rank=None, at=HERE)]
+    assert (two_positions(both) or "").partition(": ")[2].startswith("rank None stands in")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_nearest_process_of_each_rank_comes_first_and_all_others_as_they_were(seed: int) -> None:
+    dice = random.Random(seed)
+    found = [a_stack(dice.choice([None, 0, 1, 2]), pid=pid) for pid in range(dice.randint(0, 12))]
+    nearest = [
+        each
+        for at, each in enumerate(found)
+        if each.rank is not None and each.rank not in [before.rank for before in found[:at]]
+    ]
+    assert stacks._ranks_first(found) == [*nearest, *(each for each in found if each not in nearest)]
+
+
+# What the kernel shows
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of rank 12 that does nothing."""
+    with subprocess.Popen(["sleep", "100"], env={**os.environ, "RANKS": "7", "RANK": "12"}) as process:
+        yield process
+        process.kill()
+
+
+def is_asleep(pid: int) -> bool:
+    found = process_stack_of(pid)
+    return found is not None and found.command == "sleep 100" and found.state.startswith("S (sleeping)")
+
+
+def test_a_process_is_described_as_the_kernel_sees_it(sleeper: subprocess.Popen[bytes]) -> None:
+    while not is_asleep(sleeper.pid):
+        time.sleep(0.01)
+    found = process_stack_of(sleeper.pid)
+    assert found is not None
+    assert (found.pid, found.rank, found.command, found.text) == (sleeper.pid, 12, "sleep 100", "")
+    # Some kernels do not show in what it waits.
+    assert re.fullmatch(r"S \(sleeping\)( in \w+)?, 1 threads", found.state)
+    own = process_stack_of(os.getpid())
+    assert own is not None
+    assert re.fullmatch(r"R \(running\), \d+ threads", own.state)
+    sleeper.kill()
+    sleeper.wait()
+    assert process_stack_of(sleeper.pid) is None
+
+
+@pytest.mark.parametrize("rank", ["", "first", "-1", None])
+def test_a_process_whose_environment_names_no_rank_has_none(rank: str | None) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "RANK"}
+    with subprocess.Popen(
+        ["sleep", "100"], env=environ | ({} if rank is None else {"RANK": rank})
+    ) as process:
+        found = process_stack_of(process.pid)
+        process.kill()
+    assert found is not None
+    assert found.rank is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGURG, stacks.STACK_SIGNAL])
+def test_a_signal_is_caught_where_a_handler_is_for_it(sleeper: subprocess.Popen[bytes], number: int) -> None:
+    assert not catches(os.getpid(), number)
+    before = signal.signal(number, lambda *_: None)
+    try:
+        assert catches(os.getpid(), number)
+        assert not catches(os.getpid(), number + 1)
+        assert not catches(os.getpid(), number - 1)
+        assert not catches(sleeper.pid, number)
+    finally:
+        signal.signal(number, before)
+    sleeper.kill()
+    sleeper.wait()
+    assert not catches(sleeper.pid, number), "it is gone"
+
+
+def test_the_threads_that_block_a_signal_are_those_that_do() -> None:
+    ready, release = threading.Event(), threading.Event()
+    others = stacks._blocking(os.getpid(), stacks.STACK_SIGNAL)
+    known: list[int] = []
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {stacks.STACK_SIGNAL})
+        known.append(threading.get_native_id())
+        ready.set()
+        release.wait(60)
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    assert ready.wait(60)
+    try:
+        tasks = Path(f"/proc/{os.getpid()}/task")
+        assert {tasks / str(known[0]), tasks / str(os.getpid())} <= stacks._threads(os.getpid())
+        assert stacks._blocking(os.getpid(), stacks.STACK_SIGNAL) - others == {tasks / str(known[0])}
+    finally:
+        release.set()
+        thread.join()
+
+
+# The files that processes answer into
+
+
+def test_a_process_answers_into_the_file_of_its_node_that_it_has_open(tmp_path: Path) -> None:
+    stack_file = tmp_path / "stacks"
+    (tmp_path / "link").symlink_to(tmp_path)
+    for other in ("stacks", "stackswrong.1", "other.1"):
+        with (tmp_path / other).open("w"):
+            assert stacks._answers_into(os.getpid(), stack_file) is None
+    with (tmp_path / "stacks.7").open("w"):
+        assert stacks._answers_into(os.getpid(), stack_file) == tmp_path / "stacks.7"
+        assert stacks._answers_into(os.getpid(), tmp_path / "link" / "stacks") == tmp_path / "stacks.7"
+    assert stacks._answers_into(os.getpid(), stack_file) is None
+
+
+def test_a_process_that_is_gone_or_has_no_handler_answers_nothing_at_once(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    file, until = tmp_path / "stacks.1", time.monotonic() + 1000
+    file.write_text("of one before")
+    assert stacks._ask(sleeper.pid, file, until) == ""
+    assert sleeper.poll() is None, "it would be ended by the signal"
+    sleeper.kill()
+    sleeper.wait()
+    assert stacks._ask(sleeper.pid, file, until) == ""
+    assert stacks._answers_into(sleeper.pid, tmp_path / "stacks") is None
+    assert stacks._answer(sleeper.pid, tmp_path / "stacks", until, set()) == ""
+
+
+# py-spy
+
+
+def a_spy(folder: Path, script: str) -> str:
+    spy = folder / "py-spy"
+    spy.write_text(f"#!/bin/sh\n{script}\n")
+    spy.chmod(0o755)
+    return str(spy)
+
+
+@pytest.mark.parametrize(
+    "script, shown",
+    [
+        ('echo "$@"', "dump --pid 7\n"),
+        ('echo "$@"; exit 1', ""),
+        ("printf 'a\\377'", ""),
+        ("exec sleep 100", ""),
+        ('echo "it says" >&2; echo shown', "shown\n"),
+    ],
+    ids=["shows", "fails", "no text", "hangs", "says"],
+)
+def test_what_py_spy_shows_counts_only_where_it_could(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], script: str, shown: str
+) -> None:
+    spy = a_spy(tmp_path, script)
+    assert stacks._dump(spy, 7, time.monotonic() + (0.3 if "sleep" in script else 60)) == shown
+    assert capfd.readouterr() == ("", "")
+
+
+def test_py_spy_is_not_begun_when_its_time_is_over_or_where_it_cannot_be(tmp_path: Path) -> None:
+    spy = a_spy(tmp_path, f"touch {tmp_path}/begun; echo shown")
+    assert stacks._dump(spy, 7, time.monotonic()) == ""
+    assert not (tmp_path / "begun").exists()
+    (tmp_path / "py-spy").chmod(0o644)
+    assert stacks._dump(spy, 7, time.monotonic() + 60) == ""
+    assert stacks._spy([1, 2], None, time.monotonic() + 60) == {}
+
+
+def test_py_spy_looks_at_four_at_a_time_and_each_has_what_was_shown_of_it(tmp_path: Path) -> None:
+    running = tmp_path / "running"
+    running.mkdir()
+    spy = a_spy(
+        tmp_path, f"mkdir {running}/$3; ls {running} | wc -l; sleep 0.05; echo of $3; rmdir {running}/$3"
+    )
+    found = stacks._spy(range(1, 13), spy, time.monotonic() + 60)
+    assert {pid: text.split("\n")[1] for pid, text in found.items()} == {
+        pid: f"of {pid}" for pid in range(1, 13)
+    }
+    assert max(int(text.split("\n")[0]) for text in found.values()) <= 4
+
+
+# All of it
+
+
+def printing_at_the_end(first: str) -> subprocess.Popen[str]:
+    """Start a program that prints its stacks as it is aborted, once it is ready."""
+    script = f"import signal, time\n{first}\nprint('ready', flush=True)\ntime.sleep(100)"
+    command = [sys.executable, "-X", "faulthandler", "-S", "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_only_processes_that_can_show_nothing_else_are_ended_for_their_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+) -> None:
+    monkeypatch.setattr(stacks, "ABORT_TIME", 0.05)
+    mute = printing_at_the_end("")
+    asked = printing_at_the_end(f"signal.signal({int(stacks.STACK_SIGNAL)}, lambda *_: None)")
+    spied_on = printing_at_the_end("")
+    spy = a_spy(tmp_path, f'[ "$3" = {spied_on.pid} ] && echo "  f1 (a.py:1)"')
+    try:
+        found = {each.pid: each for each in take(os.getpid(), tmp_path / "stacks", str(Path(spy).parent))}
+        assert mute.wait(60) == -signal.SIGABRT
+        assert (asked.poll(), spied_on.poll(), sleeper.poll()) == (None, None, None)
+    finally:
+        for process in (mute, asked, spied_on):
+            process.kill()
+            _, errors = process.communicate()
+            assert ("Fatal Python error: Aborted" in errors) is (process is mute)
+    assert {pid: each.text for pid, each in found.items() if each.text} == {spied_on.pid: "  f1 (a.py:1)\n"}
+    assert {mute.pid, asked.pid, spied_on.pid, sleeper.pid} <= {*found}
+    assert found[sleeper.pid].rank == 12
+    assert next(iter(found)) == sleeper.pid, "those with a rank come first"
+
+
+def test_nothing_is_waited_for_where_no_process_was_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+) -> None:
+    monkeypatch.setattr(stacks, "ABORT_TIME", 1000.0)
+    assert sleeper.pid in [each.pid for each in take(os.getpid(), tmp_path / "stacks", "")]
