@@ -256,7 +256,7 @@ def time_is_over() -> Iterator[Callable[[], None]]:
 def test_a_task_whose_time_is_over_while_its_gang_is_recorded_cancels_it_while_the_store_is_silent(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_is_over: Callable[[], None]
 ) -> None:
-    """A first try without another: nobody would look for the gang, which nothing has told Airflow of."""
+    """A first try without another: nobody would look for the gang, which Airflow has no note of."""
     backend = place.home.connect()
     gang = GangSubmitter(backend, place.home.job(tmp_path / "code"), LOG, None, threading.Event())
     outcome: list[str] = []

@@ -186,7 +186,7 @@ def test_a_try_that_is_killed_while_it_looks_for_a_report_ends(
     assert model.done("submit") == []
 
 
-# What a gang is told of those before it
+# What a gang gets to know of those before it
 
 
 CRASHED = Restart(cause=Cause.USER, message="a bad batch", step=10)
@@ -213,8 +213,8 @@ def test_a_gang_gets_what_the_program_failed_with_in_the_gangs_of_its_try_before
     has_failed(model, replace(key, attempt=3), 2, HUNG, KILLED)
     ref = submit(model, key, number=2, job=a_job(restarts={"program": 2, "node": 2})).ref
     assert ref.key.attempt == 4
-    (told,) = [each for each in model.calls if each[0] == "hand_on"]
-    assert told[1:] == (ref.key.name, (CRASHED, HUNG, KILLED))
+    (handed,) = [each for each in model.calls if each[0] == "hand_on"]
+    assert handed[1:] == (ref.key.name, (CRASHED, HUNG, KILLED))
     verbs = [each[0] for each in model.calls]
     assert verbs.index("hand_on") < verbs.index("submit"), "a node may fail in its first second"
 

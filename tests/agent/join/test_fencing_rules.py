@@ -29,7 +29,7 @@ FENCES = [
 ]
 
 
-def begin(place: Path | str | None, fence: Fence) -> None:
+def begin(place: Path | str | None, fence: Fence, access: OciAccess | None = None) -> None:
     """Fence the place of a task's checkpoints, as a launch does before it looks for one."""
     uri = None if place is None else str(place)
     config = AgentConfig(
@@ -41,7 +41,7 @@ def begin(place: Path | str | None, fence: Fence) -> None:
         generation=fence.generation,
         attempt=fence.attempt,
     )
-    fence_checkpoints(config, fence, OciAccess())
+    fence_checkpoints(config, fence, access or OciAccess())
 
 
 def fence_of(place: Path) -> Fence | None:
@@ -163,15 +163,6 @@ def test_who_has_nothing_to_abort_asks_for_no_uploads_and_each_request_has_the_n
     own = OciAccess(profile="of this node")
     uri = str(tmp_path / TASK)
     for attempt in (1, 2):
-        fence = Fence(attempt=attempt)
-        config = AgentConfig(
-            run_name="run",
-            nodes=1,
-            run_dir="",
-            program=Program(script="program.py"),
-            checkpoints=Checkpoints(path="here", uri=uri),
-            attempt=attempt,
-        )
-        fence_checkpoints(config, fence, own)
+        begin(uri, Fence(attempt=attempt), own)
         assert len(listed) == attempt - 1
     assert opened == [(uri, own), (uri, own), (str(tmp_path), own)]

@@ -53,7 +53,7 @@ class Clock:
 
 
 class Node:
-    """Node 1 of a gang, whose uploader does what it is told when the test says so, and the board of the main node."""
+    """Node 1 of a gang, whose uploader does a step when the test calls for it, and the board of the main node."""
 
     def __init__(self, root: Path, launch: int = 0) -> None:
         self.folder, self.safe = root / "here", root / "safe"

@@ -68,18 +68,21 @@ def test_what_one_process_writes_alone_is_no_part(name: str) -> None:
 
 
 def test_metadata_names_what_is_on_other_nodes() -> None:
-    told = {".metadata": metadata("__0_0.distcp", "__1_0.distcp")}
+    metadata_files = {".metadata": metadata("__0_0.distcp", "__1_0.distcp")}
     here = {".metadata", "__0_0.distcp"}
-    assert needs_others(here, told)
-    assert missing(here, told) == ["__1_0.distcp"]
+    assert needs_others(here, metadata_files)
+    assert missing(here, metadata_files) == ["__1_0.distcp"]
     whole = here | {"__1_0.distcp"}
-    assert missing(whole, told) == []
-    assert not needs_others(whole, told)
+    assert missing(whole, metadata_files) == []
+    assert not needs_others(whole, metadata_files)
 
 
 def test_each_metadata_speaks_for_its_own_folder() -> None:
-    told = {"model/.metadata": metadata("__0_0.distcp"), "optim/.metadata": metadata("__0_0.distcp")}
-    assert missing({*told, "model/__0_0.distcp"}, told) == ["optim/__0_0.distcp"]
+    metadata_files = {
+        "model/.metadata": metadata("__0_0.distcp"),
+        "optim/.metadata": metadata("__0_0.distcp"),
+    }
+    assert missing({*metadata_files, "model/__0_0.distcp"}, metadata_files) == ["optim/__0_0.distcp"]
 
 
 def test_zero_may_have_parts_elsewhere_and_none_in_between() -> None:
@@ -160,10 +163,10 @@ def test_a_companion_is_known_by_the_name_of_the_file_itself(name: str, *, is_on
 
 
 def test_a_description_that_names_no_files_leaves_it_to_the_names() -> None:
-    told = {".metadata": b"nothing of the kind"}
-    assert missing({".metadata"}, told) == []
-    assert not needs_others({".metadata", "model.pt"}, told)
-    assert needs_others({".metadata", "__0_0.distcp"}, told)
+    metadata_files = {".metadata": b"nothing of the kind"}
+    assert missing({".metadata"}, metadata_files) == []
+    assert not needs_others({".metadata", "model.pt"}, metadata_files)
+    assert needs_others({".metadata", "__0_0.distcp"}, metadata_files)
 
 
 def test_each_rank_between_the_first_and_the_last_part_is_missed_and_of_each_series_by_itself() -> None:

@@ -1,4 +1,4 @@
-"""When a repair is given up, by a clock that the test moves; what it is told, and what it says."""
+"""When a repair is given up, by a clock that the test moves; what it gets, and what it logs."""
 
 from __future__ import annotations
 
