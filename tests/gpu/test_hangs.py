@@ -41,9 +41,11 @@ dist.destroy_process_group()
 """
 
 
-def gang_of_two(tmp_path: Path, **changes: object) -> Gang:
-    limits = Limits(stop_grace=1.0, join_timeout=60.0, hang_timeout=8.0)
-    return Gang(tmp_path, TWO_RANKS, nodes=2, **{"limits": limits, **changes})
+HANGS_SOON = Limits(stop_grace=1.0, join_timeout=60.0, hang_timeout=8.0)
+
+
+def gang_of_two(tmp_path: Path, *, limits: Limits = HANGS_SOON, restarts: Restarts | None = None) -> Gang:
+    return Gang(tmp_path, TWO_RANKS, nodes=2, limits=limits, restarts=restarts or Restarts())
 
 
 def start(gang: Gang, **environ: str) -> None:
@@ -57,8 +59,7 @@ def test_where_each_rank_stands_is_kept_with_the_collective_in_which_one_waits_f
     with gang_of_two(tmp_path) as two:
         start(two)
         two.agents[0].shows((two.code(0) / "waits").exists)
-        busy: list[float] = []
-        two.agents[0].shows(lambda: busy.extend(_while_it_waits()) or busy)
+        two.agents[0].shows(_the_gpu_is_busy_and_its_memory_is_not)
         assert [agent.wait() for agent in two.agents] == [75, 143]
         report, said = two.agents[0].report, two.agents[0].stderr.read_text()
         stands = [each for agent in two.agents for each in agent.report.stands or ()]
@@ -72,11 +73,10 @@ def test_where_each_rank_stands_is_kept_with_the_collective_in_which_one_waits_f
     assert f"rank 0, by its flight record: {stuck}" in said
 
 
-def _while_it_waits() -> list[float]:
-    """Return the use of the GPU's memory once the GPU itself is seen busy; it is no sign of life."""
-    gpu, memory = ask_gpu_usage(smi())[0][:2]
-    assert memory < GPU_MEMORY_AT_WORK
-    return [memory] if gpu > 90 else []
+def _the_gpu_is_busy_and_its_memory_is_not() -> bool:
+    gpu, memory = ask_gpu_usage(smi()).rows[0][:2]
+    assert memory < GPU_MEMORY_AT_WORK  # else the wait would be a sign of life
+    return gpu > 90
 
 
 def test_a_training_that_hung_in_a_collective_is_launched_again_and_ends(tmp_path: Path) -> None:

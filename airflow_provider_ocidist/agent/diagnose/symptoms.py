@@ -159,14 +159,14 @@ SYMPTOMS = (
         words=(
             r"Found no NVIDIA driver|driver on your system is too old|no kernel image is available"
             r"|not compiled with CUDA|have NCCL built in|no CUDA-capable device|No CUDA GPUs are available"
-            r"|CUDA driver version is insufficient|invalid device ordinal"
+            r"|CUDA driver version is insufficient"
         ),
         cause=Cause.CONFIG,
         remedy="image and shape do not fit: take a shape with GPUs and an image whose torch is built for them",
     ),
     Symptom(
-        name="several processes on one GPU",
-        words=r"Duplicate GPU detected",
+        name="more processes than GPUs",
+        words=r"Duplicate GPU detected|invalid device ordinal",
         cause=Cause.CONFIG,
         remedy="each process needs a GPU of its own: choose it by LOCAL_RANK (torch.cuda.set_device), and start no "
         "more processes than the node has GPUs (launcher.processes_per_node)",

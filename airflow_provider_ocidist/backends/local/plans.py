@@ -60,10 +60,9 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     python = getattr(job.backend, "python", None) or sys.executable
     switch = str(fields.get(FIELD, ""))
     environment = {**job.env, **config.to_env(), SWITCH: switch}
-    if switch:
-        environment[ADDRESSES_VARIABLE] = ",".join(_addresses(BEHIND_SWITCH, key, job.nodes))
-    elif job.nodes > 1:
-        environment[ADDRESSES_VARIABLE] = ",".join(_addresses(LOOPBACK, key, job.nodes))
+    environment[ADDRESSES_VARIABLE] = ",".join(
+        _addresses(BEHIND_SWITCH if switch else LOOPBACK, key, job.nodes)
+    )
     ignored = f"; image {job.image} is not used" if job.image else ""
     return plan_of(
         job,
@@ -94,9 +93,18 @@ def _folder(place: str) -> str:
 
 
 def _addresses(network: int, key: RunKey, nodes: int) -> list[str]:
-    """Return an address for each node, others than those of another gang on this machine."""
+    """Return an address for each node, others than those of another gang on this machine.
+
+    A single node has one too: by its address in the network it would use the port of a whole machine.
+    """
+    if not _has_many_loopbacks():
+        return ["127.0.0.1"]
     first, second = hashlib.sha256(key.name.encode()).digest()[:2]
     return [f"{network}.{1 + first % 254}.{second}.{1 + rank}" for rank in range(nodes)]
+
+
+def _has_many_loopbacks() -> bool:
+    return sys.platform.startswith("linux")
 
 
 def _rules(job: TrainingJob) -> Iterator[Problem]:
@@ -107,7 +115,7 @@ def _rules(job: TrainingJob) -> Iterator[Problem]:
             f"mounts.{number}",
             f"is not supported by backend {KIND!r}: create the folder {mount.path} on this machine",
         )
-    if job.nodes > 1 and not sys.platform.startswith("linux"):
+    if job.nodes > 1 and not _has_many_loopbacks():
         yield Problem(
             "nodes", f"must be 1 for backend {KIND!r} here: only Linux has an address for each node"
         )

@@ -541,15 +541,24 @@ def test_a_gang_that_was_started_elsewhere_is_not_taken_for_dead(
     wait_until(backend, ref, lambda status: status.ended and not node_processes(ref))
 
 
-def test_gangs_of_one_machine_have_addresses_of_their_own(backend: Local) -> None:
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_gangs_of_one_machine_have_addresses_of_their_own(backend: Local, nodes: int) -> None:
     keys = [replace(a_key(), run_id=str(number)) for number in range(50)]
     found = [
         request.body["environment"]["OCIDIST_ADDRESSES"]
         for key in keys
-        for request in backend.plan(a_job(nodes=3), key).requests[:1]
+        for request in backend.plan(a_job(nodes=nodes), key).requests[:1]
     ]
     assert len(set(found)) == 50
     assert all(address.startswith("127.") for text in found for address in text.split(","))
+
+
+def test_elsewhere_than_on_linux_a_single_node_has_the_only_loopback_address(
+    backend: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    (request,) = backend.plan(a_job(nodes=1), a_key()).requests
+    assert request.body["environment"]["OCIDIST_ADDRESSES"] == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
