@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -18,10 +19,13 @@ TIMES_FASTER = 12
 TIMES_A_COPY = 1.5
 
 
-def stalls_of(kind: str, order: dict[str, object]) -> list[float]:
+def stalls_of(kind: str, order: dict[str, object], **environ: str) -> list[float]:
     """Return the stalls of a program of its own, in s. Raises RuntimeError when it fails."""
     command = [sys.executable, "-m", "benchmarks.saving_programs", kind, json.dumps(order)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    env = {**os.environ, **environ}
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"{kind} failed: {done.stderr[-2000:]}")
     return [float(each) for each in json.loads(done.stdout.strip().splitlines()[-1])["stalls"]]

@@ -25,8 +25,8 @@ from scripts.emulator_process import Access, EmulatorProcess
 
 STREAM = 60e6
 """Bytes a second that one stream of the store takes."""
-PAUSE_S = 4.0
-"""Seconds between two saves of ours, in which one arrives: 512 MiB in parallel parts take less than three."""
+ORDER: dict[str, object] = {"saves": 3, "pause": 4.0}
+"""In the seconds between two saves one arrives: 512 MiB in parallel parts take less than three."""
 TIMES_FASTER = 15
 SCRIPT = "from benchmarks.saving_programs import main\nmain()\n"
 RESULT = re.compile(r'^\{"stalls": .*\}$', re.MULTILINE)
@@ -42,9 +42,11 @@ class WatchedSaves(Comparison):
     """The store keeps what was saved: with each pair it would be a GiB more."""
     _folder: Path
     _access: Access
+    _alone: list[float]
 
     @contextmanager
     def setting(self) -> Iterator[None]:
+        self._alone = []
         # In memory, as a store does not share the disk of a node; the node's own folder is on a disk.
         memory = tempfile.TemporaryDirectory(dir=FAST if FAST.is_dir() else None)
         with tempfile.TemporaryDirectory() as folder, memory as store:
@@ -56,6 +58,7 @@ class WatchedSaves(Comparison):
 
     def ours(self) -> float:
         """Run the program under a real agent, which uploads while it goes on."""
+        self._alone.append(self._without_an_agent())
         name = f"saves-{uuid.uuid4().hex[:8]}"
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             return statistics.median(self._under_an_agent(name, Path(folder)))
@@ -67,9 +70,7 @@ class WatchedSaves(Comparison):
             nodes=1,
             run_dir=f"{self._access.work_dir}/{name}",
             launcher=LauncherOptions(kind="python"),
-            program=Program(
-                script="program.py", args=("watched", json.dumps({"saves": 3, "pause": PAUSE_S}))
-            ),
+            program=Program(script="program.py", args=("watched", json.dumps(ORDER))),
             checkpoints=Checkpoints(uri=f"{self._access.work_dir}/checkpoints/{name}", keep=1),
             oci_endpoint=self._access.url,
         )
@@ -90,6 +91,14 @@ class WatchedSaves(Comparison):
         if done.returncode or found is None:
             raise RuntimeError(f"the agent failed: {done.stderr[-2000:]}")
         return [float(each) for each in json.loads(found[0])["stalls"]]
+
+    def _without_an_agent(self) -> float:
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            return statistics.median(stalls_of("watched", ORDER, OCIDIST_CHECKPOINT_DIR=folder))
+
+    def floor(self) -> float:
+        """What torch.save itself takes: the same program, and nobody watches its folder."""
+        return statistics.median(self._alone)
 
     def peer(self) -> float:
         order = {
