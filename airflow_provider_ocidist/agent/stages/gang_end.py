@@ -25,6 +25,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
     steps_behind,
 )
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
+from airflow_provider_ocidist.agent.join.store_wait import StoreWait
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
@@ -51,6 +52,7 @@ class GangEnd:
         self.context = context
         self.config = context.config
         self.heartbeat = context.heartbeat
+        self._store_wait = StoreWait(context.heartbeat)
         self._agreeing = threading.Lock()
         """Lock of the decision whether this launch ends the run, or another launch follows."""
 
@@ -184,7 +186,7 @@ class GangEnd:
             hang=hang,
         )
         if restarts and patient:
-            counts = self.heartbeat.ask_all_patiently(request, self.config.limits.join_timeout)
+            counts = self._store_wait.ask_all_to_stop(request, self.config.limits.join_timeout)
         else:
             counts = self.heartbeat.ask_all_to_stop(request)
         return counts.restarts_of(self.context.rank, self.heartbeat.launch) if counts else ()
@@ -251,7 +253,7 @@ class GangEnd:
         if why_not:
             failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
         asked = self.ask_others(cause, message, restarts, patient=True)
-        if restarts and not asked and self.heartbeat.is_away:
+        if restarts and not asked and self._store_wait.is_away:
             why_not = "not launched again: the store does not answer"
             failed = replace(failed, message=f"{message}; {why_not}")
         return replace(failed, restarts=asked)
@@ -267,7 +269,7 @@ class GangEnd:
         asks = config.nodes > 1 and context.is_member and not context.switch.is_lost
         if not asks or config.restarts == Restarts():
             return False
-        return self.heartbeat.await_store(config.limits.join_timeout)
+        return self._store_wait.until_it_answers(config.limits.join_timeout)
 
     def _restarts_after(
         self,
