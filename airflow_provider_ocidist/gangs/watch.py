@@ -26,11 +26,8 @@ from airflow_provider_ocidist.gangs.task_log import RareWarnings, TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.pauses import pause_after
-from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Ending, Lacking, RunRecord, RunStatus, TrainingResult
 
-NEAR_THE_END = (Phase.SAVING, Phase.DONE)
-"""Phases of a node whose end is looked for more often."""
 NEAR_THE_END_INTERVAL = 1.0
 """Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 UNFORESEEN = 3
@@ -164,7 +161,7 @@ class Watch:
 
     def _note_phases(self, status: RunStatus) -> None:
         near_the_end = any(
-            node.report is not None and node.report.phase in NEAR_THE_END
+            node.report is not None and node.report.program_has_ended
             for node in status.only(self.record.members).nodes
         )
         if not near_the_end:

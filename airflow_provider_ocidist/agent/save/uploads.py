@@ -240,7 +240,7 @@ class CheckpointUploader:
             self._look_and_upload()
         # Others write to the same folder until their programs have ended too.
         until = time.monotonic() + self._deadline.left / 2
-        while self._far and not self._far.have_trained() and time.monotonic() < until:
+        while self._far and not self._far.have_ended() and time.monotonic() < until:
             self._look_and_upload()
             time.sleep(LOOK_INTERVAL)
         self._moment = self._end

@@ -15,7 +15,6 @@ from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones, two_positio
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
-    TRAINED,
     PeerLiveness,
     awaits_admission,
     furthest_step,
@@ -335,8 +334,7 @@ class GangEnd:
         if furthest is not None:
             return furthest, steps_behind(others, launch)
         # A program that was launched goes on from there, and fails before the next step that it would report.
-        was_launched = self.heartbeat.report.phase in (Phase.TRAINING, *TRAINED)
-        if newest is None or newest.step is None or not was_launched:
+        if newest is None or newest.step is None or not self.heartbeat.report.was_launched:
             return None, 0
         return newest.step, meter.steps_apart - 1
 
@@ -345,7 +343,7 @@ class GangEnd:
         for report in others:
             if (
                 report
-                and report.phase in (Phase.SAVING, Phase.DONE)
+                and report.program_has_ended
                 and len(report.restarts) == self.heartbeat.launch
                 and not (self.config.replaces and report.was_stopped)
             ):
