@@ -47,8 +47,7 @@ class Watch:
         leaves_the_end: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`gang_log`: takes the nodes' lines and states; None: `logger` does. `clock` never jumps; its
-        zero does not matter.
+        """`gang_log`: takes the nodes' lines and states; None: `logger` does. `clock` never jumps.
 
         `leaves_the_end`: if the decision is not Wait, the new log lines are left to the caller that acts on it.
         """
