@@ -119,8 +119,9 @@ class BackendError(OcidistError):
         self.request_id = request_id
         self.retryable = retryable
         self.cause = cause
-        self.amid_submission = False
-        """Whether the service had accepted an earlier request of the same submission, or a gang of the same task."""
+        self.after_acceptance = False
+        """Whether something of the same task was accepted before: an earlier request of this submission, a record in
+        the work directory, or a gang. Then a first try, too, asks again."""
 
     @property
     def is_refused(self) -> bool:

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_FOLDER = "checkpoints"
 NAME = re.compile(r"step-(\d+)")
 METADATA = ".metadata"
-"""File that torch.distributed.checkpoint writes last: a folder that has it is whole."""
+"""File that torch.distributed.checkpoint writes last, as `model.dcp` has it: this module imports none of ours."""
 LARGE = 1 << 20
 """Bytes from which on memory is pinned where it lies: torch's own pinned memory takes the next power of two."""
 LONG_WAIT = 1.0

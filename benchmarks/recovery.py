@@ -17,7 +17,8 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.backends.local import Local
-from airflow_provider_ocidist.gangs.drills import DrillRecovery, carry_out
+from airflow_provider_ocidist.gangs.drill_measures import DrillRecovery
+from airflow_provider_ocidist.gangs.drills import carry_out
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.drill import Fault, FaultKind
 from benchmarks.comparison import Comparison, Interval, Samples

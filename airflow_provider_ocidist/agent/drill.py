@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import ipaddress
 import logging
 import os
-import resource
-import shlex
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent import guard, starvation
+from airflow_provider_ocidist.agent import faults, guard, starvation
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.node_identity import SWITCH_VARIABLE, identity_of
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
-from airflow_provider_ocidist.agent.join.topology import own_address, own_interface
+from airflow_provider_ocidist.agent.join.topology import own_address
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -54,8 +49,6 @@ OTHERS_INTERVAL = 0.5
 """Seconds between two readings of the other nodes' steps."""
 WRITE_INTERVAL = 0.5
 """Seconds between two writings of the steps seen."""
-TRICKLE = ("tbf", "rate", "64kbit", "burst", "4kb", "latency", "2s")
-"""Discipline of `tc` for a starved network: a step waits for it; the beats and the answer to a probe come in time."""
 
 
 def due(
@@ -235,10 +228,10 @@ class Drill:
             return False
         step = self._step()
         if fault.when is When.RENDEZVOUS:
-            return step is None and bool(ranks())
+            return step is None and bool(faults.ranks())
         if step is None or step < fault.step:
             return False
-        if fault.kind in OF_PROCESSES and not ranks():
+        if fault.kind in OF_PROCESSES and not faults.ranks():
             return False
         # Also before the prelude of a fault.
         return self._can_go_back(self.fault or fault) and _MOMENTS[fault.when](self, self.folder)
@@ -279,27 +272,27 @@ class Drill:
             raise
 
     def kill_rank(self, _fault: Fault) -> tuple[Callable[[], None], str]:
-        victims = ranks()[:1]
-        return lambda: _signal(
+        victims = faults.ranks()[:1]
+        return lambda: faults.send(
             victims, signal.SIGKILL
         ), f"killing process {_shown(victims)} of node {self.rank}"
 
     def kill_agent(self, _fault: Fault) -> tuple[Callable[[], None], str]:
         own = os.getpid()
-        return lambda: _signal([own], signal.SIGKILL), f"killing the agent of node {self.rank}"
+        return lambda: faults.send([own], signal.SIGKILL), f"killing the agent of node {self.rank}"
 
     def kill_node(self, _fault: Fault) -> tuple[Callable[[], None], str]:
-        return _kill_all, f"killing all processes of node {self.rank}"
+        return faults.kill_all, f"killing all processes of node {self.rank}"
 
     def freeze_rank(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        victims = ranks()[:1]
+        victims = faults.ranks()[:1]
         message = f"freezing process {_shown(victims)} of node {self.rank}{_for(fault)}"
-        return lambda: _freeze(victims, fault.seconds), message
+        return lambda: faults.freeze(victims, fault.seconds), message
 
     def freeze_node(self, fault: Fault) -> tuple[Callable[[], None], str]:
         def freeze() -> None:
             # This process freezes itself last.
-            _freeze([*guard.descendants(os.getpid()), os.getpid()], fault.seconds)
+            faults.freeze([*guard.descendants(os.getpid()), os.getpid()], fault.seconds)
 
         return freeze, f"freezing all processes of node {self.rank}{_for(fault)}"
 
@@ -313,23 +306,21 @@ class Drill:
         pids = guard.descendants(os.getpid())
         # The agent itself writes what is restored.
         limited = [*pids, os.getpid()] if fault.when is When.RESTORING else pids
-        return lambda: _limit_files(limited, fault.seconds), message
+        return lambda: faults.limit_files(limited, fault.seconds), message
 
     def cut_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
         interface, seconds = self.interface, fault.seconds
         assert interface is not None
         assert seconds is not None
         message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
-        return lambda: cut(interface, seconds), message
+        return lambda: faults.cut(interface, seconds), message
 
     def starve_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
         interface, seconds = self.interface, fault.seconds
         assert interface is not None
         assert seconds is not None
-        message = (
-            f"letting node {self.rank} send {TRICKLE[2]} per second at most, at {interface}{_for(fault)}"
-        )
-        return lambda: limit_network(interface, seconds, *TRICKLE), message
+        message = f"letting node {self.rank} send {faults.TRICKLE[2]} per second at most, at {interface}{_for(fault)}"
+        return lambda: faults.limit_network(interface, seconds, *faults.TRICKLE), message
 
     def met_damage(self, uris: Collection[str]) -> None:
         """Record checkpoints that this node has read and found to be damaged: then such a fault has had an effect."""
@@ -356,7 +347,7 @@ class Drill:
 
         def corrupt_and_kill() -> None:
             corrupt()
-            _kill_all()
+            faults.kill_all()
 
         changing = f"changing one byte of {store.uri_of(file.path)}"
         if fault.when is When.RESTORING:
@@ -382,7 +373,7 @@ def drill_of(
     interface = None
     if fault and fault.kind in OF_NETWORKS and fault.node == heartbeat.report.rank:
         address = identity_of(environ, config.nodes).address or own_address(environ)
-        interface = _interface_to_disturb(fault, address, environ)
+        interface = faults.interface_to_disturb(fault, address, environ)
     return Drill(fault, config, heartbeat, meter, access, interface=interface)
 
 
@@ -409,146 +400,6 @@ _INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], 
 
 def _names_in(folder: Path) -> frozenset[str]:
     return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
-
-
-def ranks() -> list[int]:
-    """Return the training processes of this node, the agent's nearest descendants first.
-
-    They are those to which a launcher has given a rank; a training without a launcher is one process.
-    """
-    found = guard.descendants(os.getpid())
-    ranked = [pid for pid in found if b"LOCAL_RANK=" in _environment(pid)]
-    # Their own children, as those that load data, inherit the variable.
-    return [pid for pid in ranked if guard.state_and_parent(pid)[1] not in ranked] or found[1:2]
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
-    """Send a signal to the processes that still live. Raises ProcessLookupError where none does."""
-    gone = 0
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            gone += 1
-    if gone == len(pids):
-        raise ProcessLookupError(f"no process is left for {number.name}")
-
-
-def _kill_all() -> None:
-    own = os.getpid()
-    # All are stopped first, so that none can react to another's death.
-    others = guard.descendants(own)
-    with contextlib.suppress(ProcessLookupError):
-        _signal(others, signal.SIGSTOP)
-    _signal([*others, own], signal.SIGKILL)
-
-
-def _freeze(pids: Sequence[int], seconds: float | None) -> None:
-    if seconds is not None:
-        numbers = " ".join(str(pid) for pid in pids)
-        _run_later(seconds, f"kill -CONT {numbers}")
-    _signal(pids, signal.SIGSTOP)
-
-
-def _run_later(seconds: float, command: str) -> None:
-    """Run a command of the shell in so many seconds, also if this process is frozen or dead then."""
-    # With outputs of its own: those of this process count as open, and so its node as running, until it ends.
-    subprocess.Popen(
-        ["/bin/sh", "-c", f"sleep {seconds:.0f}; {command}"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _interface_to_disturb(fault: Fault, address: str, environ: Mapping[str, str]) -> str:
-    """Return the interface of this node's address. Raises AgentError, with the remedy, where that is refused."""
-
-    def refused(why: str) -> AgentError:
-        return AgentError(f"{DRILL_VARIABLE}: {fault}: {why}", cause=Cause.CONFIG)
-
-    if environ.get(SWITCH_VARIABLE) == "" or ipaddress.ip_address(address).is_loopback:
-        raise refused(
-            f"the nodes share the network of this machine ({address}), so that none can be disturbed alone"
-        )
-    interface = own_interface(address)
-    if interface is None:
-        raise refused(f"{address} belongs to no interface of this node")
-    if lacking := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
-        raise refused(f"{', '.join(lacking)} missing on the node: apt-get install iproute2")
-    if not _leads_out(interface):
-        raise refused(
-            f"{interface} belongs to the machine, so that others on it would be disturbed too: give the node a network "
-            "namespace of its own (no host network)"
-        )
-    # It is up already: this only shows whether this process may change it.
-    tried = _run("ip", "link", "set", "dev", interface, "up")
-    if tried.returncode:
-        raise refused(f"the node may not change its network (CAP_NET_ADMIN): {tried.stderr.strip()}")
-    return interface
-
-
-def _leads_out(interface: str) -> bool:
-    """Whether the other end of an interface is in another network namespace, as that of a container's is."""
-    return "link-netnsid" in _run("ip", "-o", "link", "show", "dev", interface).stdout
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def cut(interface: str, seconds: float) -> None:
-    """Lose all packets that leave by an interface, for so long. Raises OSError where that cannot be done."""
-    limit_network(interface, seconds, "blackhole")
-
-
-def limit_network(interface: str, seconds: float, *discipline: str) -> None:
-    """Let a discipline of `tc` send what leaves by an interface, for so long. Raises OSError where it cannot."""
-    done = _run("tc", "qdisc", "replace", "dev", interface, "root", *discipline)
-    if done.returncode:
-        raise OSError(f"{interface} takes no {discipline[0]}: {done.stderr.strip()}")
-    # Two end that: this process may be killed, and with a training it kills the programs that it has started itself.
-    undo = ("tc", "qdisc", "del", "dev", interface, "root")
-    threading.Timer(seconds, _run, undo).start()
-    _run_later(seconds, shlex.join(undo))
-
-
-def _limit_files(pids: Sequence[int], seconds: float | None) -> None:
-    usual, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = {pid: _set_file_limit(pid, 0) for pid in pids}
-    if all(limit is None for limit in before.values()):
-        raise ProcessLookupError("no process of the node can be limited")
-    if seconds is not None:
-        timer = threading.Timer(seconds, _restore_file_limits, (before, usual))
-        # The process does not wait for this timer: a training that the fault has ended needs no restored limits.
-        timer.daemon = True
-        timer.start()
-
-
-def _restore_file_limits(before: Mapping[int, int | None], usual: int) -> None:
-    """Let the node's processes write again, also those that have begun meanwhile and inherited the limit."""
-    own = os.getpid()
-    # The agent first: what it starts inherits its limit.
-    for pid in (own, *guard.descendants(own)):
-        limit = before.get(pid)
-        _set_file_limit(pid, usual if limit is None else limit)
-
-
-def _set_file_limit(pid: int, limit: int) -> int | None:
-    """Limit the size of files that a process writes; return the limit before, None where the process is gone."""
-    with contextlib.suppress(OSError):
-        before, highest = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, highest))
-        return before
-    return None
 
 
 def _for(fault: Fault) -> str:

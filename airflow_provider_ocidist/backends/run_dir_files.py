@@ -30,7 +30,7 @@ def write(plan: Plan, run_dirs: RunDirs, *, agent: bool = True) -> None:
     except (StorageError, OSError) as error:
         refused = unusable(error)
         # The attempt was recorded in the same work directory before.
-        refused.amid_submission = True
+        refused.after_acceptance = True
         raise refused from error
 
 

@@ -167,7 +167,7 @@ class _Choice:
         `more`: random ones beyond those that were asked for; `writers`: ranks of the nodes on which the program writes
         checkpoints, where that is known.
         """
-        from airflow_provider_ocidist.gangs.drills import drawn_faults, usual_faults
+        from airflow_provider_ocidist.gangs.drill_faults import drawn_faults, usual_faults
 
         if self.named:
             return list(self.named)

@@ -39,7 +39,7 @@ def has_recovered(each: Drilled, undisturbed: Drilled) -> bool:
 
 def most_lost_steps(each: Drilled, done: Sequence[Drilled]) -> int | None:
     """Return how many steps a fault may have cost, at most; None where the undisturbed training does not show it."""
-    from airflow_provider_ocidist.gangs.drills import counted_lag, most_lost
+    from airflow_provider_ocidist.gangs.drill_measures import counted_lag, most_lost
 
     pace = done[0].pace
     if each.fault is None or pace is None:

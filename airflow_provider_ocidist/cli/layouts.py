@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.cli.terminal import Unusable
+from airflow_provider_ocidist.model import dcp
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 OPTIMIZERS = ("optim", "sched", "rng", "scaler", "training_args", "random_states", "trainer_state")
@@ -70,7 +71,7 @@ def _save(weights: Mapping[str, Any], target: Path) -> None:
 
 def _weights(fetched: Path, file: str | None, key: str | None) -> Mapping[str, Any]:
     """Return a model's tensors by name."""
-    if fetched.is_dir() and (fetched / ".metadata").exists():
+    if fetched.is_dir() and (fetched / dcp.METADATA).exists():
         return _tensors(_from_dcp(fetched), fetched.name, key)
     paths = _weight_files(fetched, file)
     if all(path.suffix == ".safetensors" for path in paths):

@@ -9,7 +9,7 @@ from airflow_provider_ocidist.agent.train import restarts
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.job import Restarts
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
+from airflow_provider_ocidist.model.report import NodeReport, Restart
 from airflow_provider_ocidist.model.run import RunStatus
 
 MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
@@ -21,7 +21,7 @@ class GangToReplace(Exception):
 
 
 def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:
-    """Return how far a gang that has failed had come; None for one that has not trained."""
+    """Return how far a gang that has failed had come; None without a step, a checkpoint or a further launch."""
     # A further launch may not have come to a step or a checkpoint yet.
     if not (status.can_go_on or status.restarts):
         return None
@@ -48,18 +48,8 @@ def _reached(status: RunStatus) -> int | None:
         return progress.step
     reports = [node.report for node in status.nodes if node.report]
     launch = max((len(report.restarts) for report in reports), default=0)
-    has_begun = any(was_launched(report) for report in reports if len(report.restarts) == launch)
+    has_begun = any(report.was_launched for report in reports if len(report.restarts) == launch)
     return checkpoint.step if checkpoint and has_begun else None
-
-
-def was_launched(report: NodeReport) -> bool:
-    """Whether the launch that a node reports has begun there: all members had come.
-
-    A node that was stopped while it waited for them is done too, and its program has no exit code.
-    """
-    if report.phase is Phase.DONE:
-        return report.exit_code is not None
-    return report.phase in (Phase.TRAINING, Phase.SAVING)
 
 
 def _behind(status: RunStatus) -> int:

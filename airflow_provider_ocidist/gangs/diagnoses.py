@@ -84,7 +84,7 @@ def ended_for_silence(node: NodeStatus, record: RunRecord, status: RunStatus) ->
     report = node.report
     if node.state is not NodeState.CANCELED or report is None or not record.ref.replaces:
         return None
-    if report.has_trained or len(report.restarts) >= len(status.restarts):
+    if report.program_has_ended or len(report.restarts) >= len(status.restarts):
         return None
     return silence_of(node, record)
 

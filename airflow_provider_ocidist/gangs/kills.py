@@ -73,7 +73,7 @@ class Backoff:
         self._stop = stop
         self._log = log
         self._evidence = ANSWERED
-        self._is_amid = False
+        self._after_acceptance = False
         """Whether the service had accepted a part of a submission, or a gang, before one of the errors."""
         self._asked = Stopwatch(time.monotonic)
 
@@ -88,7 +88,7 @@ class Backoff:
         if try_number > 1:
             return True
         # After one error amid the submission, the first request of the next round is not the first of the try.
-        if error.amid_submission or self._is_amid:
+        if error.after_acceptance or self._after_acceptance:
             return not self._is_believed(error)
         return refusal_in(error) is not None and self._evidence.questions == 0
 
@@ -101,7 +101,7 @@ class Backoff:
     def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
         """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""
         self._evidence = self._evidence.met(refusal_in(error), self._asked.lap())
-        self._is_amid |= isinstance(error, BackendError) and error.amid_submission
+        self._after_acceptance |= isinstance(error, BackendError) and error.after_acceptance
         if self._evidence.is_conclusive:
             last = error if isinstance(error, BackendError) else BackendError(str(error))
             what = "refused" if self._evidence.is_refused else "not answered"

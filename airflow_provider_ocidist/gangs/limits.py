@@ -106,7 +106,7 @@ def lost_from_sight(record: RunRecord, status: RunStatus) -> Finding | None:
             continue
         if node.state is NodeState.ENDING:
             # Its run may be that of others too, which save what all have trained.
-            if node.report is not None and node.report.has_trained:
+            if node.report is not None and node.report.program_has_ended:
                 continue
             # Of its own accord, or ended for its silence; another takes its place once it has ended.
             if silent > record.lost_timeout + record.replace_timeout:

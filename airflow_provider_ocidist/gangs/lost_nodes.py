@@ -61,7 +61,7 @@ def _is_silent(node: NodeStatus, record: RunRecord) -> bool:
     if record.lost_timeout is None or node.state not in durations.MAY_BEAT:
         return False
     # One whose program has ended may hold a finished model.
-    if node.report is None or node.report.has_trained:
+    if node.report is None or node.report.program_has_ended:
         return False
     silent = durations.seconds(record, durations.node(node.rank))
     return record.lost_timeout < silent <= record.lost_timeout + record.replace_timeout
@@ -229,5 +229,5 @@ def _failures_before(node: NodeStatus, record: RunRecord) -> list[Restart]:
     is no earlier failure. Neither is the one for which the node has waited when it was lost.
     """
     its_predecessors = [each for each in record.ref.replaced if each.rank == node.rank]
-    of_the_gang = node.report.restarts if node.report and another_gang.was_launched(node.report) else ()
+    of_the_gang = node.report.restarts if node.report and node.report.was_launched else ()
     return [*its_predecessors, *of_the_gang]

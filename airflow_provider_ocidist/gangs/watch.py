@@ -26,11 +26,8 @@ from airflow_provider_ocidist.gangs.task_log import RareWarnings, TaskLog
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.pauses import pause_after
-from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Ending, Lacking, RunRecord, RunStatus, TrainingResult
 
-NEAR_THE_END = (Phase.SAVING, Phase.DONE)
-"""Phases of a node whose end is looked for more often."""
 NEAR_THE_END_INTERVAL = 1.0
 """Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 UNFORESEEN = 3
@@ -50,8 +47,7 @@ class Watch:
         leaves_the_end: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`gang_log`: takes the nodes' lines and states; None: `logger` does. `clock` never jumps; its
-        zero does not matter.
+        """`gang_log`: takes the nodes' lines and states; None: `logger` does. `clock` never jumps.
 
         `leaves_the_end`: if the decision is not Wait, the new log lines are left to the caller that acts on it.
         """
@@ -164,7 +160,7 @@ class Watch:
 
     def _note_phases(self, status: RunStatus) -> None:
         near_the_end = any(
-            node.report is not None and node.report.phase in NEAR_THE_END
+            node.report is not None and node.report.program_has_ended
             for node in status.only(self.record.members).nodes
         )
         if not near_the_end:

@@ -119,7 +119,7 @@ class OciHook(BaseHook):
         `result`: what its task has returned. The values are `at_step`, `back_after_s` and `lost_steps`, None where they
         are not known. Return None where no fault happened. Raises StorageError.
         """
-        from airflow_provider_ocidist.gangs.drills import recorded_recovery
+        from airflow_provider_ocidist.gangs.drill_measures import recorded_recovery
 
         found = recorded_recovery(result["run_dir"], len(result["nodes"]), self.store)
         if found is None:

@@ -271,9 +271,19 @@ class NodeReport:
     preemption, a request to end the run. Its exit code shows no success then."""
 
     @property
-    def has_trained(self) -> bool:
+    def program_has_ended(self) -> bool:
         """Whether its program has ended: it saves what that has left, or is done."""
         return self.phase in (Phase.SAVING, Phase.DONE)
+
+    @property
+    def was_launched(self) -> bool:
+        """Whether the launch that it reports has begun there: all members had come.
+
+        A node that was stopped while it waited for them is done too, and its program has no exit code.
+        """
+        if self.phase is Phase.DONE:
+            return self.exit_code is not None
+        return self.phase in (Phase.TRAINING, Phase.SAVING)
 
     @property
     def has_succeeded(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import field
 from functools import lru_cache
 
 from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.model.fence import Fence
 
 UNPROVED = "unproved"
@@ -42,7 +43,7 @@ WEIGHTS_EXTENSIONS |= {
     "zip",
     "msgpack",
     "onnx",
-    "distcp",
+    dcp.ENDING.lstrip("."),
     "model",
     "weights",
     "params",

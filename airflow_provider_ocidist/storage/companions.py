@@ -13,14 +13,10 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoint_names import place
 from airflow_provider_ocidist.storage.listing import by_folder, complete_in
 from airflow_provider_ocidist.storage.manifests import Manifest
+from airflow_provider_ocidist.storage.name_words import MAY_BE_HASH, MOST_MODELS, NUMBER
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
-NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
-MIXED = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z]*[0-9][A-Za-z])[0-9A-Za-z]{5,}(?![0-9A-Za-z])")
-"""Word of letters and digits, as a hash: a program may use a new one in each name."""
 _DIGITS = re.compile("[0-9]+")
-MOST_MODELS = 2
-"""Most names that differ only in their numbers and still name different models: `resnet18.pt`, `resnet50.pt`."""
 MOST = 8
 """Most names without a number, and most series with numbers, of which the newest is kept: a program may use a new name
 each time."""
@@ -158,7 +154,7 @@ def _kind(name: str, changing: Container[str]) -> str:
     `changing`: the names whose numbers within words change, too. Beside a number of its own such a word names a series,
     as in `fold2-epoch=1.ckpt`.
     """
-    kind = MIXED.sub("#", _series(name))
+    kind = MAY_BE_HASH.sub("#", _series(name))
     return _DIGITS.sub("#", kind) if name in changing and not _is_numbered(name) else kind
 
 

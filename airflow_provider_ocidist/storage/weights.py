@@ -9,12 +9,10 @@ import zipfile
 from pathlib import PurePosixPath
 from typing import IO
 
+from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.storage.catalog import content
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.stores.base import Store
-
-DISTRIBUTED, DESCRIPTION = ".distcp", ".metadata"
-"""Ending of the files of torch.distributed.checkpoint that hold the state, and name of what describes it."""
 
 
 def weights_digest(store: Store, prefix: str) -> str:
@@ -29,7 +27,7 @@ def weights_digest(store: Store, prefix: str) -> str:
     manifest = Manifest.from_json(store.read(prefix + MANIFEST))
     parts = []
     for item in sorted(manifest.files, key=lambda item: item.path):
-        if item.path.endswith(DISTRIBUTED):
+        if item.path.endswith(dcp.ENDING):
             parts.append((item.path, [item.sha256]))
             continue
         if _describes_a_save(item.path, manifest):
@@ -43,8 +41,8 @@ def weights_digest(store: Store, prefix: str) -> str:
 
 def _describes_a_save(path: str, manifest: Manifest) -> bool:
     pure = PurePosixPath(path)
-    return pure.name == DESCRIPTION and any(
-        other.path.endswith(DISTRIBUTED) and PurePosixPath(other.path).parent == pure.parent
+    return pure.name == dcp.METADATA and any(
+        other.path.endswith(dcp.ENDING) and PurePosixPath(other.path).parent == pure.parent
         for other in manifest.files
     )
 

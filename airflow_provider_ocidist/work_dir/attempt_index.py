@@ -169,11 +169,11 @@ def _reading() -> Iterator[None]:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Turn errors of the store into a BackendError, which counts as one amid a submission."""
+    """Turn errors of the store into a BackendError, which counts as one after an acceptance."""
     try:
         yield
     except (StorageError, OSError) as error:
         refused = unusable(error, "recording the attempt")
         # The list of the records was answered before.
-        refused.amid_submission = True
+        refused.after_acceptance = True
         raise refused from error

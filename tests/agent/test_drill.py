@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import drill
+from airflow_provider_ocidist.agent import faults
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.drill import UNDISTURBED, DrillJournal
 from airflow_provider_ocidist.model.report import Phase
@@ -183,7 +183,7 @@ def test_a_fault_that_could_not_be_inflicted_does_not_count(tmp_path: Path) -> N
 def test_what_reaches_no_process_has_not_happened() -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-        for inflict in (drill._freeze, drill._limit_files):
+        for inflict in (faults.freeze, faults.limit_files):
             with pytest.raises(ProcessLookupError):
                 inflict([ended.pid], None)
 
@@ -191,10 +191,10 @@ def test_what_reaches_no_process_has_not_happened() -> None:
 ENDS_LATER = """
 import os, signal, subprocess, time
 from pathlib import Path
-from airflow_provider_ocidist.agent import drill, guard
+from airflow_provider_ocidist.agent import faults, guard
 
 frozen = subprocess.Popen(["sleep", "60"])
-drill._freeze([frozen.pid], 60.0)
+faults.freeze([frozen.pid], 60.0)
 def waiting():
     return [pid for pid in guard.descendants(os.getpid()) if b"-CONT" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_provider_ocidist.cli.drill import _all_well, _Choice, _others_for
 from airflow_provider_ocidist.cli.drill_report import as_json, grouped, page, rows_of, summary
-from airflow_provider_ocidist.gangs.drills import Drilled, DrillRecovery, SavePace
+from airflow_provider_ocidist.gangs.drill_measures import DrillRecovery, SavePace
+from airflow_provider_ocidist.gangs.drills import Drilled
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.drill import OF_TIME, Fault, FaultKind, InjectedFault, When
 from tests.training_jobs import PROGRAMS

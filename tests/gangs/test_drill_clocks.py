@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.gangs.drills import Sightings, Try, recovery_of
+from airflow_provider_ocidist.gangs.drill_measures import Sightings, Try, recovery_of
 from airflow_provider_ocidist.model.drill import DrillJournal, FaultKind, InjectedFault, StepSeen
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.storage.stores.opening import open_store

@@ -9,16 +9,15 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.agent.drill import due
-from airflow_provider_ocidist.gangs.drills import (
+from airflow_provider_ocidist.gangs.drill_faults import drawn_faults, usual_faults
+from airflow_provider_ocidist.gangs.drill_measures import (
     SavePace,
     Try,
-    drawn_faults,
     has_happened,
     lag_of,
     most_lost,
     pace_of,
     recovery_of,
-    usual_faults,
 )
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing

@@ -231,7 +231,7 @@ def amid_a_first_submission(clock: Clock, errors: Callable[[int], BackendError])
     backoff = Backoff(Stop(clock), LOG)
     for number in range(2000):
         error = errors(number)
-        error.amid_submission = number == 0
+        error.after_acceptance = number == 0
         if not backoff.is_worth_another(error, 1):
             return error
         try:
@@ -274,7 +274,7 @@ def test_refusals_amid_a_first_submission_are_believed_after_two_minutes(
     clock: Clock, seconds: float, is_believed: bool
 ) -> None:
     backoff, refusal = Backoff(Stop(clock), LOG), BackendError("not you", status_code=404)
-    refusal.amid_submission = True
+    refusal.after_acceptance = True
     began = clock.now
     for number in range(kills.AMID_REFUSALS):
         if number == kills.AMID_REFUSALS - 1:
@@ -315,7 +315,7 @@ def test_a_refusal_amid_a_first_submission_whose_first_request_was_refused_is_wa
     clock: Clock,
 ) -> None:
     refusal, amid = (BackendError("not you", status_code=401) for _ in range(2))
-    amid.amid_submission = True
+    amid.after_acceptance = True
     backoff = Backoff(Stop(clock), LOG)
     backoff.take(refusal, lambda: None)
     assert backoff.is_worth_another(amid, 1)
@@ -338,7 +338,7 @@ def test_what_may_pass_is_waited_out_unless_it_is_the_first_outage_of_a_first_tr
 @pytest.mark.parametrize("number", [1, 2])
 def test_what_cannot_pass_is_waited_out_by_no_try(clock: Clock, number: int) -> None:
     backoff, error = Backoff(Stop(clock), LOG), BackendError("no such shape", status_code=400)
-    error.amid_submission = True
+    error.after_acceptance = True
     assert not backoff.is_worth_another(error, number)
 
 

@@ -425,7 +425,7 @@ def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before
     monkeypatch.setattr(kills, "AMID_FOR", 0.0)
     error = BackendError("no such subnet", status_code=404)
     amid = BackendError("no such subnet", status_code=404)
-    amid.amid_submission = True
+    amid.after_acceptance = True
     believed_at = kills.AMID_REFUSALS + 1
     cases = (([error] * 9, 2), ([amid] * 9, believed_at), ([amid, *[error] * 8], believed_at))
     for errors, asked in (*cases, ([error, *[amid] * 8], believed_at)):

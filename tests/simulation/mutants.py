@@ -503,7 +503,7 @@ MUTANTS = (
         "a node that is done counts as silent while another of its run saves",
         "4",
         "gangs/limits.py",
-        "            if node.report is not None and node.report.has_trained:\n",
+        "            if node.report is not None and node.report.program_has_ended:\n",
         "            if False:\n",
         "healthy gang ended|lost model",
         needs="the main node of one run saves for minutes",

@@ -935,7 +935,7 @@ class Rules:
         if hopeless and is_refusal and refused and refused < REFUSALS_BELIEVED:
             self.violate("gave up", f"the task failed for good after {refused} refusals: {str(error)[:160]}")
         # Airflow's models end no try within the day for which an outage is waited out.
-        if not hopeless and getattr(error, "amid_submission", False) and _is_outage(error):
+        if not hopeless and getattr(error, "after_acceptance", False) and _is_outage(error):
             self.violate("gave up", f"the try failed amid its submission, in an outage: {str(error)[:160]}")
 
     def _tried_again(self, error: BaseException) -> None:

@@ -28,9 +28,6 @@ INTERVAL = 2.0
 ANSWER_LIMIT = 5.0
 """Seconds for each of the up to four small requests of a beat. A connection may have died silently, and a node that
 waited a minute for it would count as lost (`silence.LOST_AFTER`), though its training goes on."""
-ASK_INTERVAL, LONGEST_ASK_INTERVAL = 1.0, 10.0
-"""Seconds between two looks at whether the store answers again, of a node that has something to ask of all others; the
-longer one after it has answered, and has not taken the request."""
 LAST_WORD_LIMIT = 20.0
 """Seconds during which the last report is retried; a waiting node costs money."""
 
@@ -77,8 +74,6 @@ class Heartbeat:
         """Whether another node may have the place of this one, and that could not be read yet."""
         self._sure_for = 0
         """Number of the last launch, from 0, before which this node has looked whether another has its place."""
-        self._away_since: float | None = None
-        """Time since which the store does not answer a wait for it; None while none waits."""
         self._failing = False
         self._is_preparing = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -213,60 +208,7 @@ class Heartbeat:
             return None
         return known or request
 
-    def ask_all_patiently(self, request: StopRequest, limit: float) -> StopRequest | None:
-        """Do what `ask_all_to_stop` does, and again while the store takes no request.
-
-        That ends after `limit` seconds, as that of `await_store` does, and once this node is to end.
-        """
-        until = (self._away_since or time.monotonic()) + limit
-        pause = ASK_INTERVAL
-        counts = self.ask_all_to_stop(request)
-        while counts is None and self._may_ask_again(limit, until, pause):
-            counts = self.ask_all_to_stop(request)
-            pause = min(LONGEST_ASK_INTERVAL, 2 * pause)
-        return counts
-
-    def await_store(self, limit: float) -> bool:
-        """Wait while the store does not answer, and until there is a reason to end; return whether it did not at first.
-
-        `limit`: in seconds from the first time that it has not answered, whichever of several waits that was in.
-        """
-        if self._answers():
-            self._away_since = None
-            return False
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-            logger.warning("another launch of the training waits for the store, for at most %.0f s", limit)
-        # Each look is one small request with a short limit: what the store swallowed in its outage holds nothing up.
-        while self._away_for < limit and not self.switch.event.wait(ASK_INTERVAL):
-            if self._answers():
-                logger.warning("the store answers again, after %.0f s", self._away_for)
-                self._away_since = None
-                return True
-        return True
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the store had not answered by the end of the last wait for it."""
-        return self._away_since is not None
-
-    @property
-    def _away_for(self) -> float:
-        return 0.0 if self._away_since is None else time.monotonic() - self._away_since
-
-    def _may_ask_again(self, limit: float, until: float, pause: float) -> bool:
-        """Wait before another try to ask all others; return whether there is one."""
-        left = until - time.monotonic()
-        if left <= 0:
-            return False
-        if self.switch.event.wait(min(pause, left)):
-            time.sleep(ASK_INTERVAL)
-        self.await_store(limit)
-        stop = self.switch.stop
-        # What another node has asked for is read by the next try.
-        return stop is None or bool(stop.restarts)
-
-    def _answers(self) -> bool:
+    def store_answers(self) -> bool:
         """Whether the store answers; a node that turns out to be lost is then asked to end."""
         self.read_stop_request()
         return self._has_looked

@@ -13,8 +13,6 @@ from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.stores.base import Store
 
-TRAINED = (Phase.SAVING, Phase.DONE)
-"""Phases of a node whose program has ended."""
 REPORTED_WITHIN = 3.0
 """Seconds within which others can read a step: a heartbeat comes every two."""
 FASTEST_STEP = 0.01

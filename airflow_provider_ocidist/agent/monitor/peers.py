@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, read_report
+from airflow_provider_ocidist.agent.join.peer_reports import read_report
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER, OWN_TROUBLE, SILENT_AFTER
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 
@@ -80,7 +80,7 @@ class PeerWatch:
 
     def look(self, now: float) -> str | None:
         """Return what is wrong, None when nothing is known to be."""
-        if self.heartbeat.report.phase in TRAINED:
+        if self.heartbeat.report.program_has_ended:
             return None
         silent_for = now - self.heartbeat.written_at
         if silent_for > OWN_TROUBLE:
@@ -92,7 +92,7 @@ class PeerWatch:
         answers = self.answers(peer.address)
         self._anybody_answers = self._anybody_answers or answers
         # One more at each look: in an outage of the store it is too late to learn who has trained.
-        self._note_trained([each for each in [next(self._in_turn)] if each is not peer])
+        self._note_ended([each for each in [next(self._in_turn)] if each is not peer])
         return self._silent(peer, now, SILENT_AFTER if not answers else LOST_AFTER) or self._unreachable(
             peer, now, answers
         )
@@ -105,25 +105,25 @@ class PeerWatch:
             if not asked or any(self.answers(peer.address) for peer in asked):
                 return None
             # The machine of a node that has trained is given back: that it answers no more says nothing of the network.
-            if not self._note_trained(asked):
+            if not self._note_ended(asked):
                 break
         return (
             f"this node is cut off: its run directory could not be written for {silent_for:.0f} s, "
             f"and no other node answers (asked {', '.join(peer.address for peer in asked)})"
         )
 
-    def _note_trained(self, peers: Sequence[NodeReport]) -> bool:
-        """Note which of these have trained, as far as that can be read now; return whether any has."""
+    def _note_ended(self, peers: Sequence[NodeReport]) -> bool:
+        """Note on which of these the program has ended, as far as that can be read now; return whether any has."""
         reports = [read_report(self.heartbeat.quick_store, peer.rank) for peer in peers]
-        trained = {report.rank for report in reports if report is not None and report.phase in TRAINED}
-        self._done |= trained
-        return bool(trained)
+        ended = {report.rank for report in reports if report is not None and report.program_has_ended}
+        self._done |= ended
+        return bool(ended)
 
     def _silent(self, peer: NodeReport, now: float, limit: float) -> str | None:
         report = read_report(self.heartbeat.store, peer.rank)
         if report is None:
             self._heard = None
-        elif report.phase in TRAINED:
+        elif report.program_has_ended:
             self._done.add(peer.rank)
             self._heard = self._answered = None
         elif self._heard is None or self._heard[:2] != (peer.rank, report.heartbeat_at):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.join.peer_reports import TRAINED, PeerLiveness, read_report
+from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature
 from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.model.report import NodeReport
@@ -50,9 +50,9 @@ class FarWriters:
         doubts = [self._doubt_of(rank, item.path.name, heard) for rank in self._ranks]
         return next((doubt for doubt in doubts if doubt), None)
 
-    def have_trained(self) -> bool:
+    def have_ended(self) -> bool:
         """Whether the program has ended on all of them, as far as can be known."""
-        return all(self._has_trained(rank) for rank in self._ranks)
+        return all(self._has_ended(rank) for rank in self._ranks)
 
     def _doubt_of(self, rank: int, name: str, heard: dict[int, tuple[float, int]]) -> str | None:
         report = read_report(self._store, rank)
@@ -60,7 +60,7 @@ class FarWriters:
             # A program that has ended in any other way than with 0 had it open until then.
             heard.pop(rank, None)
             return f"node {rank}, which shares the folder, has a file of it open for writing"
-        if report is not None and report.phase in TRAINED:
+        if report is not None and report.program_has_ended:
             return None
         if report is None or report.writing is None or self._beats(report, heard) < BEATS:
             return (
@@ -73,6 +73,6 @@ class FarWriters:
         heard[report.rank] = (report.heartbeat_at, count + (beat != report.heartbeat_at))
         return heard[report.rank][1]
 
-    def _has_trained(self, rank: int) -> bool:
+    def _has_ended(self, rank: int) -> bool:
         report = read_report(self._store, rank)
-        return (report is not None and report.phase in TRAINED) or self._peers.ended(rank)
+        return (report is not None and report.program_has_ended) or self._peers.ended(rank)

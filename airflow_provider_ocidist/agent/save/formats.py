@@ -16,6 +16,7 @@ from typing import IO
 
 from airflow_provider_ocidist.agent.save import pickles
 from airflow_provider_ocidist.backports import StrEnum
+from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.storage.checkpoint_names import UNFINISHED_ENDINGS
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ NEVER_EMPTY = (
     ".bin",
     ".ckpt",
     ".safetensors",
-    ".distcp",
+    dcp.ENDING,
     ".npy",
     ".pkl",
     ".json",

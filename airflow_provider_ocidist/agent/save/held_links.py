@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
-import math
 import os
 import re
 import secrets
@@ -15,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from airflow_provider_ocidist.agent.save.disk_room import DiskRoom
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, names_in, scan
 from airflow_provider_ocidist.storage.manifests import MANIFEST
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -26,11 +25,6 @@ HELD = ".{}.held.{}.part"
 REMEDY = (
     "let the program keep more checkpoints, or save less often, or give the node a faster link to the store"
 )
-ROOM_REMEDY = "a disk with room for one checkpoint more than the program keeps, or a faster link to the store"
-LOOK_INTERVAL = 1.0
-"""Seconds between two looks at the free space of the disk while something that is held is sent."""
-SOON_WRITTEN = 4 << 30
-"""Bytes that a program may write between two looks; with less free space, it is given what it deletes at once."""
 
 Key = tuple[Path, Signature]
 
@@ -47,12 +41,11 @@ class HeldLinks:
         """`holder`: the launch and the node, by `holder_of`; empty: no other node can hold entries of this folder."""
         self._folder = folder
         self._holder = holder
+        self._room = DiskRoom(folder)
         key = f"{holder}.{secrets.token_hex(4)}".lstrip(".")
         self._roots = tuple(place / HELD.format(folder.name, key) for place in (folder.parent, folder))
         self._held: dict[Key, Path | None] = {}
         """Place of the links to each entry; None where it cannot be held."""
-        self._needed = 0
-        """Bytes of the largest entry that is to be held."""
         self._is_over = False
         self._lock = threading.RLock()
         self._count = 0
@@ -78,12 +71,12 @@ class HeldLinks:
             wanted = {} if self._is_over else {(item.path, item.signature): item for item in items}
             for key in [key for key in self._held if key not in wanted]:
                 self._release(self._held.pop(key))
-            self._needed = max(map(_size_of, wanted.values()), default=0)
+            self._room.expect(wanted.values())
             for key, item in wanted.items():
                 if key in self._held:
                     continue
-                if self._lacks_room:
-                    self._warn_of_room(item.path)
+                if self._room.is_lacking:
+                    self._room.warn(item.path)
                 else:
                     self._held[key] = self._link(item)
             self.make_room()
@@ -92,30 +85,10 @@ class HeldLinks:
         """Release what lies on the disk by its links alone where another checkpoint has no room there."""
         with self._lock:
             for key, place in reversed([*self._held.items()]):
-                if place is None or not self._lacks_room:
-                    continue
-                # What the program still has costs nothing, and its upload would begin anew.
-                if _is_alone(place) or free_bytes(self._folder) < SOON_WRITTEN:
+                if place is not None and self._room.needs(place):
                     self._release(place)
                     self._held[key] = None
-                    self._warn_of_room(key[0])
-
-    @contextlib.contextmanager
-    def making_room(self, ended: threading.Event) -> Iterator[None]:
-        """Make room again and again while the caller sends what is held, until the training has ended."""
-        sent = threading.Event()
-
-        def look() -> None:
-            while not sent.wait(LOOK_INTERVAL) and not ended.is_set():
-                self.make_room()
-
-        observer = threading.Thread(target=look, name="room", daemon=True)
-        observer.start()
-        try:
-            yield
-        finally:
-            sent.set()
-            observer.join()
+                    self._room.warn(key[0])
 
     def let_go(self, within: float) -> None:
         """Hold nothing from now on, in another thread's stead; wait so many seconds: a mount may not answer."""
@@ -133,21 +106,6 @@ class HeldLinks:
     def holds(self, item: Candidate) -> bool:
         """Whether an entry can be read whatever the program deletes."""
         return self.source(item) != item.path
-
-    @property
-    def _lacks_room(self) -> bool:
-        """Whether the program may fail to write another checkpoint."""
-        return free_bytes(self._folder) < self._needed
-
-    def _warn_of_room(self, path: Path) -> None:
-        if ROOM_REMEDY not in self._noted:
-            self._noted.add(ROOM_REMEDY)
-            logger.warning(
-                "%s is not held for its upload: its disk has less free space than another checkpoint needs. If the "
-                "program deletes it before all of it is sent, it is not published. Remedy: %s",
-                path.name,
-                ROOM_REMEDY,
-            )
 
     def _link(self, item: Candidate) -> Path | None:
         self._count += 1
@@ -212,27 +170,6 @@ def holder_of(run: Store, launch: int, rank: int) -> str:
     `run`: the run directory; `launch`: the number of the launch, from 0.
     """
     return f"{zlib.crc32(f'{run.uri} {launch}'.encode()):08x}-{rank}"
-
-
-def free_bytes(folder: Path) -> float:
-    """Return the free bytes of a folder's disk; infinite where it does not show them."""
-    try:
-        disk = shutil.disk_usage(folder)
-    except OSError:
-        return math.inf
-    return disk.free if disk.total else math.inf
-
-
-def _size_of(item: Candidate) -> int:
-    return sum(stamp.size for _, stamp in item.signature.files)
-
-
-def _is_alone(place: Path) -> bool:
-    """Whether an entry's links alone keep a file of it on the disk: the program has deleted or replaced it."""
-    with contextlib.suppress(OSError):
-        files = [place] if place.is_file() else [file for file in place.rglob("*") if file.is_file()]
-        return any(file.stat().st_nlink == 1 for file in files)
-    return False
 
 
 def _why_not(item: Candidate) -> str | None:

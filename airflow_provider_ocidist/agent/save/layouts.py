@@ -22,10 +22,9 @@ from airflow_provider_ocidist.agent.save.formats import (
     read_file,
 )
 from airflow_provider_ocidist.agent.save.shards import ZERO_RANK
+from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.model.amounts import names_text
 
-DCP_METADATA = ".metadata"
-"""File that torch.distributed.checkpoint writes last, on one node, with the names of all processes' files."""
 TRAINER_STATE = "trainer_state.json"
 """File that Hugging Face's Trainer writes last, or just before the random generators' states."""
 LATEST = "latest"
@@ -124,19 +123,19 @@ def _indexed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
 
 
 def _distributed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
-    parts = [PurePosixPath(name) for name in files if name.endswith(".distcp")]
+    parts = [PurePosixPath(name) for name in files if name.endswith(dcp.ENDING)]
     for part in parts:
-        metadata = str(part.with_name(DCP_METADATA))
+        metadata = str(part.with_name(dcp.METADATA))
         if lost := _missing([metadata], files, elsewhere):
             return lost
     for name in files:
-        if PurePosixPath(name).name == DCP_METADATA:
+        if PurePosixPath(name).name == dcp.METADATA:
             fault = _dcp_fault(folder, name, files, elsewhere)
             if fault:
                 return fault
-    if DCP_METADATA not in files:
+    if dcp.METADATA not in files:
         return NOTHING
-    if any(files[str(part)].modified_ns > files[DCP_METADATA].modified_ns for part in parts):
+    if any(files[str(part)].modified_ns > files[dcp.METADATA].modified_ns for part in parts):
         # The metadata is the last save's: the next is overwriting it.
         return NOTHING
     # Lightning's FSDP writes the rest of its state afterwards.

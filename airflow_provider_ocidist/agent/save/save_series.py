@@ -8,11 +8,10 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from airflow_provider_ocidist.storage.checkpoint_names import Placed
-from airflow_provider_ocidist.storage.companions import MOST_MODELS
+from airflow_provider_ocidist.storage.name_words import HASH, MOST_MODELS
 
 _WORD = re.compile("(?<![0-9A-Za-z])[0-9a-f]*#|#|[0-9A-Za-z]*[0-9][0-9A-Za-z]*")
 _NUMBERED = re.compile("(?P<before>[A-Za-z]*)(?P<number>[0-9]+)(?P<after>[A-Za-z]*)")
-_HASH = re.compile("(?=.*[a-f])(?=.*[0-9])[0-9a-f]{6,}", re.IGNORECASE)
 _GAP = "\0"
 """Character in the place of what counts the saves; no name has it."""
 
@@ -88,7 +87,7 @@ def _parted(series: str) -> tuple[str, tuple[str, ...]]:
     values: list[str] = []
 
     def take(word: re.Match[str]) -> str:
-        one = None if _HASH.fullmatch(word[0]) else _NUMBERED.fullmatch(word[0])
+        one = None if HASH.fullmatch(word[0]) else _NUMBERED.fullmatch(word[0])
         values.append(one["number"] if one else word[0])
         return f"{one['before']}{_GAP}{one['after']}" if one else _GAP
 

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, Stamp, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult
 from airflow_provider_ocidist.agent.save.held_links import holder_of
-from airflow_provider_ocidist.agent.save.layouts import DCP_METADATA, has_all_parts, read_layout
+from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_layout
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_exchange import ShardExchange, ShardRequest
@@ -27,6 +27,7 @@ from airflow_provider_ocidist.agent.save.shards import (
     union,
 )
 from airflow_provider_ocidist.errors import IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
@@ -228,7 +229,7 @@ class ShardCollector:
 
 def _metadata(path: Path) -> dict[str, bytes]:
     found = {}
-    for file in path.rglob(DCP_METADATA):
+    for file in path.rglob(dcp.METADATA):
         # The program may be deleting it.
         with contextlib.suppress(OSError):
             found[file.relative_to(path).as_posix()] = file.read_bytes()

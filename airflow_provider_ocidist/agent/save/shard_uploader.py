@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
+from airflow_provider_ocidist.agent.save import disk_room
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates, scan, signature
 from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
 from airflow_provider_ocidist.agent.save.held_links import HeldLinks, holder_of
+from airflow_provider_ocidist.agent.save.meanwhile import meanwhile
 from airflow_provider_ocidist.agent.save.open_files import open_files_in, open_for_writing
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
@@ -312,7 +314,9 @@ class ShardUploader:
         path = self._links.source(part)
         before = signature(path)
         leave_out = self._left_out(path, request)
-        with self._links.making_room(self._training_ended):
+        with meanwhile(
+            self._links.make_room, every=disk_room.LOOK_INTERVAL, until=self._training_ended, name="room"
+        ):
             files = send_part(path, request.uri, leave_out=leave_out, cancel=self._cancel, access=self.access)
         self._on_arrived()
         if signature(path) != before or not _has(path, part):

@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from airflow_provider_ocidist.errors import IncompleteCheckpoint
+from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 
-DISTCP = re.compile(rb"__\d+_\d+\.distcp")
+DISTCP = re.compile(dcp.PART.encode())
 SHARD = re.compile(
-    r"""
-    __\d+_\d+\.distcp                                            # torch.distributed.checkpoint
+    rf"""
+    {dcp.PART}                                                   # torch.distributed.checkpoint
     | shard-\d+-model-\d+-of-\d+\.safetensors                    # the same, as Hugging Face's format
     | (bf16_|fp16_)?(zero_pp|expp)_rank_\d+_mp_rank_\d+_\w+\.pt  # DeepSpeed: ZeRO, experts
     | layer_\d+[-_](model|expert)_.+\.pt                         # DeepSpeed: pipelines, experts

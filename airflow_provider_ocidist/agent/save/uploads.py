@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
@@ -16,6 +16,7 @@ from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
+from airflow_provider_ocidist.agent.save.meanwhile import meanwhile
 from airflow_provider_ocidist.agent.save.newest_saves import NewestSaves
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
 from airflow_provider_ocidist.agent.save.publishing import Changed, Publisher, Whole
@@ -239,7 +240,7 @@ class CheckpointUploader:
             self._look_and_upload()
         # Others write to the same folder until their programs have ended too.
         until = time.monotonic() + self._deadline.left / 2
-        while self._far and not self._far.have_trained() and time.monotonic() < until:
+        while self._far and not self._far.have_ended() and time.monotonic() < until:
             self._look_and_upload()
             time.sleep(LOOK_INTERVAL)
         self._moment = self._end
@@ -273,29 +274,19 @@ class CheckpointUploader:
         """Whether a look shows the work of a program that lives, or has ended in a way that is known."""
         return self._training_ended.is_set() or not self._program_ended.is_set()
 
-    @contextlib.contextmanager
-    def _observing(self) -> Iterator[None]:
-        """Have the folder looked at while this thread sends a checkpoint, which may take minutes."""
+    def _observing(self) -> AbstractContextManager[None]:
+        """Have the folder looked at while this thread sends a checkpoint."""
         if self._moment is not Moment.RUNNING:
-            yield
-            return
-        sent = threading.Event()
-        observer = threading.Thread(target=self._observe, args=(sent,), name="observer", daemon=True)
-        observer.start()
-        try:
-            yield
-        finally:
-            sent.set()
-            observer.join()
+            return nullcontext()
+        return meanwhile(self._observe, every=LOOK_INTERVAL, until=self._training_ended, name="observer")
 
-    def _observe(self, sent: threading.Event) -> None:
-        while not sent.wait(LOOK_INTERVAL) and not self._training_ended.is_set():
-            try:
-                self._links.make_room()
-                if self._may_look:
-                    self.judge.observe()
-            except Exception as error:
-                self._warnings.warn_of_error(error)
+    def _observe(self) -> None:
+        try:
+            self._links.make_room()
+            if self._may_look:
+                self.judge.observe()
+        except Exception as error:
+            self._warnings.warn_of_error(error)
 
     def _look(self) -> list[Verdict]:
         """Queue what has become complete; return what is new and unproved."""

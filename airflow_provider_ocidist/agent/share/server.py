@@ -51,54 +51,59 @@ class _Http(ThreadingHTTPServer):
         """A node that goes away in the middle of an answer is no error here."""
 
 
-def _handler_of(shelf: Shelf, authorization: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 20.0
-        disable_nagle_algorithm = True
+class _Handler(BaseHTTPRequestHandler):
+    shelf: Shelf
+    authorization: str
+    """Header of those who know the token."""
+    protocol_version = "HTTP/1.1"
+    timeout = 20.0
+    disable_nagle_algorithm = True
 
-        def do_GET(self) -> None:
-            said = self.headers.get("authorization", "")
-            if not hmac.compare_digest(said.encode(), authorization.encode()):
-                self._refuse(HTTPStatus.UNAUTHORIZED)
-            elif self.path.startswith(NEWS) and self.path[len(NEWS) :].isdecimal():
-                self._send_news(int(self.path[len(NEWS) :]))
-            elif self.path.startswith(PIECES):
-                self._send_piece(self.path[len(PIECES) :])
-            else:
-                self._refuse(HTTPStatus.NOT_FOUND)
+    def do_GET(self) -> None:
+        said = self.headers.get("authorization", "")
+        if not hmac.compare_digest(said.encode(), self.authorization.encode()):
+            self._refuse(HTTPStatus.UNAUTHORIZED)
+        elif self.path.startswith(NEWS) and self.path[len(NEWS) :].isdecimal():
+            self._send_news(int(self.path[len(NEWS) :]))
+        elif self.path.startswith(PIECES):
+            self._send_piece(self.path[len(PIECES) :])
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND)
 
-        def _send_news(self, since: int) -> None:
-            body = json.dumps(shelf.news(since, LONGEST_WAIT)).encode()
+    def _send_news(self, since: int) -> None:
+        body = json.dumps(self.shelf.news(since, LONGEST_WAIT)).encode()
+        self.send_response(HTTPStatus.OK)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _send_piece(self, piece: str) -> None:
+        held = self.shelf.held(piece)
+        try:
+            file = held.place.open() if held else None
+        except OSError:
+            file = None
+        if held is None or file is None:
+            self._refuse(HTTPStatus.NOT_FOUND)
+            return
+        with file:
             self.send_response(HTTPStatus.OK)
-            self.send_header("content-length", str(len(body)))
+            self.send_header("content-length", str(held.length))
+            self.send_header(DIGEST, held.digest)
             self.end_headers()
-            self.wfile.write(body)
+            if self.connection.sendfile(file, held.offset, held.length) != held.length:
+                # The file is shorter now: the other node must not wait for the rest.
+                self.close_connection = True
 
-        def _send_piece(self, piece: str) -> None:
-            held = shelf.held(piece)
-            try:
-                file = held.place.open() if held else None
-            except OSError:
-                file = None
-            if held is None or file is None:
-                self._refuse(HTTPStatus.NOT_FOUND)
-                return
-            with file:
-                self.send_response(HTTPStatus.OK)
-                self.send_header("content-length", str(held.length))
-                self.send_header(DIGEST, held.digest)
-                self.end_headers()
-                if self.connection.sendfile(file, held.offset, held.length) != held.length:
-                    # The file is shorter now: the other node must not wait for the rest.
-                    self.close_connection = True
+    def _refuse(self, status: HTTPStatus) -> None:
+        self.send_response(status)
+        self.send_header("content-length", "0")
+        self.end_headers()
 
-        def _refuse(self, status: HTTPStatus) -> None:
-            self.send_response(status)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def log_message(self, *_: object) -> None:
+        """Nothing: there is a request for each piece."""
 
-        def log_message(self, *_: object) -> None:
-            """Nothing: there is a request for each piece."""
 
-    return Handler
+def _handler_of(shelf: Shelf, authorization: str) -> type[BaseHTTPRequestHandler]:
+    """Return the handler of one server: the library makes one for each connection, and passes nothing on to it."""
+    return type("Handler", (_Handler,), {"shelf": shelf, "authorization": authorization})

@@ -15,7 +15,6 @@ from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones, two_positio
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
-    TRAINED,
     PeerLiveness,
     awaits_admission,
     furthest_step,
@@ -25,6 +24,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
     steps_behind,
 )
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
+from airflow_provider_ocidist.agent.join.store_wait import StoreWait
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
@@ -51,6 +51,7 @@ class GangEnd:
         self.context = context
         self.config = context.config
         self.heartbeat = context.heartbeat
+        self._store_wait = StoreWait(context.heartbeat)
         self._agreeing = threading.Lock()
         """Lock of the decision whether this launch ends the run, or another launch follows."""
 
@@ -184,7 +185,7 @@ class GangEnd:
             hang=hang,
         )
         if restarts and patient:
-            counts = self.heartbeat.ask_all_patiently(request, self.config.limits.join_timeout)
+            counts = self._store_wait.ask_all_to_stop(request, self.config.limits.join_timeout)
         else:
             counts = self.heartbeat.ask_all_to_stop(request)
         return counts.restarts_of(self.context.rank, self.heartbeat.launch) if counts else ()
@@ -251,7 +252,7 @@ class GangEnd:
         if why_not:
             failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
         asked = self.ask_others(cause, message, restarts, patient=True)
-        if restarts and not asked and self.heartbeat.is_away:
+        if restarts and not asked and self._store_wait.is_away:
             why_not = "not launched again: the store does not answer"
             failed = replace(failed, message=f"{message}; {why_not}")
         return replace(failed, restarts=asked)
@@ -267,7 +268,7 @@ class GangEnd:
         asks = config.nodes > 1 and context.is_member and not context.switch.is_lost
         if not asks or config.restarts == Restarts():
             return False
-        return self.heartbeat.await_store(config.limits.join_timeout)
+        return self._store_wait.until_it_answers(config.limits.join_timeout)
 
     def _restarts_after(
         self,
@@ -333,8 +334,7 @@ class GangEnd:
         if furthest is not None:
             return furthest, steps_behind(others, launch)
         # A program that was launched goes on from there, and fails before the next step that it would report.
-        was_launched = self.heartbeat.report.phase in (Phase.TRAINING, *TRAINED)
-        if newest is None or newest.step is None or not was_launched:
+        if newest is None or newest.step is None or not self.heartbeat.report.was_launched:
             return None, 0
         return newest.step, meter.steps_apart - 1
 
@@ -343,7 +343,7 @@ class GangEnd:
         for report in others:
             if (
                 report
-                and report.phase in (Phase.SAVING, Phase.DONE)
+                and report.program_has_ended
                 and len(report.restarts) == self.heartbeat.launch
                 and not (self.config.replaces and report.was_stopped)
             ):

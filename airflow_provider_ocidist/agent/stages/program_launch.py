@@ -131,9 +131,6 @@ class ProgramLaunch:
         deadline = time.monotonic() + STACKS_LIMIT
         while time.monotonic() < deadline:
             reports = read_others(context.heartbeat.store, context.heartbeat.report, context.config.nodes)
-            if all(
-                report and (report.stands is not None or report.phase in (Phase.SAVING, Phase.DONE))
-                for report in reports
-            ):
+            if all(report and (report.stands is not None or report.program_has_ended) for report in reports):
                 return
             time.sleep(0.25)

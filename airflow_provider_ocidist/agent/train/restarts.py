@@ -1,4 +1,4 @@
-"""Restarts: whether a failed training is launched again on the same machines. Pure."""
+"""Restarts: whether a failed training is launched again, on the same machines or in another gang. Pure."""
 
 from __future__ import annotations
 

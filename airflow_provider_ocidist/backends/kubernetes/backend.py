@@ -141,7 +141,7 @@ class KubernetesBackend(
             # Its pods would wait for ever, on machines of theirs; after an outage the same try completes it.
             is_outage = isinstance(error, BackendError) and refusal_in(error) is None
             if isinstance(error, BackendError):
-                error.amid_submission = True
+                error.after_acceptance = True
             if not is_outage:
                 self._end_incomplete(ref)
             raise

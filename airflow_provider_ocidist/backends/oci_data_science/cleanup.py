@@ -118,5 +118,5 @@ def still_alive(error: BackendError, alive: Mapping[str, str]) -> LeftRuns:
         retryable=True,
         cause=error.cause if error.retryable else Cause.SERVICE,
     )
-    left.amid_submission = error.amid_submission
+    left.after_acceptance = error.after_acceptance
     return left

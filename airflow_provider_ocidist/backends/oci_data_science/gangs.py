@@ -222,7 +222,7 @@ class Gangs(RecordedGangs):
         )
         if isinstance(seen, BackendError):
             # A bad answer to a look-up says nothing of a submission whose job the service has accepted, or may have.
-            seen.amid_submission = isinstance(begun, RunRef) or begun.amid_submission
+            seen.after_acceptance = isinstance(begun, RunRef) or begun.after_acceptance
             raise seen
         others, named = seen
         if others:
@@ -278,7 +278,7 @@ class Gangs(RecordedGangs):
         except BaseException as error:
             # Also Airflow's timeout, which is no Exception: a partial gang would run unattended.
             if isinstance(error, BackendError):
-                error.amid_submission = True
+                error.after_acceptance = True
             alive = self._cleaned_up(plan, with_runs(ref, existing | submission.abandoned()), stop)
             if alive and isinstance(error, BackendError):
                 raise still_alive(error, alive) from error
@@ -398,5 +398,5 @@ def _contradiction(job_id: str, seen: str) -> BackendError:
         retryable=True,
     )
     # The service has accepted a gang of this task: a first try, too, asks until the answers agree.
-    error.amid_submission = True
+    error.after_acceptance = True
     return error

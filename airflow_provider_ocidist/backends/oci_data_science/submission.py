@@ -68,7 +68,7 @@ class Submission:
         if not problem.retryable:
             with oci_errors("removing the job again"):
                 self._client.delete_job(created.id)
-        problem.amid_submission = True
+        problem.after_acceptance = True
         raise problem
 
     def _create_job(self) -> Any:

@@ -175,17 +175,17 @@ def test_a_program_has_ended_once_it_has_on_each_node_or_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = Nodes(tmp_path, 4)
-    assert not nodes.far.have_trained()
+    assert not nodes.far.have_ended()
     nodes.beat(1, phase=Phase.SAVING)
     nodes.beat(2, phase=Phase.DONE)
-    assert not nodes.far.have_trained()
+    assert not nodes.far.have_ended()
     nodes.beat(3, phase=Phase.SAVING)
-    assert nodes.far.have_trained()
+    assert nodes.far.have_ended()
     # One that is silent for long is gone.
     nodes.beat(3, phase=Phase.TRAINING)
-    assert not nodes.far.have_trained()
+    assert not nodes.far.have_ended()
     monkeypatch.setattr(peer_reports, "GONE_AFTER", -1.0)
-    assert nodes.far.have_trained()
+    assert nodes.far.have_ended()
 
 
 @pytest.mark.parametrize("is_patient", [True, False])
@@ -195,7 +195,7 @@ def test_a_silent_node_is_waited_for_where_that_is_asked_for(
     nodes = Nodes(tmp_path, 2)
     far = FarWriters(nodes.store, [1], patient=lambda: is_patient)
     monkeypatch.setattr(peer_reports, "GONE_AFTER", -1.0)
-    assert far.have_trained() is not is_patient
+    assert far.have_ended() is not is_patient
 
 
 def test_the_first_sixteen_entries_are_named_and_what_is_only_mapped_is_none(

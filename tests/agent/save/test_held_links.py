@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import held_links, uploads
+from airflow_provider_ocidist.agent.save import disk_room, uploads
 from airflow_provider_ocidist.agent.save.entries import Candidate, candidates, signature
 from airflow_provider_ocidist.agent.save.entry_warnings import EntryWarnings
 from airflow_provider_ocidist.agent.save.held_links import HeldLinks, holder_of
@@ -202,7 +202,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = 10**12
-        monkeypatch.setattr(held_links, "free_bytes", lambda _: self.free, raising=False)
+        monkeypatch.setattr(disk_room, "free_bytes", lambda _: self.free, raising=False)
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_what_the_program_has_deleted_is_let_go_where_another_checkpoint_has_no_
 ) -> None:
     print("seed", seed)
     dice = random.Random(seed)
-    monkeypatch.setattr(held_links, "SOON_WRITTEN", 0)
+    monkeypatch.setattr(disk_room, "SOON_WRITTEN", 0)
     links = HeldLinks(folder)
     items = [save(folder, dice.choice([f"step-{number}", f"step-{number}.pt"]), dice) for number in range(4)]
     links.keep(items)
@@ -245,7 +245,7 @@ def test_what_the_program_has_deleted_is_let_go_where_another_checkpoint_has_no_
 
 
 def test_as_much_is_let_go_as_gives_room(folder: Path, monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
-    monkeypatch.setattr(held_links, "SOON_WRITTEN", 0)
+    monkeypatch.setattr(disk_room, "SOON_WRITTEN", 0)
     links, dice = HeldLinks(folder), random.Random(1)
     items = [save(folder, f"step-{number}.pt", dice) for number in range(3)]
     links.keep(items)

@@ -21,8 +21,8 @@ import pytest
 
 from airflow_provider_ocidist.agent.join import peer_reports
 from airflow_provider_ocidist.agent.save import (
+    disk_room,
     folder_marks,
-    held_links,
     saving,
     shard_collector,
     shard_uploader,
@@ -526,11 +526,11 @@ def test_nodes_that_share_a_folder_of_their_own_leave_each_other_their_links(nod
 def test_a_node_lets_its_part_go_where_the_program_has_no_room_and_says_that_it_is_deleted(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(held_links, "LOOK_INTERVAL", 0.01, raising=False)
+    monkeypatch.setattr(disk_room, "LOOK_INTERVAL", 0.01, raising=False)
     monkeypatch.setattr(shard_uploader, "FIRST_PAUSE", 0.1)
-    monkeypatch.setattr(held_links, "SOON_WRITTEN", 0, raising=False)
+    monkeypatch.setattr(disk_room, "SOON_WRITTEN", 0, raising=False)
     free = [10**12]
-    monkeypatch.setattr(held_links, "free_bytes", lambda _: free[0], raising=False)
+    monkeypatch.setattr(disk_room, "free_bytes", lambda _: free[0], raising=False)
     written = [nodes.write(rank) for rank in (0, 1)]
     send = checkpoints._send
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
-from airflow_provider_ocidist.agent.join import heartbeat as heartbeats
+from airflow_provider_ocidist.agent.join import store_wait
 from airflow_provider_ocidist.agent.stages import gang_end
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
@@ -19,7 +19,7 @@ from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.report import Progress, StopRequest
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from tests.agent.gangs import Agent, Gang, until
-from tests.agent.join.test_heartbeat import Gone, in_the_background, looks
+from tests.agent.join.test_store_wait import Gone, in_the_background, looks
 from tests.agent.stages.test_gang_end_rules import AGREED, CONSEQUENCE, Node, a_report
 from tests.agent.stages.test_restarts import TRAINS, gang
 
@@ -208,7 +208,7 @@ def node_without_a_store(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> tuple[Node, Gone, list[str]]:
     """Return one of three nodes, its store, which is away, and what it asks of that."""
-    monkeypatch.setattr(heartbeats, "ASK_INTERVAL", 0.02)
+    monkeypatch.setattr(store_wait, "ASK_INTERVAL", 0.02)
     node, store = Node(folder, **settings), Gone(folder)
     node.store = node.heartbeat.store = node.heartbeat.quick_store = store
     return node, store, looks(store, monkeypatch)
@@ -259,7 +259,7 @@ def test_a_node_waits_for_no_store_where_no_launch_can_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: Restarts, said: str
 ) -> None:
     node, _, _ = node_without_a_store(tmp_path, monkeypatch, restarts=restarts)
-    monkeypatch.setattr(node.heartbeat, "await_store", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(node.end._store_wait, "until_it_answers", lambda _: pytest.fail("it waits"))
     found = node.end._failed(OWN)
     assert (found.cause, found.message, found.restarts) == (Cause.USER, said, ())
 
@@ -268,7 +268,7 @@ def test_the_only_node_asks_nobody_and_waits_for_no_store_before_it_goes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, _, _ = node_without_a_store(tmp_path, monkeypatch, nodes=1)
-    monkeypatch.setattr(node.heartbeat, "await_store", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(node.end._store_wait, "until_it_answers", lambda _: pytest.fail("it waits"))
     assert [each.cause for each in node.end._failed(OWN).restarts] == [Cause.USER]
 
 

@@ -58,7 +58,7 @@ def test_a_gang_whose_secret_is_refused_is_ended_and_the_next_one_is_another(
     home.control("/faults", method="POST", path=SECRETS, status=403, message=said)
     with pytest.raises(BackendError, match=said) as caught:
         submit(home, backend, key)
-    assert caught.value.amid_submission, "the same try asks again"
+    assert caught.value.after_acceptance, "the same try asks again"
     until(lambda: not backend.recent(10))
     home.control("/faults", method="DELETE")
     ref = submit(home, backend, key)
@@ -72,7 +72,7 @@ def test_a_gang_whose_secret_waits_for_an_outage_to_pass_is_completed(
     home.control("/faults", method="POST", path=SECRETS, status=503, message="not now")
     with pytest.raises(BackendError, match="not now") as caught:
         submit(home, backend, key)
-    assert caught.value.amid_submission
+    assert caught.value.after_acceptance
     (begun,) = backend.recent(10)
     home.control("/faults", method="DELETE")
     assert submit(home, backend, key).job_id == begun.job_id

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.errors import BackendError
 
 NODE = """
 import os, socket, sys, time
-from airflow_provider_ocidist.agent import drill, guard
+from airflow_provider_ocidist.agent import faults, guard
 from airflow_provider_ocidist.backends.local.node import plug_in
 plug_in(sys.argv[1], sys.argv[2])
 """
@@ -30,7 +30,7 @@ def asks():
     return "an answer"
 
 print(asks())
-drill.cut("eth0", 1.0)
+faults.cut("eth0", 1.0)
 print(asks())
 if sys.argv[4:]:
     guard.kill_descendants(os.getpid())
@@ -70,7 +70,7 @@ def test_without_the_tools_there_is_no_switch(monkeypatch: pytest.MonkeyPatch) -
 
 IS_ASKED = """
 import os, subprocess, sys
-from airflow_provider_ocidist.agent import drill
+from airflow_provider_ocidist.agent import faults
 from airflow_provider_ocidist.backends.local.node import plug_in
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.drill import Fault
@@ -85,7 +85,7 @@ else:
 subprocess.run(["tc", "qdisc", "replace", "dev", name, "root", "pfifo", "limit", "7"], check=True)
 fault = Fault.parse("cut-network@training:node=0,step=1,seconds=1")
 try:
-    print(drill._interface_to_disturb(fault, address, {"OCIDIST_SWITCH": "1"}))
+    print(faults.interface_to_disturb(fault, address, {"OCIDIST_SWITCH": "1"}))
 except AgentError as error:
     print(error)
 print(subprocess.run(["tc", "qdisc", "show", "dev", name], capture_output=True, text=True).stdout)

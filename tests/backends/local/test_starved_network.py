@@ -24,7 +24,7 @@ while True:
 """
 SENDS = """
 import socket, subprocess, sys, time
-from airflow_provider_ocidist.agent import drill
+from airflow_provider_ocidist.agent import faults
 from airflow_provider_ocidist.backends.local.node import plug_in
 plug_in(*sys.argv[1:3])
 
@@ -39,7 +39,7 @@ def sends():
 # The kernel says only up to a second later that a new link carries; a packet before that is lost.
 sends()
 before = sends()
-drill.limit_network("eth0", 10.0, *drill.TRICKLE)
+faults.limit_network("eth0", 10.0, *faults.TRICKLE)
 starved = sends()
 while b"tbf" in subprocess.run(["tc", "qdisc", "show"], capture_output=True, check=True).stdout:
     time.sleep(0.05)

@@ -198,7 +198,7 @@ def test_a_moment_in_which_the_service_hides_a_gang_lets_no_second_one_be_made(
     with pytest.raises(BackendError, match=rf"{first.job_id} .*\(404\), {HIDDEN[behind]}") as caught:
         submit(backend, job, later, 2)
     assert caught.value.retryable
-    assert caught.value.amid_submission, "a first try has to wait, too"
+    assert caught.value.after_acceptance, "a first try has to wait, too"
     assert set(_runs_of(key, backend, emulator)) == set(first.run_ids)
     ref = submit(backend, job, later, 2)
     live = {run_id for run_id, state in _runs_of(key, backend, emulator).items() if state not in TERMINAL}
