@@ -63,7 +63,8 @@ def _replaces_nodes(kind: str) -> bool:
     # Most jobs do not ask, and a DAG file is read often.
     from airflow_provider_ocidist.backends.capabilities import ReplacesNodes
 
-    return issubclass(kinds.load("backends", kind).BACKEND, ReplacesNodes)
+    found = kinds.load("backends", kind).BACKEND
+    return issubclass(found, ReplacesNodes) and found.goes_on_with_fewer
 
 
 def _launcher(kind: str) -> Launcher:
