@@ -25,8 +25,8 @@ NO_REPLACEMENT = (
 )
 FIXED_NUMBER = "starts one number of nodes, the job has a range of them"
 NO_SINGLE_NODE = (
-    "is {kind!r}, and a gang there cannot lose one node: the platform makes or ends all together. A range of nodes is "
-    "for oci_data_science in topology job_runs, and for local"
+    "is {kind!r}, and no gang there goes on with fewer nodes. A range of nodes is for oci_data_science in topology "
+    "job_runs, and for local"
 )
 
 
