@@ -17,7 +17,13 @@ from airflow_provider_ocidist.backends.kubernetes.pods import (
     secret_variable,
     variable,
 )
-from airflow_provider_ocidist.backends.node_config import in_json, may_replace, node_config, plan_of, shared_source
+from airflow_provider_ocidist.backends.node_config import (
+    in_json,
+    may_replace,
+    node_config,
+    plan_of,
+    shared_source,
+)
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.model.agent_config import AgentConfig

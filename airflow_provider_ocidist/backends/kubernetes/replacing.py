@@ -96,6 +96,4 @@ def _with(ref: RunRef, known: Replaced) -> RunRef:
     if len(known.replaced) < len(ref.replaced):
         # A store that lags.
         return ref
-    return replace(
-        ref, replaced=known.replaced, lost_runs=known.lost_runs, lost_seconds=known.lost_seconds
-    )
+    return replace(ref, replaced=known.replaced, lost_runs=known.lost_runs, lost_seconds=known.lost_seconds)

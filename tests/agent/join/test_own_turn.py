@@ -31,7 +31,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def config(folder: Path, *, replaces: bool = True) -> AgentConfig:
     program = Program(script="train.py")
     return AgentConfig(
-        run_name="run", nodes=3, run_dir=str(folder), program=program, replaces=replaces, starts_again=replaces
+        run_name="run",
+        nodes=3,
+        run_dir=str(folder),
+        program=program,
+        replaces=replaces,
+        starts_again=replaces,
     )
 
 
@@ -66,7 +71,9 @@ def write(folder: Path, name: str, content: bytes) -> None:
     new.rename(file)
 
 
-def turn(folder: Path, instance: str, *, patience: float = PATIENCE, switch: StopSwitch | None = None) -> int | None:
+def turn(
+    folder: Path, instance: str, *, patience: float = PATIENCE, switch: StopSwitch | None = None
+) -> int | None:
     return await_own_turn(config(folder), environment(instance), switch or StopSwitch(), patience)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import kubernetes
 import pytest
+from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of
 from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
@@ -25,7 +26,6 @@ from airflow_provider_ocidist.gangs.actions import (
     Replace,
     Succeed,
 )
-from airflow_provider_ocidist.gangs.another_gang import MADE_UP_FOR
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -34,21 +34,24 @@ from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.model.work_dir import lost_report_of
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.backends.clusters import Home, cluster
+from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import a_key, wait_until
+from tests.walks.test_capacity import Ti, context
 
 LOG = logging.getLogger("replaced-pods")
 SEED = random.randrange(10_000)
 STEPS = 14
 PROGRAM = f"""
-import json, os, pathlib, time
+import json, os, pathlib, sys, time
 rank, folder = int(os.environ["RANK"]), pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
 folder.mkdir(parents=True, exist_ok=True)
 saved = max(folder.glob("step-*.json"), default=None)
 state = json.loads(saved.read_text()) if saved else {{"step": 0, "weights": 1}}
 for step in range(state["step"] + 1, {STEPS} + 1):
-    time.sleep(0.5)
+    time.sleep(float(sys.argv[1]))
     state = {{"step": step, "weights": state["weights"] * 31 % 1_000_003 + step}}
     print(f"step {{step}}/{STEPS} loss 1.0", flush=True)
     if rank == 0 and step % 3 == 0 or step == {STEPS}:
@@ -89,24 +92,27 @@ def job(home: Home, tmp_path: Path) -> TrainingJob:
     return a_job(home, tmp_path)
 
 
-def a_job(home: Home, folder: Path, nodes: int = 3, **limits: Any) -> TrainingJob:
+def a_job(home: Home, folder: Path, **changes: Any) -> TrainingJob:
+    return parsing.build(written(home, folder, **changes))
+
+
+def written(home: Home, folder: Path, pause: float = 0.5, **limits: Any) -> dict[str, Any]:
+    """`pause`: in seconds, for each step."""
     source = folder / "program"
     source.mkdir(exist_ok=True)
     (source / "train.py").write_text(PROGRAM)
-    return parsing.build(
-        {
-            "name": "steps",
-            "nodes": nodes,
-            "image": "python:3.12",
-            "program": {"source": str(source), "script": "train.py"},
-            "launcher": {"kind": "python"},
-            "env": {"OCI_CONFIG_FILE": home.emulator.access.config_file},
-            "checkpoints": {},
-            "restarts": {"node": 1},
-            "limits": {"stop_grace": 1, "lease": 600, **limits},
-            "backend": {"kind": "pytorchjob"},
-        }
-    )
+    return {
+        "name": "steps",
+        "nodes": 3,
+        "image": "python:3.12",
+        "program": {"source": str(source), "script": "train.py", "args": [str(pause)]},
+        "launcher": {"kind": "python"},
+        "env": {"OCI_CONFIG_FILE": home.emulator.access.config_file},
+        "checkpoints": {},
+        "restarts": {"node": 1},
+        "limits": {"stop_grace": 1, "lease": 600, **limits},
+        "backend": {"kind": "pytorchjob"},
+    }
 
 
 def submitted(backend: PyTorchJob, job: TrainingJob) -> RunRecord:
@@ -159,9 +165,7 @@ def befall(home: Home, effect: str, pod: str) -> None:
     return None
 
 
-def check_replaced(
-    backend: PyTorchJob, watch: Watch, before: list[str | None], rank: int
-) -> None:
+def check_replaced(backend: PyTorchJob, watch: Watch, before: list[str | None], rank: int) -> None:
     ref = watch.record.ref
     assert [each.rank for each in ref.replaced] == [rank]
     assert ref.lost_runs == (before[rank],)
@@ -196,11 +200,13 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("effect", CAUSES)
+@pytest.mark.parametrize("number, effect", enumerate(CAUSES))
 def test_a_pod_that_is_lost_amid_the_training_alone_is_made_anew(
-    home: Home, backend: PyTorchJob, job: TrainingJob, effect: str, rank: int
+    home: Home, backend: PyTorchJob, job: TrainingJob, number: int, effect: str
 ) -> None:
+    # The Master's at least once, whatever befalls it.
+    rank = 0 if number == SEED % len(CAUSES) else random.Random(SEED + number).randrange(3)
+    print("seed", SEED, "rank", rank)
     record = submitted(backend, job)
     wait_until(backend, record.ref, has_saved)
     before = uids(home, record.ref)
@@ -224,41 +230,64 @@ def test_a_pod_that_runs_out_of_memory_is_none_that_is_lost(
 
 
 def test_a_machine_that_answers_no_more_is_replaced_though_nobody_confirms_the_end_of_its_pod(
-    home: Home, backend: PyTorchJob, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    record = submitted(backend, a_job(home, tmp_path, lost_timeout=8, replace_timeout=60))
-    wait_until(backend, record.ref, has_saved)
-    before = uids(home, record.ref)
+    # One of its own: nothing ever ends the pods of such a machine.
+    with cluster("pytorchjob", eviction_s=300.0) as home:
+        backend = PyTorchJob.connect(home.fields)
+        record = submitted(backend, a_job(home, tmp_path, pause=3.0, lost_timeout=8, replace_timeout=60))
+        wait_until(backend, record.ref, has_saved)
+        before = uids(home, record.ref)
+        rank = random.Random(SEED).choice(alone(home, record.ref))
+        print("seed", SEED, "rank", rank)
+        befall(home, "lose_node", record.ref.run_ids[rank])
+        watch, ended, changes = followed(backend, record)
+        assert isinstance(ended, Succeed), ended
+        assert {type(each) for each in changes} >= {EndSilent, Replace}
+        check_replaced(backend, watch, before, rank)
+
+
+def alone(home: Home, ref: RunRef) -> list[int]:
+    """Return the ranks whose pods have their machines for themselves."""
     with home.client as client:
-        pods = kubernetes.client.CoreV1Api(client).list_namespaced_pod(home.namespace).items
-    machines = {pod.metadata.name: pod.spec.node_name for pod in pods}
-    alone = [rank for rank, name in enumerate(record.ref.run_ids) if is_alone(machines, name)]
-    print("ranks alone on their machines:", alone)
-    rank = random.Random(SEED).choice(alone)
-    befall(home, "lose_node", record.ref.run_ids[rank])
-    watch, ended, changes = followed(backend, record)
-    assert isinstance(ended, Succeed), ended
-    assert {type(each) for each in changes} >= {EndSilent, Replace}
-    check_replaced(backend, watch, before, rank)
+        found = kubernetes.client.CoreV1Api(client).list_namespaced_pod(home.namespace).items
+    machines = {pod.metadata.name: pod.spec.node_name for pod in found}
+    return [rank for rank, name in enumerate(ref.run_ids) if [*machines.values()].count(machines[name]) == 1]
 
 
-def is_alone(machines: dict[str, str], pod: str) -> bool:
-    return [*machines.values()].count(machines[pod]) == 1
-
-
-def test_where_no_machine_takes_the_new_pod_the_gang_ends_for_the_same_try_to_make_another(
-    home: Home, backend: PyTorchJob, tmp_path: Path
+def test_where_no_machine_takes_the_new_pod_the_same_try_makes_another_gang(
+    home: Home, backend: PyTorchJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = submitted(backend, a_job(home, tmp_path, replace_timeout=5))
-    wait_until(backend, record.ref, has_saved)
-    cordon(home, held=True)
-    befall(home, "evict", record.ref.run_ids[1])
-    watch, ended, _ = followed(backend, record)
-    assert isinstance(ended, Fail)
-    assert ended.cause in MADE_UP_FOR
-    assert "no machine has taken its place" in ended.message
-    assert watch.record.ref.replaced
-    wait_until(backend, watch.record.ref, lambda status: status.ended)
+    connection = json.dumps({"conn_type": "oci", "extra": home.fields})
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", connection)
+    ti = Ti()
+    with DAG("dag", schedule=None):
+        task = DistributedTrainingOperator(
+            task_id="train",
+            job=written(home, tmp_path, replace_timeout=5),
+            conn_id="kubernetes_default",
+            deferrable=False,
+            poll_interval=0.2,
+        )
+
+    def disturb() -> None:
+        until(lambda: "run" in ti.xcoms)
+        ref = RunRef.from_json(ti.xcoms["run"])
+        wait_until(backend, ref, has_saved)
+        cordon(home, held=True)
+        befall(home, "evict", ref.run_ids[1])
+        until(lambda: len(backend.recent(9)) > 1 or backend.recent(1)[0] != ref)
+        cordon(home, held=False)
+
+    disturbs = threading.Thread(target=disturb)
+    disturbs.start()
+    try:
+        result = task.execute(context(ti))
+    finally:
+        disturbs.join()
+    ref = RunRef.from_json(ti.xcoms["run"])
+    assert ref.key.attempt == 2
+    assert weights(backend, result["checkpoint_uri"]) == trained()
 
 
 def test_a_pod_that_comes_late_is_waited_for(home: Home, backend: PyTorchJob, tmp_path: Path) -> None:
@@ -292,7 +321,9 @@ def test_the_new_pod_is_no_node_until_the_waiting_process_has_seen_that_the_one_
     wait_until(backend, record.ref, is_made_anew)
 
     def says_so(_status: RunStatus) -> bool:
-        return any("waits until that one counts as lost" in each.text for each in backend.logs(record.ref, [0] * 3))
+        return any(
+            "waits until that one counts as lost" in each.text for each in backend.logs(record.ref, [0] * 3)
+        )
 
     wait_until(backend, record.ref, says_so)
     # Another process looks for the first time: it has never seen the pod that is gone.
