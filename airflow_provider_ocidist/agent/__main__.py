@@ -12,14 +12,15 @@ from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import instructions_of_ads
 from airflow_provider_ocidist.agent.join.container_restart import close_report, report_before, wait_for_end
-from airflow_provider_ocidist.agent.node import NodeAgent
+from airflow_provider_ocidist.agent.join.own_turn import await_own_turn
+from airflow_provider_ocidist.agent.node import NodeAgent, patience_of
 from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train import first_process
 from airflow_provider_ocidist.agent.train.interruptible import leave
 from airflow_provider_ocidist.agent.train.shared_log import LAYOUT
 from airflow_provider_ocidist.errors import AgentError
-from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, INCARNATION_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
 from airflow_provider_ocidist.model.masking import secrets_in
 
@@ -40,12 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     switch.ask_on_signals()
     try:
         instructions = _instructions(os.environ, sys.argv[1:] if argv is None else argv, switch)
-        before = report_before(instructions.config, instructions.environ, switch)
+        config, environ = instructions.config, instructions.environ
+        lost_before = await_own_turn(config, environ, switch, patience_of(config))
+        if lost_before:
+            environ = {**environ, INCARNATION_VARIABLE: str(lost_before)}
+        before = report_before(config, environ, switch)
         if before is not None:
-            close_report(before, instructions.config, instructions.environ, switch)
-            wait_for_end(switch)
+            close_report(before, config, environ, switch)
+            wait_for_end(switch, patience_of(config))
             return STOPPED_CODE
-        return NodeAgent(instructions.config, instructions.environ, switch).run()
+        return NodeAgent(config, environ, switch).run()
     except Stopped as stopped:
         logger.error("this node ends before it has joined the others: %s", stopped)
         return STOPPED_CODE

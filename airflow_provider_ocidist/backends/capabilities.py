@@ -168,9 +168,11 @@ class Suspends(Capability):
 
 
 class ReplacesNodes(Capability):
-    """Creates nodes in the place of lost ones while the others train on: only where each node is a run of its own."""
+    """Creates nodes in the place of lost ones while the others train on: where a node can be made alone."""
 
     cannot = "cannot replace a node"
+    goes_on_with_fewer: ClassVar[bool] = True
+    """Whether a gang may train on without those that are not replaced (`nodes: {min, max}`)."""
 
     @abstractmethod
     def current(self, ref: RunRef) -> RunRef:

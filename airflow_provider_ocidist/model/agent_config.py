@@ -27,6 +27,9 @@ RANK_VARIABLE = "OCIDIST_NODE_RANK"
 """Variable with the node's rank; absent where the service itself numbers the nodes, in NODE_RANK."""
 INCARNATION_VARIABLE = "OCIDIST_INCARNATION"
 """Variable with the number of nodes of this rank that were lost before; absent for none."""
+INSTANCE_VARIABLE = "OCIDIST_INSTANCE"
+"""Variable with the id of this one run of a node, where the platform itself makes another in its place under the same
+name: a pod's UID."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,6 +260,8 @@ class NodeReport:
     """Recoveries that this node has measured; none of a program that reports no steps."""
     incarnation: int = 0
     """Number of nodes of this rank that were lost before this one was made in their place."""
+    instance: str = ""
+    """Id of this run of the node, where its platform itself makes another in its place; empty elsewhere."""
     predecessors: float = 0.0
     """Seconds that those nodes have run, all together."""
     admits: bool = False

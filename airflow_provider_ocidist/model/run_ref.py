@@ -49,6 +49,8 @@ class RunRef:
     """Whether the waiting side replaces a lost node, as in the plan."""
     replaced: tuple[Restart, ...] = ()
     """Reasons why nodes were replaced, oldest first; how often a rank is among them is its incarnation."""
+    lost_runs: tuple[str, ...] = ()
+    """Ids of the runs that were lost, in the order of `replaced`, where a node keeps its id in `run_ids`: UIDs of pods."""
     lost_seconds: float = 0.0
     """Seconds that the lost nodes have run, all together, by the service's clock."""
 

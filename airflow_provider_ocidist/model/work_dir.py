@@ -15,6 +15,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/code.zip`, `<run>/agent.zip` | the try that creates the gang | containers, as they start |
 | `<run>/nodes/0.json` | each node, every two seconds | the waiting process; the other nodes |
 | `<run>/lost/0.0.json` | the node that takes the place of a lost one: the last report of that | people |
+| `<run>/replaced.json` | the waiting process, on Kubernetes: the lost pods | a pod in the place of another |
 | `<run>/lease.json` | the waiting process, six times in a lease | nodes |
 | `<run>/stop.json` | the process that ends the gang; a node that has failed | nodes, with each heartbeat |
 | `<run>/earlier.json` | the try that creates the gang, where it had another before | a node that fails |
@@ -44,6 +45,7 @@ CODE_ARCHIVE = "code.zip"
 AGENT_ARCHIVE = "agent.zip"
 NODES_FOLDER = "nodes"
 LOST_FOLDER = "lost"
+REPLACED_FILE = "replaced.json"
 LEASE_FILE = "lease.json"
 STOP_FILE = "stop.json"
 EARLIER_FILE = "earlier.json"

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries_unless_stopped
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
-from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -34,11 +34,13 @@ def report_before(config: AgentConfig, environ: Mapping[str, str], switch: StopS
     """
     if not config.starts_again:
         return None
-    rank = identity_of(environ, config.nodes).rank
+    rank, instance = identity_of(environ, config.nodes).rank, environ.get(INSTANCE_VARIABLE, "")
 
     def load() -> NodeReport | None:
-        with _run_directory(config, environ) as store:
-            return load_report(store, rank)
+        with run_directory(config, environ) as store:
+            found = load_report(store, rank)
+        # Another's is that of the node before this one.
+        return found if found is not None and found.instance == instance else None
 
     return with_retries_unless_stopped(load, config.limits.join_timeout, switch)
 
@@ -50,7 +52,7 @@ def close_report(
     last = _last_of(before)
 
     def write() -> None:
-        with _run_directory(config, environ) as store:
+        with run_directory(config, environ) as store:
             store.write(report_of(before.rank), last.to_json())
 
     if last != before:
@@ -58,7 +60,8 @@ def close_report(
 
 
 @contextmanager
-def _run_directory(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[Store]:
+def run_directory(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[Store]:
+    """Open the run directory of a node that does not report yet. Raises AgentError where that cannot be used."""
     try:
         yield open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
     except OcidistError as error:
@@ -75,9 +78,9 @@ def _last_of(before: NodeReport) -> NodeReport:
     return replace(before, lost=before.cause is not None or not before.has_succeeded)
 
 
-def wait_for_end(switch: StopSwitch) -> None:
-    """Wait until this node is ended."""
+def wait_for_end(switch: StopSwitch, patience: float = 0.0) -> None:
+    """Wait until this node is ended: for `STAY`, or for `patience` seconds where its pod may be replaced by another."""
     logger.warning(
-        "this container was restarted: the node stays idle, because a gang is only retried as a whole"
+        "this container was restarted: the node stays idle, because only another pod, or another gang, takes its place"
     )
-    switch.event.wait(STAY)
+    switch.event.wait(max(STAY, patience))

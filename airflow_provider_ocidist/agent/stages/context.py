@@ -20,7 +20,7 @@ from airflow_provider_ocidist.agent.train.activity import Activity
 from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, INSTANCE_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 from airflow_provider_ocidist.model.members import members_of, others_of
@@ -92,6 +92,7 @@ class NodeContext:
             heartbeat_at=now,
             price=self.config.price,
             incarnation=int(self.environ.get(INCARNATION_VARIABLE, "0")),
+            instance=self.environ.get(INSTANCE_VARIABLE, ""),
         )
         return open_heartbeat(self.config, self.access, report, self.switch)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj, picked, reason_and_message
 from airflow_provider_ocidist.backports import unix_time
 
-PREEMPTED = "Preempted"
-"""Reason of the event by which the scheduler names a preempted pod; the event outlives the pod."""
+TAKEN = ("Preempted", "Evicted")
+"""Reasons of the events by which the scheduler and a kubelet name a pod that they have ended; they outlive the pod."""
 
 
 class Warned(NamedTuple):
@@ -51,7 +51,9 @@ def _last_time(event: Obj) -> str | None:
 
 
 def sentences_by_pod(events: Iterable[Obj]) -> dict[str, str]:
-    """Return what events say of pods, by name."""
-    return {
-        str((event.get("involvedObject") or {}).get("name")): reason_and_message(event) for event in events
-    }
+    """Return what events say of pods, by name and by UID: another pod may have the name of one that is gone."""
+    found = {}
+    for event in events:
+        about, text = event.get("involvedObject") or {}, reason_and_message(event)
+        found.update({str(about[name]): text for name in ("name", "uid") if about.get(name)})
+    return found

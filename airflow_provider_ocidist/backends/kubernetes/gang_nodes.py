@@ -90,6 +90,7 @@ class GangNodes:
                 report=latest.report if latest else None,
                 events=present([*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)], look.at),
                 last=last.get(rank),
+                makes_anew=ref.replaces,
             )
             return node_status(facts, gang, container=self._operator.container, now=look.at)
 
@@ -107,11 +108,18 @@ class GangNodes:
         self, ref: RunRef, look: Look, reported: Mapping[int, Reported], objects: GangObjects
     ) -> Mapping[int, Reported]:
         """Leave out the reports of nodes that began after their pods were listed: the next look has both."""
-        known = {*look.pods(ref), *self._last.get(ref.job_id, ())}
-        unseen = {rank for rank, each in reported.items() if _lives(each) and rank not in known}
+        listed, before = look.pods(ref), self._last.get(ref.job_id, {})
+
+        def is_unseen(rank: int, each: Reported) -> bool:
+            if instance := _instance(each):
+                return rank not in listed or uid_of(listed[rank]) != instance
+            return rank not in listed and rank not in before
+
+        unseen = {rank for rank, each in reported.items() if _lives(each) and is_unseen(rank, each)}
         if not unseen or name_of(ref) not in look.around(ref).gangs:
             return reported
-        begun = unseen & objects.pods(namespace_of(ref), name_of(ref)).keys()
+        pods = objects.pods(namespace_of(ref), name_of(ref))
+        begun = {rank for rank in unseen & pods.keys() if _is_of(reported[rank], pods[rank])}
         return {rank: each for rank, each in reported.items() if rank not in begun}
 
     def pod(self, ref: RunRef, rank: int, look: Callable[[], Look]) -> Obj | None:
@@ -130,13 +138,17 @@ class GangNodes:
     ) -> tuple[Mapping[int, Obj], Mapping[int, Obj]]:
         """Return the pods of the nodes by rank, and how each was seen last, also when it is gone.
 
-        A pod with which the operator has replaced that of a node which had begun is not that node.
+        A pod with which the operator has replaced that of a node which had begun is not that node; nor is one that
+        counts as lost.
         """
         last = self._last.setdefault(ref.job_id, {})
 
         def is_another(rank: int, pod: Obj) -> bool:
-            before = last.get(rank, pod)["metadata"].get("uid")
-            return self._operator.replaces_pods and rank in reported and before != pod["metadata"].get("uid")
+            if rank not in reported:
+                return uid_of(pod) in ref.lost_runs
+            if ref.replaces:
+                return uid_of(pod) in ref.lost_runs or not _is_of(reported[rank], pod)
+            return self._operator.replaces_pods and uid_of(last.get(rank, pod)) != uid_of(pod)
 
         own = {rank: pod for rank, pod in pods.items() if not is_another(rank, pod)}
         last.update(own)
@@ -155,6 +167,19 @@ class GangNodes:
             if kind == WORKLOAD and about.startswith(start)
         )
         return [*found, *(each for warnings in whys for each in warnings)]
+
+
+def uid_of(pod: Obj) -> str:
+    return str(pod["metadata"].get("uid"))
+
+
+def _instance(reported: Reported) -> str:
+    return reported.report.instance if reported.report is not None else ""
+
+
+def _is_of(reported: Reported, pod: Obj) -> bool:
+    """Whether a report is that of the node in this pod, as far as it says so."""
+    return _instance(reported) in ("", uid_of(pod))
 
 
 def _lives(reported: Reported) -> bool:

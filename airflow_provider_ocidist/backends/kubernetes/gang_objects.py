@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.events import (
-    PREEMPTED,
+    TAKEN,
     Warned,
     fields_read,
     sentences_by_pod,
@@ -265,9 +265,13 @@ class GangObjects:
         return max(before, pod, key=_created_at)
 
     def preempted(self, namespace: str) -> dict[str, str]:
-        """Return the scheduler's messages about the pods that it has preempted, by name."""
-        path, selector = _events_at(namespace), f"reason={PREEMPTED}"
-        return sentences_by_pod(_if_allowed(lambda: list(self._api.list(path, fieldSelector=selector))))
+        """Return what is said of the pods that were preempted or evicted, by name and by UID."""
+
+        def read(reason: str) -> list[Obj]:
+            path, selector = _events_at(namespace), f"reason={reason}"
+            return _if_allowed(lambda: list(self._api.list(path, fieldSelector=selector)))
+
+        return sentences_by_pod(event for reason in TAKEN for event in read(reason))
 
     def suspend(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a gang. Raises RunNotFound where there is none."""
@@ -305,6 +309,16 @@ class GangObjects:
     def _end_pod(self, namespace: str, pod: Obj, grace: int) -> None:
         path = f"{_pods_at(namespace)}/{pod['metadata']['name']}"
         self._api.delete(path, {"gracePeriodSeconds": grace})
+
+    def remove_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Delete a pod that is lost at once, also where no kubelet confirms its end; one that is gone is no error."""
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+        try:
+            self._api.delete(f"{_pods_at(namespace)}/{name}", body)
+        except BackendError as error:
+            # 409: another pod has its name.
+            if error.status_code not in (404, 409):
+                raise
 
     def _end_unstarted(self, namespace: str, name: str) -> None:
         """End pods that have not begun without the grace of those that save: a waiting shell hears no SIGTERM."""

@@ -18,7 +18,7 @@ MANAGER = "app.kubernetes.io/managed-by"
 OURS = "ocidist"
 GANG, TASK, GENERATION, ATTEMPT = "ocidist/gang", "ocidist/task", "ocidist/generation", "ocidist/attempt"
 KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/request", "ocidist/run-dir"
-CHECKPOINTS_LABEL, LEASE = "ocidist/checkpoints", "ocidist/lease"
+CHECKPOINTS_LABEL, LEASE, REPLACES = "ocidist/checkpoints", "ocidist/lease", "ocidist/replaces"
 RESERVED = "ocidist/"
 """Prefix of the labels and annotations that ocidist sets; a person's may not have it."""
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -62,10 +62,22 @@ def labels_of(key: RunKey, name: str) -> dict[str, str]:
 
 
 def annotations_of(
-    key: RunKey, run_dir: str, checkpoints: str | None = None, lease: float | None = None
+    key: RunKey,
+    run_dir: str,
+    checkpoints: str | None = None,
+    lease: float | None = None,
+    *,
+    replaces: bool = False,
 ) -> dict[str, str]:
-    """Return the annotations that name an object's gang, its run directory, its checkpoints and its lease."""
-    optional = {CHECKPOINTS_LABEL: checkpoints, LEASE: f"{lease:g}" if lease else None}
+    """Return the annotations that name an object's gang, its run directory, its checkpoints and its lease.
+
+    `replaces`: whether lost nodes of it are replaced one by one.
+    """
+    optional = {
+        CHECKPOINTS_LABEL: checkpoints,
+        LEASE: f"{lease:g}" if lease else None,
+        REPLACES: "true" if replaces else None,
+    }
     return {
         KEY: key_text(key),
         TOKEN: key.token("gang"),

@@ -60,6 +60,11 @@ class Operator(ABC):
     ) -> dict[str, Any]:
         """Return the object that is created."""
 
+    def makes_anew(self, job: TrainingJob) -> bool:
+        """Whether it can be asked to make a lost pod of a job anew, and to leave the others alone."""
+        del job
+        return False
+
     def fitted(self, body: Mapping[str, Any], served: Callable[[], Collection[str]]) -> Mapping[str, Any]:
         """Return the object in the words of the version that the cluster has.
 

@@ -17,7 +17,13 @@ from airflow_provider_ocidist.backends.kubernetes.pods import (
     secret_variable,
     variable,
 )
-from airflow_provider_ocidist.backends.node_config import in_json, node_config, plan_of, shared_source
+from airflow_provider_ocidist.backends.node_config import (
+    in_json,
+    may_replace,
+    node_config,
+    plan_of,
+    shared_source,
+)
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -60,6 +66,7 @@ def make_plan(
         container=operator.container,
         environment=(),
         agent=config_map["metadata"]["name"] if config_map else None,
+        replaces=config.replaces,
     )
     metadata = {"name": name, "namespace": namespace, **object_metadata(job, options, pods)}
     queued = {
@@ -118,9 +125,13 @@ def _shape_of(options: PodOptions) -> str | None:
 
 def _why(options: PodOptions, config: AgentConfig) -> str:
     oldest = "{}.{}".format(*OLDEST_PYTHON)
+    again = (
+        "a pod that is lost is made anew, while the others wait"
+        if config.replaces
+        else "no pod is started again, a retry makes the gang again"
+    )
     start = (
-        f"a ConfigMap brings the agent into any image with Python {oldest}; no pod is started again, a retry makes "
-        "the gang again"
+        f"a ConfigMap brings the agent into any image with Python {oldest}; {again}"
         if config.reports
         else "the image's own start"
     )
@@ -130,6 +141,7 @@ def _why(options: PodOptions, config: AgentConfig) -> str:
 def _agent_config(
     operator: Operator, job: TrainingJob, key: RunKey, endpoint: str | None, price: float | None
 ) -> AgentConfig:
+    replaces = operator.makes_anew(job) and job.container is None and may_replace(job)
     roles = {} if operator.roles_apart else {"main_env": job.main_env, "worker_env": job.worker_env}
     return node_config(
         job,
@@ -138,7 +150,8 @@ def _agent_config(
         price=price,
         **roles,
         ends_others=operator.ends_others and job.nodes > 1,
-        starts_again=operator.replaces_pods,
+        starts_again=operator.replaces_pods or replaces,
+        replaces=replaces,
         reports=job.container is None,
         oci_endpoint=endpoint,
     )

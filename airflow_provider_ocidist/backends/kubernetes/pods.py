@@ -11,10 +11,12 @@ from airflow_provider_ocidist.backends.kubernetes.merging import merged_manifest
 from airflow_provider_ocidist.backends.kubernetes.options import PodOptions
 from airflow_provider_ocidist.backends.kubernetes.presets import SHARED_MEMORY
 from airflow_provider_ocidist.backends.kubernetes.rules import is_label_value
+from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE
 from airflow_provider_ocidist.model.job import Container, TrainingJob
 from airflow_provider_ocidist.model.run import RunKey
 
 POD_ADDRESS = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+INSTANCE = {"name": INSTANCE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
 SAVING_TIME = 120
 """Seconds beyond `limits.stop_grace` that a node has before SIGKILL, for its last checkpoint and report."""
 
@@ -34,6 +36,8 @@ class PodPlan:
     """Entries of `env`, in Kubernetes' form."""
     agent: str | None
     """Name of the ConfigMap that holds the agent; None: the container's own start."""
+    replaces: bool = False
+    """Whether the operator is to make a lost pod anew, and the new one is a node in its place."""
 
 
 def variable(name: str, value: str) -> dict[str, Any]:
@@ -61,7 +65,9 @@ def object_metadata(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dic
         "annotations": {
             **others,
             **options.annotations,
-            **names.annotations_of(plan.key, plan.run_dir, plan.checkpoints_uri, plan.lease),
+            **names.annotations_of(
+                plan.key, plan.run_dir, plan.checkpoints_uri, plan.lease, replaces=plan.replaces
+            ),
         },
     }
 
@@ -92,7 +98,7 @@ def _spec(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dict[str, Any
         "name": plan.container,
         **({"image": job.image} if job.image else {}),
         **_start(job.container),
-        "env": [POD_ADDRESS, *plan.environment],
+        "env": [POD_ADDRESS, *([INSTANCE] if plan.replaces else []), *plan.environment],
         "volumeMounts": [*mounted, *agent],
         "resources": _resources(options),
     }

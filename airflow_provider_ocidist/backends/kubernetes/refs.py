@@ -32,6 +32,7 @@ def ref_of(kind: str, operator: Operator, key: RunKey, obj: Obj, now: float) -> 
         has_own_log=True,
         topology=topology,
         lease=float(said[names.LEASE]) if names.LEASE in said else None,
+        replaces=names.REPLACES in said,
     )
 
 

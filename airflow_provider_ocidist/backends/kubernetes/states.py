@@ -66,6 +66,8 @@ default of the latter contradicts."""
 REFUSED_AGAIN_WITHIN = 1200.0
 """Seconds after which a refusal that was not repeated is of the past: controllers try again after 1000 s at most (the
 usual rate limiter of client-go)."""
+OVERDUE_AFTER = 30.0
+"""Seconds after the end of its grace for which a pod that is deleted may still be there."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 FORBIDDEN = ("is forbidden: ", "denied the request")
 """Texts in events about requests that the cluster does not allow now."""
@@ -95,6 +97,8 @@ class NodeFacts:
     report: NodeReport | None = None
     events: Sequence[str] = ()
     """Warnings about it."""
+    makes_anew: bool = False
+    """Whether another pod takes its place when it is lost."""
     last: Obj | None = None
     """Pod as seen last, which may have said why it would go; the only source about a node without an agent."""
 
@@ -117,6 +121,9 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         found = _of_pod(pod, container, facts.events, now)
         if report is not None and report.lost and not found.state.terminal:
             found = _Found(NodeState.FAILED, report.message, Cause.NODE)
+        if facts.makes_anew and found.state is NodeState.ENDING and _is_overdue(pod, now):
+            cause = (_disruption(pod.get("status") or {}) or ("", Cause.NODE))[1]
+            found = _Found(NodeState.FAILED, f"{found.details}; nothing confirms its end", cause)
         if report is None and gang.state is GangState.SUCCEEDED and is_deleted(pod) and found.state.terminal:
             # A program without an agent: SIGTERM was the operator's, and no failure.
             found = _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
@@ -140,6 +147,13 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         report=report,
         exited=found.exit_code,
     )
+
+
+def _is_overdue(pod: Obj, now: float) -> bool:
+    """Whether a pod that is deleted has not ended in its time: its machine does not answer, and may never."""
+    # The time at which it was to have ended (Kubernetes' API, ObjectMeta).
+    until = unix_time((pod.get("metadata") or {}).get("deletionTimestamp"))
+    return until is not None and now - until > OVERDUE_AFTER
 
 
 def _is_unexplained(found: _Found) -> bool:
@@ -360,8 +374,11 @@ def has_vanished(node: NodeStatus, pod: Obj | None) -> bool:
 
 
 def with_preemption(node: NodeStatus, preempted: Mapping[str, str]) -> NodeStatus:
-    """Return a node with what an event says of its pod; `preempted`: sentences by the names of pods."""
-    text = next((text for name, text in preempted.items() if _is_pod_of(node, name)), None)
+    """Return a node with what an event says of its pod; `preempted`: sentences by names and UIDs of pods."""
+    if node.report is not None and node.report.instance:
+        text = preempted.get(node.report.instance)
+    else:
+        text = next((text for name, text in preempted.items() if _is_pod_of(node, name)), None)
     return node if text is None else replace(node, cause=Cause.PREEMPTED, details=text)
 
 

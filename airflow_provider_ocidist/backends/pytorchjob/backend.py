@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.backends.kubernetes.replacing import ReplacingBackend
 from airflow_provider_ocidist.backends.pytorchjob.operator import OPERATOR
 from airflow_provider_ocidist.backends.pytorchjob.options import KIND
 
 
-class PyTorchJob(KubernetesBackend):
+class PyTorchJob(ReplacingBackend):
     """Runs each gang as one PyTorchJob."""
 
     kind = KIND

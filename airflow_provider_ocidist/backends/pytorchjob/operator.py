@@ -48,6 +48,15 @@ class PyTorchJobs(Operator):
     ends_others = True
     remedy = "install Kubeflow's training operator, or choose backend trainjob"
 
+    def makes_anew(self, job: TrainingJob) -> bool:
+        """It makes the pod of each replica that has none (ReconcilePods in training-operator, controller.v1/common).
+
+        With a restart policy other than `Never` it deletes a pod of phase Failed, and no pod that ends or is deleted
+        fails the gang. Of a gang with an elastic policy, nothing is known of that.
+        """
+        options: Any = job.backend
+        return not options.elastic_policy
+
     def manifest(
         self,
         job: TrainingJob,
@@ -62,7 +71,7 @@ class PyTorchJobs(Operator):
             "metadata": dict(metadata),
             "spec": {
                 **_processes(job, options),
-                "runPolicy": _run_policy(job, options),
+                "runPolicy": _run_policy(job, options, plan),
                 **({"elasticPolicy": dict(options.elastic_policy)} if options.elastic_policy else {}),
                 "pytorchReplicaSpecs": _replicas(job, options, plan, variables),
             },
@@ -164,9 +173,12 @@ def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
     return {"nprocPerNode": str(count)} if job.container is not None and count else {}
 
 
-def _run_policy(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
+def _run_policy(job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan) -> dict[str, Any]:
     limit = options.backoff_limit
-    if limit is None and options.restart_policy != "Never":
+    if limit is None and plan.replaces:
+        # Each node that has failed is started again, and then does nothing: only when nobody ends the gang.
+        limit = job.nodes + 1
+    elif limit is None and options.restart_policy != "Never":
         limit = RESTARTS
     return {
         # Without a Master any node's success would end the others, which may be saving yet.
@@ -194,7 +206,10 @@ def _replicas(
         if waits:
             inits = [*(template["spec"].get("initContainers") or ()), _wait_for_master(plan.name, template)]
             template["spec"]["initContainers"] = inits
-        return {"replicas": count, "restartPolicy": options.restart_policy, "template": template}
+        # Evicted, or gone with its machine, a pod is made anew. Its program's end is none of its own, by this policy:
+        # the kubelet starts the container again, which shows how it had ended.
+        policy = "OnFailure" if plan.replaces else options.restart_policy
+        return {"replicas": count, "restartPolicy": policy, "template": template}
 
     if options.elastic_policy:
         rank = {

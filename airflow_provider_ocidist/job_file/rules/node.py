@@ -25,8 +25,8 @@ NO_REPLACEMENT = (
 )
 FIXED_NUMBER = "starts one number of nodes, the job has a range of them"
 NO_SINGLE_NODE = (
-    "is {kind!r}, and a gang there cannot lose one node: the platform makes or ends all together. A range of nodes is "
-    "for oci_data_science in topology job_runs, and for local"
+    "is {kind!r}, and no gang there goes on with fewer nodes. A range of nodes is for oci_data_science in topology "
+    "job_runs, and for local"
 )
 
 
@@ -63,7 +63,8 @@ def _replaces_nodes(kind: str) -> bool:
     # Most jobs do not ask, and a DAG file is read often.
     from airflow_provider_ocidist.backends.capabilities import ReplacesNodes
 
-    return issubclass(kinds.load("backends", kind).BACKEND, ReplacesNodes)
+    found = kinds.load("backends", kind).BACKEND
+    return issubclass(found, ReplacesNodes) and found.goes_on_with_fewer
 
 
 def _launcher(kind: str) -> Launcher:

@@ -12,6 +12,7 @@ from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangSt
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import essence
 from airflow_provider_ocidist.backends.kubernetes.states import (
     IMAGE_PATIENCE,
+    OVERDUE_AFTER,
     REFUSED_AGAIN_WITHIN,
     NodeFacts,
     has_vanished,
@@ -488,3 +489,30 @@ def test_an_event_names_the_cause_of_a_node_whose_pod_has_vanished_and_of_no_oth
     assert not has_vanished(looked_at(None, ACTIVE, a_report(phase=Phase.DONE, exit_code=0)), None)
     crashed = pod("Failed", state=ended(1))
     assert not has_vanished(looked_at(crashed, ACTIVE, a_report()), crashed)
+
+
+@pytest.mark.parametrize("makes_anew", [False, True])
+@pytest.mark.parametrize("disrupted", [None, Cause.NODE, Cause.PREEMPTED])
+def test_a_pod_whose_end_nothing_confirms_in_time_is_lost_where_another_takes_its_place(
+    makes_anew: bool, disrupted: Cause | None
+) -> None:
+    reasons = {Cause.NODE: "DeletionByTaintManager", Cause.PREEMPTED: "PreemptionByScheduler"}
+    why = {"type": "DisruptionTarget", "status": "True", "reason": reasons.get(disrupted), "message": "m"}
+    found = pod(state={"running": {}}, **({"conditions": [why]} if disrupted else {}))
+    # The time by which it was to end.
+    found["metadata"]["deletionTimestamp"] = START
+    for late in (-100.0, 0.0, OVERDUE_AFTER, OVERDUE_AFTER + 1):
+        node = looked_at(found, report=a_report(), now=NOW + late, makes_anew=makes_anew)
+        is_lost = makes_anew and late > OVERDUE_AFTER
+        assert node.state is (NodeState.FAILED if is_lost else NodeState.ENDING)
+        if is_lost:
+            assert node.cause is (disrupted or Cause.NODE)
+
+
+def test_an_event_about_an_earlier_pod_of_the_same_name_explains_nothing() -> None:
+    report = a_report(instance="uid-2")
+    node = looked_at(None, report=report)
+    assert has_vanished(node, None)
+    assert with_preemption(node, {"p": "Evicted: low", "uid-1": "Evicted: low"}) == node
+    taken = with_preemption(node, {"p": "Evicted: low", "uid-2": "Preempted: by another"})
+    assert (taken.cause, taken.details) == (Cause.PREEMPTED, "Preempted: by another")

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.backends.kubernetes.presets import SHAPES
 from airflow_provider_ocidist.backends.pytorchjob.operator import OPERATOR
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
 from airflow_provider_ocidist.errors import JobFileError
-from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, INSTANCE_VARIABLE
 from airflow_provider_ocidist.model.run import Plan
 from tests.backends.kubernetes.jobs import body, job_of, planned, problems_in
 from tests.backends.kubernetes.test_names import any_key, drawn
@@ -215,6 +215,41 @@ def test_every_form_of_an_amount_is_taken(amount: str) -> None:
 
 def test_a_plan_says_that_no_pod_is_restarted() -> None:
     assert "no pod is started again" in planned(a_job()).reason
+
+
+def test_only_a_gang_of_which_lost_pods_are_made_anew_asks_the_operator_for_it() -> None:
+    draw = drawn()
+    for _ in range(60):
+        changes: dict[str, Any] = {
+            "restarts": {"node": draw.choice((0, 1, 3))},
+            "limits": {"lease": draw.choice((0, 600))},
+        }
+        elastic = draw.random() < 0.3
+        own = draw.random() < 0.3
+        if elastic:
+            changes["backend"] = {"elastic_policy": {"minReplicas": 1}}
+        if own:
+            changes |= {"container": {"command": ["train"]}, "program": None, "checkpoints": None}
+            changes.pop("restarts")
+        nodes = draw.randint(1, 4)
+        plan = planned(a_job(nodes, **changes))
+        wanted = (
+            nodes > 1
+            and not (elastic or own)
+            and changes["restarts"]["node"] > 0
+            and changes["limits"]["lease"] > 0
+        )
+        made = body(plan)
+        roles = made["spec"]["pytorchReplicaSpecs"].values()
+        assert plan.replaces is wanted, changes
+        assert {role["restartPolicy"] for role in roles} == {"OnFailure" if wanted else "Never"}
+        assert made["spec"]["runPolicy"].get("backoffLimit") == (nodes + 1 if wanted else None)
+        assert (names.REPLACES in made["metadata"]["annotations"]) is wanted
+        for container in containers(plan):
+            instances = [each for each in container["env"] if each["name"] == INSTANCE_VARIABLE]
+            uid = {"fieldRef": {"fieldPath": "metadata.uid"}}
+            assert instances == ([{"name": INSTANCE_VARIABLE, "valueFrom": uid}] if wanted else [])
+        assert ("a pod that is lost is made anew" in plan.reason) is wanted
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))

@@ -563,6 +563,32 @@ def test_a_pod_that_vanished_is_made_anew_with_on_failure():
     assert "train-worker-0" in job.pods
 
 
+@pytest.mark.parametrize("name", ["train-master-0", "train-worker-0"])
+def test_with_on_failure_no_pod_that_is_lost_ends_the_others_or_counts_against_the_backoff_limit(name):
+    # ReconcilePods and PastBackoffLimit in kubeflow/training-operator, pkg/controller.v1/common.
+    job = running(workers=2, policy="OnFailure", run_policy={"backoffLimit": 1, "cleanPodPolicy": "Running"})
+    others = {each: pod for each, pod in job.pods.items() if each != name}
+    for _ in range(5):
+        # Deleted, and not gone yet.
+        job.pods[name]["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
+        job.look_once()
+        assert job.truths().get("Restarting")
+        job.delete(job.pods[name])
+        job.settle()
+        assert "status" not in job.pods[name], "another pod"
+        job.pod(name, "Running")
+        job.settle()
+        # Evicted: it stays as failed, and the operator deletes it.
+        job.pod(name, "Failed")
+        job.settle()
+        assert "status" not in job.pods[name], "another pod"
+        job.pod(name, "Running")
+        job.settle()
+        assert not job.truths().get("Failed")
+    assert {each: job.pods[each] for each in others} == others
+    assert set(job.deleted) == {f"Pod/{name}"}
+
+
 def test_nothing_in_the_status_says_that_an_image_is_missing():
     job = operated()
     job.pods["train-master-0"]["status"] = {

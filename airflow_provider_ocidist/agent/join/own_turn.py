@@ -1,0 +1,102 @@
+"""Own turn: a node that its platform has made in the place of another waits until that one is given up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from airflow_provider_ocidist.agent.join.container_restart import run_directory
+from airflow_provider_ocidist.agent.join.heartbeat import load_stop_request, stop_for
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
+from airflow_provider_ocidist.agent.join.peer_reports import load_report
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.agent.store_retries import with_retries_unless_stopped
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.replaced import Replaced
+from airflow_provider_ocidist.model.report import NodeReport, StopRequest
+from airflow_provider_ocidist.model.work_dir import REPLACED_FILE
+from airflow_provider_ocidist.storage.stores.base import Store
+
+logger = logging.getLogger("ocidist")
+
+LOOK_INTERVAL = 2.0
+"""Seconds between two looks of a node that waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the run directory has of a rank, as its new node begins."""
+
+    lost: Replaced
+    before: NodeReport | None
+    """Last report of this rank; None: there is none, or it is damaged."""
+    request: StopRequest | None
+
+    def turn(self, rank: int, instance: str) -> int | None:
+        """Return how many nodes of the rank were lost before the one with this id; None: it has to wait.
+
+        Raises Stopped where it is to end.
+        """
+        if instance in self.lost.lost_runs:
+            raise Stopped(Stop(message="this node counts as lost, and another has its place", is_lost=True))
+        number = self.lost.incarnation(rank)
+        before = self.before
+        if before is None or before.instance == instance or before.incarnation < number:
+            return number
+        if self.request is not None and not self.request.restarts:
+            raise Stopped(stop_for(self.request))
+        return None
+
+
+def await_own_turn(
+    config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch, patience: float
+) -> int | None:
+    """Return how many nodes of this rank were lost before this one; None: its home says that by itself.
+
+    A platform makes a pod anew as soon as the one before is gone, often before the waiting process has seen that. It
+    is no node of the gang until that process has given the one before up: the others would not wait for it.
+
+    `patience`: in seconds. Raises AgentError when it is over, or when the run directory cannot be read; Stopped where
+    this node is to end.
+    """
+    instance = environ.get(INSTANCE_VARIABLE)
+    if not (config.replaces and instance):
+        return None
+    rank = identity_of(environ, config.nodes).rank
+    look = partial(_look, config, environ, rank)
+    until, waits = time.monotonic() + patience, False
+    while True:
+        found = with_retries_unless_stopped(look, config.limits.join_timeout, switch)
+        number = found.turn(rank, instance)
+        if number is not None:
+            return number
+        if time.monotonic() >= until:
+            raise AgentError("the node before this one was not given up in time", cause=Cause.NODE)
+        if not waits:
+            logger.info("this pod was made in the place of another: it waits until that one counts as lost")
+            waits = True
+        switch.pause(LOOK_INTERVAL)
+
+
+def _look(config: AgentConfig, environ: Mapping[str, str], rank: int) -> Found:
+    with run_directory(config, environ) as store:
+        return Found(lost=load_replaced(store), before=_report(store, rank), request=load_stop_request(store))
+
+
+def load_replaced(store: Store) -> Replaced:
+    """Return the lost nodes of a gang. Raises OcidistError or OSError when that cannot be read now."""
+    try:
+        return Replaced.from_json(store.read(REPLACED_FILE))
+    except FileNotFoundError:
+        return Replaced()
+
+
+def _report(store: Store, rank: int) -> NodeReport | None:
+    try:
+        return load_report(store, rank)
+    except (ValueError, TypeError):
+        return None
