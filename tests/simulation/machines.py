@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.simulation import runtime
 from tests.simulation.program import Gang, Program, Truth
 from tests.simulation.runtime import Event, Process, World
 from tests.simulation.service import DataScience, Resource
@@ -418,8 +419,6 @@ class Machines:
 
 def here() -> Machine:
     """Return the machine of the process that runs now."""
-    from tests.simulation import runtime
-
     assert runtime.WORLD.current is not None
     return runtime.WORLD.current.process.machine
 

@@ -1,7 +1,7 @@
 """Runtime: processes, threads, clocks and event loops of a simulated world, all in one thread, from one seed.
 
-A simulated thread is a greenlet. It runs until it waits; then the hub wakes whichever is due next, in an order that the
-seed decides among equals. Time passes only between two wakings.
+A simulated thread is a greenlet. It runs until it waits; then whichever is due next goes on, in an order that the seed
+decides among equals. Time passes only between two wakings.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SHOW_WAKES = bool(os.environ.get("OCIDIST_SIMULATION_WAKES"))
 
 SHORT = 0.5
 """Seconds below which a wait may pass without a look at whether all is over: nobody waits so shortly for ever."""
+
+_set_loop, _get_loop = asyncio._set_running_loop, asyncio._get_running_loop
 
 
 class Process:
@@ -155,6 +157,12 @@ class World:
         self._ties = self.number("ties") or 1
         self._last: Process | None = None
         self._until = 0.0
+        self._over: Callable[[], bool] = bool
+        """Whether this run is over."""
+        self._outcome: bool | None = None
+        """Whether it was, once this run is at its end."""
+        self._begins: Task | None = None
+        """A thread that is due, and has not begun yet."""
         self._globals: list[tuple[int, Global]] = []
         self._globals_of_nodes: list[tuple[int, Global]] = []
         self._holders: dict[int, Process] = {}
@@ -234,7 +242,7 @@ class World:
             waiters.append(waiter)
         if timeout is not None:
             self.wake_at(self.now + timeout, waiter, False)
-        self.hub.switch()
+        self._switch(task)
         if waiters is not None and not waiter.reason:
             try:
                 waiters.remove(waiter)
@@ -245,7 +253,7 @@ class World:
         return waiter.reason
 
     def _passes(self, task: Task, seconds: float) -> bool:
-        """Let a moment pass at once where nobody else is due in it: the hub would wake this very thread next."""
+        """Let a moment pass at once where nobody else is due in it: this very thread would be the next one."""
         at = self.now + seconds
         heap, process = self.heap, task.process
         if (heap and heap[0][0] <= at) or at > self._until:
@@ -271,8 +279,46 @@ class World:
 
     def run(self, until: float, over: Callable[[], bool]) -> bool:
         """Run until it is over, or so long; return whether it was over."""
-        self._until = until
-        heap, set_loop, get_loop = self.heap, asyncio._set_running_loop, asyncio._get_running_loop
+        self._until, self._over, self._outcome = until, over, None
+        task = self._next()
+        while task is not None:
+            task.greenlet.switch()
+            if self._outcome is not None:
+                return self._outcome
+            task, self._begins = self._begins, None
+            if task is None:
+                # One has come to its end: who waits goes on to the next by itself.
+                _set_loop(None)
+                self.current = None
+                if over():
+                    return True
+                task = self._next()
+        return over()
+
+    def _switch(self, task: Task) -> None:
+        """Let whoever is due next go on, and return when this thread is: the way over the hub takes two switches."""
+        loop = _get_loop()
+        task.loop = loop
+        if loop is not None:
+            _set_loop(None)
+        self.current = None
+        if self._over():
+            self._outcome = True
+        elif (following := self._next()) is None:
+            self._outcome = self._over()
+        elif following is task:
+            return
+        elif following.greenlet:
+            following.greenlet.switch()
+            return
+        else:
+            # A greenlet lies on the stack of the one that begins it, and so ever deeper.
+            self._begins = following
+        self.hub.switch()
+
+    def _next(self) -> Task | None:
+        """Return the thread that is due next, once it is its time; None if none is before the end of this run."""
+        heap = self.heap
         while heap:
             at, _, _, waiter, reason = heapq.heappop(heap)
             if waiter.done:
@@ -285,26 +331,19 @@ class World:
                 held_until = max(process.frozen_until, at + 0.05 if process.held is task else 0.0)
                 self.wake_at(held_until, waiter, reason)
                 continue
-            if at > until:
+            if at > self._until:
                 self.wake_at(at, waiter, reason)
-                self.now = until
-                return over()
+                self.now = self._until
+                return None
             self.now = max(self.now, at)
             waiter.done, waiter.reason = True, reason
             if process.runs_package and process is not self._last:
                 self._change_globals(process)
             self.current = task
             if task.loop is not None:
-                set_loop(task.loop)
-            task.greenlet.switch()
-            loop = get_loop()
-            task.loop = loop
-            if loop is not None:
-                set_loop(None)
-            self.current = None
-            if over():
-                return True
-        return over()
+                _set_loop(task.loop)
+            return task
+        return None
 
     def _change_globals(self, process: Process) -> None:
         for number, (names, name, make, _) in self._globals_of_nodes if process.is_node else self._globals:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from tests.simulation import mutants, runtime
+from tests.simulation import mutants, quick, runtime
 
 PACKAGE = "airflow_provider_ocidist"
 NOT_SIMULATED = (
@@ -82,8 +82,9 @@ def install() -> SimpleNamespace:
     for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE]:
         del sys.modules[name]
     mutants.mutate(Path(__file__).parents[2] / PACKAGE)
-    with runtime.Importing():
+    with runtime.Importing(), quick.PlainDataclasses():
         package = importlib.import_module(PACKAGE)
+        quick.install(importlib.import_module(f"{PACKAGE}.model.codec"))
         modules = [package, *_import_all(package)]
     ExecutorSafeguard.test_mode = True
     sys.unraisablehook = _unraisable
@@ -298,9 +299,7 @@ def _open_for_writing(*_: Any) -> frozenset[str]:
 
 
 def _files_by_writer() -> dict[int, frozenset[str]]:
-    from tests.simulation.machines import here
-
-    program = here().program
+    program = runtime.WORLD.current.process.machine.program
     if program is None or program.exit_code is not None:
         return {}
     return {number: frozenset(files) for number, files in program.writers.items()}

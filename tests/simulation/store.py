@@ -30,10 +30,25 @@ class Stored:
     writer: str
     """The process that wrote it."""
     meta: Mapping[str, str] = field(default_factory=dict)
+    _listed: SimpleNamespace | None = None
 
     @functools.cached_property
     def md5(self) -> str:
         return base64.b64encode(hashlib.md5(self.data).digest()).decode()
+
+    def listed(self, name: str) -> SimpleNamespace:
+        """Return it as lists show it."""
+        if self._listed is None:
+            when = moment(self.modified)
+            self._listed = SimpleNamespace(
+                name=name,
+                size=len(self.data),
+                etag=self.etag,
+                md5=self.meta.get("opc-multipart-md5", self.md5),
+                time_modified=when,
+                time_created=when,
+            )
+        return self._listed
 
 
 @dataclass
@@ -133,17 +148,7 @@ class Bucket:
             if stale and self._is_unlisted(names[at], number):
                 at += 1
                 continue
-            found = self.objects[names[at]]
-            page.append(
-                SimpleNamespace(
-                    name=names[at],
-                    size=len(found.data),
-                    etag=found.etag,
-                    md5=found.meta.get("opc-multipart-md5", found.md5),
-                    time_modified=moment(found.modified),
-                    time_created=moment(found.modified),
-                )
-            )
+            page.append(self.objects[names[at]].listed(names[at]))
             at += 1
         return SimpleNamespace(objects=page, next_start_with=following, prefixes=[])
 

@@ -78,3 +78,53 @@ def test_each_process_has_its_own_of_what_a_module_keeps_and_nodes_have_what_tra
     world.run(60.0, lambda: False)
     assert world.crashes == []
     assert wrong == []
+
+
+def story(seed: int, *, pieces: int) -> list[tuple[float, str]]:
+    """Return what threads that sleep, wait for each other and begin others have done, in a world run in pieces."""
+    world = World(f"story {seed}")
+    runtime.WORLD = world
+    dice, told, lock = random.Random(seed), [], Lock()
+
+    def live(name: str, generation: int) -> None:
+        for _ in range(dice.randint(1, 4)):
+            # No two are due at one time: their order is drawn anew where a run ends before them.
+            world.sleep(3 * dice.random())
+            with lock:
+                told.append((world.now, name))
+                world.sleep(dice.random())
+            if generation < 3 and dice.random() < 0.5:
+                world.current.process.spawn(live, f"{name}'", generation + 1, delay=dice.random())
+
+    for number in range(4):
+        Process(world, f"process {number}").spawn(live, str(number), 0)
+    for piece in range(pieces):
+        # Each piece is over by its time, or by what has been told.
+        world.run(60.0 * (piece + 1) / pieces, lambda piece=piece: piece % 2 == 1 and len(told) > 8 * piece)
+    world.run(60.0, lambda: False)
+    world.close()
+    assert world.crashes == []
+    return told
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_world_that_is_run_in_pieces_comes_to_the_same(monkeypatch: pytest.MonkeyPatch, seed: int):
+    monkeypatch.setattr(runtime, "WORLD", None)
+    whole = story(seed, pieces=1)
+    assert whole
+    assert [at for at, _ in whole] == sorted(at for at, _ in whole)
+    assert story(seed, pieces=7) == whole
+
+
+def test_threads_that_begin_others_do_not_lie_on_each_others_stacks(world: World):
+    ended = []
+
+    def begin_another(left: int) -> None:
+        if left:
+            Process(world, "another").spawn(begin_another, left - 1)
+        # Below a function of C, whose frames lie on the stack of the machine.
+        ended.extend(map(world.sleep, [1000.0]))
+
+    Process(world, "first").spawn(begin_another, 8000)
+    world.run(5000.0, lambda: False)
+    assert len(ended) == 8001

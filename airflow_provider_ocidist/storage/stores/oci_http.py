@@ -220,22 +220,33 @@ def deleting(place: str) -> Iterator[None]:
             raise
 
 
-@contextmanager
-def reading(place: str) -> Iterator[None]:
+def reading(place: str) -> _Reading:
     """Raise absence and change as their own errors."""
-    try:
-        with oci_errors(f"reading {place}"):
-            try:
-                yield
-            except Exception as error:
-                # What most beats are answered when they look for a stop request: nothing else is made of it.
-                if getattr(error, "status", None) == 404 and _concerns_object(getattr(error, "code", None)):
-                    raise FileNotFoundError(place) from error
-                raise
-    except BackendError as error:
-        if error.status_code == 412:
-            raise StorageError(f"{place} changed while it was read", uri=place) from error
-        raise
+    return _Reading(place)
+
+
+class _Reading:
+    """Of one request; no generator, as that of `oci_errors`."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is None:
+            return
+        # What most beats are answered when they look for a stop request: nothing else is made of it.
+        if getattr(error, "status", None) == 404 and _concerns_object(getattr(error, "code", None)):
+            raise FileNotFoundError(self._place) from error
+        try:
+            oci_errors(f"reading {self._place}").__exit__(kind, error, None)
+        except BackendError as mapped:
+            if mapped.status_code == 412:
+                raise StorageError(f"{self._place} changed while it was read", uri=self._place) from mapped
+            raise
 
 
 def _is_absent_object(error: BackendError) -> bool:
