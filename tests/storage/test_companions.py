@@ -211,6 +211,14 @@ def test_what_a_later_attempt_has_saved_belongs_to_no_checkpoint_before(named: s
     ]
 
 
+def test_what_a_later_attempt_calls_by_another_day_takes_no_companion_from_one_before() -> None:
+    day = "run-202611{}.pt"
+    before = saved(day.format(22), day.format(22), "step-100")
+    later = saved(day.format(23), day.format(23), "step-200", attempt=2)
+    assert [each.name for each in companions(before[0], [*later, *before])] == [day.format(22)]
+    assert [each.name for each in companions(later[0], [*later, *before])] == [day.format(23)]
+
+
 def test_the_same_number_of_another_attempt_is_not_of_the_same_step() -> None:
     before = saved("optim_100.pt", "optim_200.pt")
     again = saved("model_100.pt", attempt=2)
