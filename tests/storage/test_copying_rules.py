@@ -44,6 +44,18 @@ def test_copies_at_the_same_time_share_the_streams_equally_and_each_has_one() ->
         assert few.share == 1
 
 
+def test_a_copy_that_ends_gives_back_one_share_alone() -> None:
+    budget = CopyBudget(64, 1 << 20)
+    copies = [contextlib.ExitStack() for _ in range(4)]
+    for copy in copies:
+        copy.enter_context(budget.member())
+    shares = []
+    for copy in copies:
+        shares.append(budget.share)
+        copy.close()
+    assert shares == [16, 21, 32, 64]
+
+
 def test_eight_parts_may_be_in_memory() -> None:
     assert CopyBudget(64, 1 << 20).memory.limit == 8 << 20
     assert not CopyBudget(64, 1 << 20).interrupted.is_set()
