@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Effort:
     each_s: float
     """Most seconds for one module."""
     sample: int | None
-    """Number of mutants of each module, with those that are known; None: all."""
+    """Number of mutants of each module, or as many as an earlier run has tried; None: all."""
     stamp: Stamp
 
 
@@ -67,10 +68,9 @@ def try_module(module: str, book: Book, place: Place, effort: Effort) -> Score:
     """
     mutants = list(mutants_of(module))
     known = {mutant: book.known(mutant) for mutant in mutants}
-    # In hash order, so that the part which an interrupted run has tried is a fair sample.
-    untried = sorted((mutant for mutant, verdict in known.items() if verdict is None), key=book.key_of)
-    if effort.sample is not None:
-        untried = untried[: max(effort.sample - (len(mutants) - len(untried)), 0)]
+    # In hash order, so that the part which is tried, or which an interrupted run has tried, is a fair sample.
+    order = sorted(mutants, key=book.key_of)
+    untried = [mutant for mutant in sampled(order, known, effort.sample) if known[mutant] is None]
     if untried and time.monotonic() < effort.until:
         bench = Bench(place=place, module=module, tests=book.tests_of(module))
         try:
@@ -80,9 +80,24 @@ def try_module(module: str, book: Book, place: Place, effort: Effort) -> Score:
     elif untried:
         # Of what earlier runs have tried, survivors may not count any more: that would be too good for the page.
         return book.score(module, known)
-    score = book.score(module, known)
+    fair = set(itertools.takewhile(known.get, order))
+    score = book.score(module, {mutant: known[mutant] if mutant in fair else None for mutant in mutants})
     Entries(FOLDER).add(Entry.of(score, effort.stamp))
     return score
+
+
+def sampled(
+    order: Sequence[Mutant], known: Mapping[Mutant, Verdict | None], sample: int | None
+) -> Sequence[Mutant]:
+    """Return the first so many, but all up to the last that is known; None: all.
+
+    Of a larger sample the killed stay known when their module's tests change, the survivors do not: with these alone
+    left out, the score would be too good.
+    """
+    if sample is None:
+        return order
+    last = max((number for number, mutant in enumerate(order, start=1) if known[mutant]), default=0)
+    return order[: max(sample, last)]
 
 
 def try_each(
@@ -125,7 +140,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", help="paths, or ends of paths; all when none is named")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then; the next run goes on")
     parser.add_argument("--each", type=float, default=float("inf"), help="minutes for each module, at most")
-    parser.add_argument("--sample", type=int, help="try so many of each module, with those that are known")
+    parser.add_argument("--sample", type=int, help="try so many of each module, or as many as before")
     parser.add_argument("--fresh", action="store_true", help="try also what earlier runs have tried")
     parser.add_argument("--table", type=Path, help="write there the last scores of all modules, as Markdown")
     arguments = parser.parse_args()
@@ -136,7 +151,7 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     if arguments.table:
-        arguments.table.write_text(updated(arguments.table, book.modules))
+        arguments.table.write_text(updated(arguments.table, book))
         return 0
     effort = Effort(until=until, each_s=60 * arguments.each, sample=arguments.sample, stamp=stamp_of_now())
     with place_in(FOLDER) as place:
@@ -144,10 +159,22 @@ def main() -> int:
     return 0 if all(results) else 1
 
 
-def updated(page: Path, modules: Sequence[str]) -> str:
-    """Return the page with what the last runs have found; what they have not tried stays as the page has it."""
+def updated(page: Path, book: Book) -> str:
+    """Return the page with what the last runs have found; what they have not tried stays as the page has it.
+
+    A module that has lost a line in which a fault had survived is another one: what the page says of it is dropped.
+    """
     before = read_page(page.read_text()) if page.exists() else {}
-    return page_of(modules, Entries(FOLDER).read(), before)
+    before = {
+        module: entry
+        for module, entry in before.items()
+        if module in book.modules and _is_of_now(entry, book)
+    }
+    return page_of(book.modules, Entries(FOLDER).read(), before, reasons=book.reasons)
+
+
+def _is_of_now(entry: Entry, book: Book) -> bool:
+    return all(book.has_lines(entry.module, name) for name in entry.survivors)
 
 
 def stamp_of_now() -> Stamp:

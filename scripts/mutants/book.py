@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from scripts.mutants.judge import Verdict, path_of
 
@@ -69,14 +71,6 @@ class Score:
         """Whether so many are killed of those that were tried."""
         return self.percent >= LEAST_PERCENT
 
-    def row(self) -> str:
-        """Return its line of a table in Markdown."""
-        tried = self.killed + self.hung + self.equivalent + len(self.survivors)
-        killed = self.killed + self.hung
-        percent = f"{self.percent:.1f} %" if tried else ""
-        counts = (tried + self.untried, tried, killed, self.equivalent, len(self.survivors))
-        return f"| `{self.module}` | {' | '.join(map(str, counts))} | {percent} |"
-
     def text(self) -> str:
         counts = f"{self.killed} killed, {self.hung} hung, {len(self.survivors)} survived"
         counts += f", {self.equivalent} equivalent" if self.equivalent else ""
@@ -105,6 +99,15 @@ class Book:
     @property
     def modules(self) -> list[str]:
         return list(self._tests)
+
+    @property
+    def reasons(self) -> Collection[tuple[str, str]]:
+        """The modules and names of the mutants that may survive."""
+        return self._reasons.keys()
+
+    def has_lines(self, module: str, mutation: str) -> bool:
+        """Whether a module has the lines that a mutant of this name changes."""
+        return has_lines(self._root, module, mutation)
 
     def tests_of(self, module: str) -> list[str]:
         return list(self._tests[module])
@@ -192,3 +195,31 @@ def _key(mutant: Mutant) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def has_lines(root: Path, module: str, mutation: str) -> bool:
+    """Whether a module has the lines that a mutant changes; the name of a mutant is `owner: change`."""
+    owner, _, change = mutation.partition(": ")
+    lines = _lines_of(root / path_of(module), owner)
+    sides = change.split(" -> ")
+    for count in range(1, len(sides)):
+        removed = " -> ".join(sides[:count])
+        if removed in lines or set(removed.split(" / ")) <= lines:
+            return True
+    return False
+
+
+def _lines_of(path: Path, owner: str) -> set[str]:
+    """Return the lines of a function or class, or of all of these of one name; empty: those of the file."""
+    text = path.read_text()
+    found: list[Any] = [ast.parse(text)]
+    for name in filter(None, owner.split(".")):
+        inner = itertools.chain.from_iterable(ast.walk(each) for each in found)
+        found = [each for each in inner if getattr(each, "name", None) == name and hasattr(each, "body")]
+    lines = [line.strip() for line in text.splitlines()]
+    return set(lines) if not owner else {line for each in found for line in _within(each, lines)}
+
+
+def _within(node: Any, lines: list[str]) -> list[str]:
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return lines[first - 1 : node.end_lineno]

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,15 @@ from airflow.sdk import DAG
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
-from airflow_provider_ocidist.gangs import another_gang
-from airflow_provider_ocidist.job import Restarts
-from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
-from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.checkpoints import complete
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS
 from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
-
-BUDGETS = Restarts(node=2)
 
 
 @pytest.fixture(autouse=True)
@@ -215,68 +208,3 @@ def test_without_a_budget_for_it_the_try_fails_as_ever(ti: Ti) -> None:
     assert failed.value.cause is Cause.NODE
     assert "no other gang in this try: restarts.node is 0" in str(failed.value)
     assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 1
-
-
-# The rule
-
-LOST = Restart(cause=Cause.NODE, message="m", step=10)
-PREEMPTED = replace(LOST, cause=Cause.PREEMPTED)
-
-
-@pytest.mark.parametrize("cause", sorted(set(Cause) - {Cause.NODE, Cause.PREEMPTED}))
-def test_only_the_loss_of_a_machine_is_made_up_for(cause: Cause) -> None:
-    assert (
-        another_gang.why_no_gang(Restarts(program=9, hang=9, node=9), [], replace(LOST, cause=cause))
-        is not None
-    )
-
-
-def test_each_lost_machine_costs_one_of_the_budget() -> None:
-    before = [replace(LOST, step=step) for step in (1, 2)]
-    assert another_gang.why_no_gang(BUDGETS, before[:1], LOST) is None
-    assert another_gang.why_no_gang(BUDGETS, before, LOST) == "all 2 of restarts.node are used"
-
-
-def test_a_preemption_costs_nothing() -> None:
-    before = [replace(PREEMPTED, step=step) for step in range(9)]
-    assert another_gang.why_no_gang(BUDGETS, before, PREEMPTED) is None
-    assert another_gang.why_no_gang(BUDGETS, [*before, replace(LOST, step=9)], LOST) is None
-    assert another_gang.why_no_gang(Restarts(program=1), before, PREEMPTED) is None
-    assert another_gang.why_no_gang(Restarts(), [], PREEMPTED) is not None
-
-
-def test_a_gang_that_came_no_further_than_one_before_is_left_to_airflow() -> None:
-    assert "for the second time" in (another_gang.why_no_gang(Restarts(node=9), [LOST], LOST) or "")
-
-
-@pytest.mark.parametrize("step", [None, 10])
-def test_a_gang_that_was_preempted_is_made_again_however_often_that_happens_at_one_step(
-    step: int | None,
-) -> None:
-    # A service that takes a machine back knows nothing of the program, and proves nothing about it.
-    preempted = replace(PREEMPTED, step=step, checkpoint="a")
-    for times in range(9):
-        assert another_gang.why_no_gang(Restarts(node=1), [preempted] * times, preempted) is None
-
-
-def test_what_the_program_failed_with_in_the_gangs_of_a_try_is_handed_on_and_no_loss_of_a_machine() -> None:
-    crashed = Restart(cause=Cause.USER, message="m", step=3)
-    hung = replace(LOST, hang=True)
-    ends = [
-        End(succeeded=False, try_number=1, restarts=(replace(crashed, step=1),)),
-        End(succeeded=False, try_number=2, restarts=(LOST, crashed), failure=LOST),
-        End(succeeded=False),
-        End(succeeded=False, try_number=2, restarts=(PREEMPTED, hung)),
-    ]
-    assert another_gang.of_program(ends, 2) == (crashed, hung)
-    assert another_gang.of_program(ends, 3) == ()
-
-
-def test_a_gang_that_waits_for_a_further_launch_has_trained() -> None:
-    report = NodeReport(rank=0, phase=Phase.FETCHING, address="a", started_at=0.0, heartbeat_at=1.0)
-    for restarts, has_trained in (((), False), ((LOST,), True)):
-        node = NodeStatus(
-            rank=0, run_id="run", state=NodeState.FAILED, report=replace(report, restarts=restarts)
-        )
-        failure = another_gang.lost_gang(Cause.NODE, "m", RunStatus(nodes=(node,)))
-        assert (failure is not None) is has_trained

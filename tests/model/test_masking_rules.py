@@ -18,7 +18,8 @@ from airflow_provider_ocidist.model.masking import (
     without_secrets,
 )
 from airflow_provider_ocidist.model.masking.names import Weight, weight_of
-from airflow_provider_ocidist.model.masking.values import is_secret, looks_made
+from airflow_provider_ocidist.model.masking.texts import query_of
+from airflow_provider_ocidist.model.masking.values import is_ordinary, is_secret, looks_made
 
 RANDOM = "Xk29fLq8ZpW3vTy7"
 """As a machine draws it."""
@@ -260,6 +261,51 @@ def test_where_a_secret_ends_depends_on_what_it_stands_in(text: str, in_a_log: s
 
 
 @pytest.mark.parametrize(
+    "text, query",
+    [
+        ("http://h/x?sig=a", "sig=a"),
+        ("https://h/x?sig=a&n=1", "sig=a&n=1"),
+        ("https://h/x", None),
+        ("file:///h/x?sig=a", None),
+        ("see http://h/x?sig=a", None),
+        ("http://h/x?sig=a or", None),
+    ],
+)
+def test_a_query_is_that_of_a_web_address_alone(text: str, query: str | None) -> None:
+    assert query_of(text) == query
+
+
+def test_a_path_is_no_secret_unless_a_part_of_it_is_one() -> None:
+    assert is_ordinary("/data/of/models/file.txt")
+    for place in (f"/data/{RANDOM}/file.txt", f"/{RANDOM}", f"/data/{RANDOM}"):
+        assert not is_ordinary(place)
+
+
+@pytest.mark.parametrize(
+    "text, masked_as",
+    [
+        # A password may hold the signs that end it elsewhere.
+        ("at postgresql://me:p@w1x@db/x now", "at postgresql://me:***@db/x now"),
+        ("at redis://:p/w1x@db/0 now", "at redis://:***@db/0 now"),
+        ("at redis://:8080/p@w now", "at redis://:8080/p@w now"),
+        # A user alone is a secret only of the web, and not where everybody has it.
+        ("clone https://git@github.com/x now", "clone https://git@github.com/x now"),
+        ("clone ssh://a1b2c3d4e5@github.com/x now", "clone ssh://a1b2c3d4e5@github.com/x now"),
+        # What is none does not hide what follows.
+        ("password=missing, DB_PASSWORD=hunter22", "password=missing, DB_PASSWORD=***"),
+        ("lr=0.1 DB_PASSWORD=hunter22", "lr=0.1 DB_PASSWORD=***"),
+        ("token_count=5 DB_PASSWORD=hunter22", "token_count=5 DB_PASSWORD=***"),
+        ("the password is DB_PASSWORD=hunter22", "the password is DB_PASSWORD=***"),
+        # As code and JSON have it, what begins a list is no value yet.
+        ("password: [hunter22x1 and", "password: [hunter22x1 and"),
+        ('DB_PASSWORD="" and no more', 'DB_PASSWORD="" and no more'),
+    ],
+)
+def test_what_is_a_secret_in_an_address_or_after_another_name(text: str, masked_as: str) -> None:
+    assert masked_text(text) == masked_as
+
+
+@pytest.mark.parametrize(
     "name, weight",
     [
         ("hf.token", Weight.LIKELY),
@@ -271,6 +317,10 @@ def test_where_a_secret_ends_depends_on_what_it_stands_in(text: str, in_a_log: s
         ("x_key", Weight.POSSIBLE),
         ("myapikey", Weight.SURE),
         ("rootpasswd", Weight.SURE),
+        ("SENTRY_DSN", Weight.SURE),
+        ("jwt", Weight.SURE),
+        ("db_pwd", Weight.SURE),
+        ("DB_PASS", Weight.LIKELY),
         ("apikeys_of", Weight.NONE),
         ("TOKEN_GITHUB", Weight.LIKELY),
         ("TOKEN_ID", Weight.NONE),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
+import random
+import re
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scripts.mutants.__main__ import chosen, updated
-from scripts.mutants.book import Book, Mutant
+from scripts.mutants.__main__ import chosen, sampled, updated
+from scripts.mutants.book import Book, Mutant, has_lines
 from scripts.mutants.judge import Verdict, path_of
-from scripts.mutants.page import Entries, Entry, Stamp, page_of, read_page
+from scripts.mutants.page import PACKAGE, Entries, Entry, Stamp, page_of, read_page
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +23,16 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = tomllib.loads((ROOT / "tests/mutants/modules.toml").read_text())["modules"]
+TABLES = tomllib.loads((ROOT / "tests/mutants/modules.toml").read_text())
+MODULES: dict[str, list[str]] = TABLES["modules"]
+LEFT_OUT: dict[str, list[str]] = TABLES["left_out"]
+DECIDING = (
+    "gangs",
+    "model",
+    "storage",
+    *(f"agent/{name}" for name in ("join", "save", "stages", "train", "monitor")),
+)
+"""Packages each module of which is tried, or has a reason why it is not."""
 LISTED = tomllib.loads((ROOT / "tests/mutants/survivors.toml").read_text()).get("survivor", [])
 
 
@@ -55,41 +65,26 @@ def test_each_module_and_each_of_its_tests_is_there():
     } == set()
 
 
+def test_each_module_that_may_decide_is_tried_or_has_a_reason_why_it_is_not() -> None:
+    folder = ROOT / PACKAGE
+    files = [path for name in DECIDING for path in (folder / name).rglob("*.py")]
+    # An `__init__.py` of one line is its docstring.
+    known = {str(path.relative_to(folder)) for path in files if path.read_text().count("\n") > 1}
+    known |= {path.relative_to(folder).as_posix() for path in (folder / "agent").glob("guard*.py")}
+    tried = {path_of(name).removeprefix(PACKAGE) for name in MODULES}
+    left_out = Counter(itertools.chain.from_iterable(LEFT_OUT.values()))
+    assert sorted(known - tried - {*left_out}) == []
+    assert [name for name, count in left_out.items() if count > 1 or name in tried] == []
+
+
 def test_each_listed_survivor_has_a_module_and_a_reason():
     assert [item for item in LISTED if item["module"] not in MODULES or not item["reason"].strip()] == []
 
 
 def test_each_listed_survivor_changes_lines_that_its_function_has():
     """`make mutants` looks for the mutant itself; to make all of them takes minutes."""
-    stale = [item["mutation"] for item in LISTED if not _has_lines(item["module"], item["mutation"])]
+    stale = [item["mutation"] for item in LISTED if not has_lines(ROOT, item["module"], item["mutation"])]
     assert stale == []
-
-
-def _has_lines(module: str, mutation: str) -> bool:
-    owner, _, change = mutation.partition(": ")
-    lines = _lines_of(ROOT / path_of(module), owner)
-    sides = change.split(" -> ")
-    for count in range(1, len(sides)):
-        removed = " -> ".join(sides[:count])
-        if removed in lines or set(removed.split(" / ")) <= lines:
-            return True
-    return False
-
-
-def _lines_of(path: Path, owner: str) -> set[str]:
-    """Return the lines of a function or class, or of all of these of one name; empty: those of the file."""
-    text = path.read_text()
-    found: list[Any] = [ast.parse(text)]
-    for name in filter(None, owner.split(".")):
-        inner = itertools.chain.from_iterable(ast.walk(each) for each in found)
-        found = [each for each in inner if getattr(each, "name", None) == name and hasattr(each, "body")]
-    lines = [line.strip() for line in text.splitlines()]
-    return set(lines) if not owner else {line for each in found for line in _within(each, lines)}
-
-
-def _within(node: Any, lines: list[str]) -> list[str]:
-    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-    return lines[first - 1 : node.end_lineno]
 
 
 def test_modules_are_named_by_the_end_of_their_path_or_by_their_folder():
@@ -141,52 +136,165 @@ def test_a_part_of_a_module_is_named_by_the_beginning_of_its_functions():
     assert chosen(["a"], [part]) == chosen([], [part]) == [part]
 
 
-def test_a_line_of_the_table_says_how_many_faults_there_were_and_what_became_of_them(root: Path):
-    known = {mutant(0): KILLED, mutant(1): SURVIVED, mutant(2): None, mutant(3): Verdict(outcome="hung")}
-    row = book(root).score("a.py", known).row()
-    assert row == "| `a.py` | 4 | 3 | 2 | 0 | 1 | 66.7 % |"
+def an_entry(root: Path, date: str, *survivors: int, module: str = "a.py", untried: int = 1) -> Entry:
+    known = {mutant(0): KILLED, mutant(10): Verdict(outcome="hung")}
+    known |= {mutant(number): SURVIVED for number in survivors}
+    score = book(root).score(module, known | {mutant(20 + number): None for number in range(untried)})
+    return Entry.of(score, Stamp(date=date, commit="1a2b3c4+"))
 
 
-def an_entry(root: Path, date: str, *survivors: int) -> Entry:
-    known = {mutant(0): KILLED, mutant(9): None, **{mutant(number): SURVIVED for number in survivors}}
-    return Entry.of(book(root).score("a.py", known), Stamp(date=date, commit="1a2b3c4+"))
+def in_package(module: str, entry: Entry) -> tuple[str, Entry]:
+    return PACKAGE + module, replace(entry, module=PACKAGE + module)
 
 
-def test_the_page_has_the_last_run_of_each_module_with_its_date_and_commit(root: Path):
+def test_a_line_says_how_many_faults_there_were_and_what_became_of_them(root: Path) -> None:
+    entry = an_entry(root, "2026-11-25", 1)
+    assert entry.row == "| `a.py` | 66.7 % | 4 | 3 | 2 | 0 | 1 | 2026-11-25, 1a2b3c4+ |"
+    whole = an_entry(root, "2026-11-25", untried=0)
+    assert whole.row == "| `a.py` | 100.0 % | 2 | all | 2 | 0 | 0 | 2026-11-25, 1a2b3c4+ |"
+
+
+def test_the_page_has_the_last_run_of_each_module_the_worst_first_and_each_in_its_package(root: Path) -> None:
     kept = Entries(root / "kept")
     assert kept.read() == {}
-    for entry in (an_entry(root, "2026-11-24", 1, 2), an_entry(root, "2026-11-25", 2)):
-        kept.add(entry)
-    page = page_of(["a.py", "b.py"], kept.read())
-    assert "\n| `a.py` | 3 | 2 | 1 | 0 | 1 | 50.0 % | 2026-11-25 | 1a2b3c4+ |\n| `b.py` |  | 0 |" in page
-    assert page.endswith("\n- `a.py`: `` f: 2 -> None ``\n")
-    header, rule, *rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in (header, rule, *rows)} == {10}
+    found = (("b/x.py", (1, 2)), ("a/y.py", (1,)), ("a/y.py", (2,)), ("a/c/z.py", ()))
+    for module, survivors in found:
+        kept.add(in_package(module, an_entry(root, "2026-11-25", *survivors))[1])
+    modules = [PACKAGE + name for name in ("b/x.py", "a/y.py", "a/c/z.py", "b/never.py")]
+    page = page_of(modules, kept.read())
+    heads = [line for line in page.splitlines() if line.startswith("### ")]
+    assert heads == [
+        "### `b/x.py`: 50.0 % of a sample of 4 of 5",
+        "### `a/y.py`: 66.7 % of a sample of 3 of 4",
+        "### a",
+        "### b",
+    ]
+    assert "4 of 5\n\n- `` f: 1 -> None ``\n- `` f: 2 -> None ``\n\n###" in page
+    assert "3 of 4\n\n- `` f: 2 -> None ``\n\n## All modules" in page
+    assert page.endswith("\n\nNot tried as they are now: `b/never.py`.\n")
+    assert {line.count("|") for line in page.splitlines() if line.startswith("|")} == {9}
 
 
-def test_what_was_not_tried_since_stays_on_the_page_as_it_is(root: Path):
-    before = page_of(["a.py", "b.py"], {"a.py": an_entry(root, "2026-11-24", 1)})
-    assert read_page(before)["a.py"] == an_entry(root, "2026-11-24", 1)
-    assert page_of(["a.py", "b.py"], {}, read_page(before)) == before
-    for date, expected in (
-        ("2026-11-23", "2026-11-24"),
-        ("2026-11-24", "2026-11-24"),
-        ("2026-11-25", "2026-11-25"),
+def test_the_page_begins_with_what_is_known_of_all_modules(root: Path) -> None:
+    known = dict([in_package("x.py", an_entry(root, "2026-11-25", 1, 2))])
+    known |= dict([in_package("y.py", an_entry(root, "2026-11-25", untried=0))])
+    page = page_of([*known, PACKAGE + "z.py"], known).replace("\n", " ")
+    assert (
+        " **66.7 %** of 6 faults in 2 of 3 modules are killed, 1 below 90 %. 2 survive without a reason"
+        in page
+    )
+    assert "Of 7 faults 6 were tried: all of 1 modules" in page
+    assert "None of 1 modules was tried." in page_of(["x.py"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_not_tried_since_stays_on_the_page_as_it_is(root: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    modules = [
+        f"{PACKAGE}{dice.choice(('', 'a/', 'a/b/'))}{number}.py{dice.choice(('', '::F.f'))}"
+        for number in range(9)
+    ]
+    known = {
+        module: replace(
+            an_entry(
+                root,
+                f"2026-11-2{dice.randrange(10)}",
+                *range(1, dice.randint(1, 4)),
+                untried=dice.randrange(2),
+            ),
+            module=module,
+        )
+        for module in modules
+        if dice.random() < 0.8
+    }
+    before = page_of(modules, known)
+    assert read_page(before) == known
+    assert page_of(modules, {}, read_page(before)) == before
+    gone, *left = known
+    assert gone.removeprefix(PACKAGE) not in page_of(left, {}, read_page(before))
+    older = replace(known[gone], date="2026-11-19", killed=9)
+    assert page_of(modules, {gone: older}, read_page(before)) == before
+    for date in (known[gone].date, "2026-12-01"):
+        newer = replace(known[gone], date=date, killed=9)
+        assert read_page(page_of(modules, {gone: newer}, read_page(before))) == known | {gone: newer}
+
+
+def test_a_survivor_that_has_its_reason_by_now_is_explained(root: Path) -> None:
+    module, entry = in_package("x.py", an_entry(root, "2026-11-25", 1, 2))
+    reasons = {(module, "f: 1 -> None"), (f"{module}::f", "f: 2 -> None"), (module, "f: 8 -> None")}
+    page = page_of([module], {module: entry}, reasons=reasons)
+    assert read_page(page)[module] == replace(entry, explained=1, survivors=("f: 2 -> None",))
+
+
+def test_a_module_whose_survivors_are_not_named_is_as_one_that_was_not_tried(root: Path) -> None:
+    module, entry = in_package("x.py", an_entry(root, "2026-11-25", 1, 2))
+    page = page_of([module], {module: entry}).replace("- `` f: 1 -> None ``\n", "")
+    assert read_page(page) == {}
+    assert "Not tried as they are now: `x.py`." in page_of([module], read_page(page))
+
+
+def test_scores_that_an_earlier_version_has_kept_are_passed_over(root: Path) -> None:
+    kept = Entries(root / "kept")
+    entry = an_entry(root, "2026-11-25", 1)
+    (root / "kept/scores.jsonl").write_text('{"module": "b.py", "row": "| |", "date": "", "survivors": []}\n')
+    kept.add(entry)
+    assert kept.read() == {"a.py": entry}
+
+
+def test_a_module_with_a_survivor_whose_lines_have_changed_is_as_one_that_was_not_tried(root: Path) -> None:
+    module, entry = in_package("x.py", an_entry(root, "2026-11-25"))
+    (root / "tests/mutants/modules.toml").write_text(f'[modules]\n"{module}" = []\n')
+    (root / PACKAGE).mkdir()
+    (root / module).write_text("def f():\n    return 1\n")
+    page = root / "page.md"
+    for name, is_there in (
+        ("f: return 1 -> 2", True),
+        ("f: return 2 -> 3", False),
+        ("g: return 1 -> 2", False),
     ):
-        newer = an_entry(root, date)
-        found = read_page(page_of(["a.py"], {"a.py": newer}, read_page(before)))["a.py"]
-        assert found.date == expected
-        assert (found == newer) == (date >= "2026-11-24")
-    assert "a.py" not in page_of(["b.py"], {}, read_page(before))
-    nameless = replace(an_entry(root, "2026-11-24", 1, 2), survivors=())
-    page = page_of(["a.py"], {"a.py": nameless})
-    assert page.endswith("\n- `a.py`: 2, whose names that run has not kept\n")
-    assert page_of(["a.py"], {}, read_page(page)) == page
+        page.write_text(page_of([module], {module: replace(entry, survivors=(name,))}))
+        text = updated(page, book(root))
+        assert (name in text) is is_there
+        assert ("Not tried as they are now: `x.py`." in text) is not is_there
 
 
-def test_a_page_that_is_not_there_yet_is_written(tmp_path: Path):
-    assert "| `no such module` |  | 0 |" in updated(tmp_path / "page.md", ["no such module"])
+def test_a_page_that_is_not_there_yet_is_written(root: Path):
+    assert "Not tried as they are now: `a.py`." in updated(root / "page.md", book(root))
 
 
 def test_the_page_in_the_documents_names_each_module_and_no_other():
-    assert list(read_page((ROOT / "docs/mutants.md").read_text())) == list(MODULES)
+    page = (ROOT / "docs/mutants.md").read_text()
+    named = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert sorted(named + untried_on(page)) == sorted(name.removeprefix(PACKAGE) for name in MODULES)
+    assert len(read_page(page)) == len(named), "each survivor has its name"
+
+
+def untried_on(page: str) -> list[str]:
+    return (
+        re.findall(r"`([^`]+)`", page.rpartition("Not tried as they are now: ")[2])
+        if "Not tried as they are now: " in page
+        else []
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_sample_is_never_of_less_than_is_known_of_it(root: Path, seed: int) -> None:
+    """Of what an earlier run has tried, the killed are known for longer than those that survived."""
+    dice = random.Random(seed)
+    notes = book(root)
+    order = sorted(map(mutant, range(50)), key=notes.key_of)
+    survive = {each for each in order if dice.random() < 0.2}
+    tried = dice.randrange(51)
+    for each in order[:tried]:
+        notes.note(each, SURVIVED if each in survive else KILLED)
+    (root / "tests/test_a.py").write_text("def test_one(): pass\n\ndef test_two(): assert 1\n")
+    again = book(root)
+    known = {each: again.known(each) for each in order}
+    killed = sum(each not in survive for each in order[:tried])
+    assert sum(map(bool, known.values())) == killed, "no survivor is known any more"
+    for sample in (dice.randrange(tried + 1), dice.randint(tried, 50)):
+        asked = sampled(order, known, sample)
+        last = max((number for number, each in enumerate(order, 1) if known[each]), default=0)
+        assert asked == order[: max(sample, last)]
+        assert {each for each in order if known[each]} <= set(asked)
+    assert sampled(order, known, None) == order

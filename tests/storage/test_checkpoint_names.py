@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_provider_ocidist.storage.checkpoint_names import Placed, place
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.storage.checkpoint_names import Placed, place, published_folder, publishing_attempt
 
 SEED = int(os.environ.get("NAMES_SEED", "20261122"))
 
@@ -360,3 +361,30 @@ def _placed(name: str) -> Placed:
     found = place(name)
     assert found is not None
     return found
+
+
+def test_a_series_is_a_name_with_a_sign_for_each_of_its_numbers() -> None:
+    for name, series in (("step-70.pt", "step-#.pt"), ("step_7.pt", "step_#.pt"), ("step=7.ckpt", "step=#.ckpt")):
+        found = place(name)
+        assert found is not None
+        assert found.series == series
+    found = place("run12-at345.pt", r"run(?P<epoch>\d+)-at(?P<step>\d+)\.pt")
+    assert found is not None
+    assert (found.series, found.epoch, found.step) == ("run#-at#.pt", 12, 345)
+
+
+@pytest.mark.parametrize(
+    "fence, count, folder",
+    [
+        (Fence(attempt=1), 1, "step-1"),
+        (Fence(attempt=2), 1, "step-1.attempt-2"),
+        (Fence(attempt=3), 2, "step-1.attempt-3.again-2"),
+        (Fence(attempt=1, launch=2), 1, "step-1.launch-2"),
+        (Fence(attempt=12, launch=1), 3, "step-1.attempt-12.launch-1.again-3"),
+    ],
+)
+def test_each_launch_publishes_to_a_folder_of_its_own_that_names_its_attempt(
+    fence: Fence, count: int, folder: str
+) -> None:
+    assert published_folder("step-1", fence, count) == folder
+    assert publishing_attempt(folder) == fence.attempt

@@ -75,6 +75,8 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
         ),
         (["optim100.pt", "optim200.pt", "optim300.pt", "model_400.pt"], ["optim300.pt"]),
         (["phi-2.pt", "step-1", "phi-2.pt", "step-2"], ["phi-2.pt"]),
+        # It went on from a number that it had used twice: that names no model.
+        (["phi-2.pt", "phi-2.pt", "phi-3.pt", "step-9"], ["phi-3.pt"]),
         (
             ["fold1-epoch=4.ckpt", *(f"fold2-epoch={epoch}.ckpt" for epoch in range(3))],
             ["fold1-epoch=4.ckpt"],
@@ -85,6 +87,7 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
         (["optim_100.pt", "optim_200.pt", "model_100.pt"], ["optim_100.pt"]),
         (["model_100.pt", "model_200.pt", "optim_100.pt"], ["model_100.pt"]),
         (["optim-000100.pt", "optim-000200.pt", "step-100"], ["optim-000100.pt"]),
+        (["optim-100-half.pt", "optim-200-half.pt", "step-100"], ["optim-100-half.pt"]),
         (["optim100.pt", "optim200.pt", "optim300.pt", "step-100"], ["optim100.pt"]),
         (["step-100", "step-200", "optim100"], ["step-100"]),
         # One epoch, at several steps.
@@ -211,10 +214,31 @@ def test_what_a_later_attempt_has_saved_belongs_to_no_checkpoint_before(named: s
     ]
 
 
+def test_what_a_later_attempt_calls_by_another_day_takes_no_companion_from_one_before() -> None:
+    day = "run-202611{}.pt"
+    before = saved(day.format(22), day.format(22), "step-100")
+    later = saved(day.format(23), day.format(23), "step-200", attempt=2)
+    assert [each.name for each in companions(before[0], [*later, *before])] == [day.format(22)]
+    assert [each.name for each in companions(later[0], [*later, *before])] == [day.format(23)]
+
+
 def test_the_same_number_of_another_attempt_is_not_of_the_same_step() -> None:
     before = saved("optim_100.pt", "optim_200.pt")
     again = saved("model_100.pt", attempt=2)
     assert [each.name for each in companions(again[0], [*again, *before])] == ["optim_200.pt"]
+
+
+def test_what_another_attempt_has_saved_under_a_name_of_no_series_belongs_to_nothing() -> None:
+    before = saved("ckpt-20261122.pt", "ckpt-loss0.42.pt")
+    again = saved("step-9", attempt=2)
+    assert companions(again[0], [*again, *before]) == []
+
+
+def test_what_was_saved_at_the_step_of_a_companion_that_was_saved_twice_belongs_too() -> None:
+    names = ["ckpt-20261122.pt", "step-100.pt", "step-100.pt", "model_epoch_3.pth"]
+    manifests = saved(*names, steps={"ckpt-20261122.pt": 100, "step-100.pt": 100})
+    found = companions(manifests[0], manifests)
+    assert [(each.name, each.sequence) for each in found] == [("step-100.pt", 3), ("ckpt-20261122.pt", 1)]
 
 
 LETTERS = "abcdefghijkl"

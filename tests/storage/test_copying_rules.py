@@ -44,6 +44,18 @@ def test_copies_at_the_same_time_share_the_streams_equally_and_each_has_one() ->
         assert few.share == 1
 
 
+def test_a_copy_that_ends_gives_back_one_share_alone() -> None:
+    budget = CopyBudget(64, 1 << 20)
+    copies = [contextlib.ExitStack() for _ in range(4)]
+    for copy in copies:
+        copy.enter_context(budget.member())
+    shares = []
+    for copy in copies:
+        shares.append(budget.share)
+        copy.close()
+    assert shares == [16, 21, 32, 64]
+
+
 def test_eight_parts_may_be_in_memory() -> None:
     assert CopyBudget(64, 1 << 20).memory.limit == 8 << 20
     assert not CopyBudget(64, 1 << 20).interrupted.is_set()
@@ -725,6 +737,14 @@ def test_only_what_can_fit_is_listed() -> None:
     assert found.store.done("list") == ["run-"]
 
 
+def test_a_slash_at_the_end_names_the_folder_though_an_object_has_the_same_name() -> None:
+    places = Places(bucket={"data": b"1", "data/x": b"2"}, data={"x": b"2"})
+    folder = selection.find("mem://bucket/data/", places)
+    assert (names(folder), folder.is_tree) == (["x"], True)
+    file = selection.find("mem://bucket/data", places)
+    assert (names(file), file.is_tree) == (["data"], False)
+
+
 def test_the_bucket_itself_is_no_pattern() -> None:
     places = Places()
     with pytest.raises(StorageError, match="there is nothing at"):
@@ -794,6 +814,7 @@ def test_two_names_of_a_place_are_the_same_place(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     assert selection.absolute(LocalShelf(f"{tmp_path}/link")) == f"{tmp_path}/real"
+    assert selection.absolute(LocalShelf(f"{tmp_path}/XX/")) == f"{tmp_path}/XX"
     assert selection.absolute(LocalShelf("/")) == ""
     assert selection.absolute(Shelf("s3a://b/x")) == selection.absolute(Shelf("s3://b/x/")) == "s3://b/x"
     assert selection.absolute(Shelf("gcs:///b/x")) == "gs://b/x"

@@ -112,6 +112,19 @@ def test_an_earlier_attempt_is_refused_by_name_and_changes_nothing(
     assert "write" not in store.done
 
 
+def test_a_fence_that_another_process_has_just_made_is_not_written_again(store: Busy) -> None:
+    store.before["stat"] = [lambda: write(store, at(2))]
+    advance_fence(store, at(2))
+    assert current_fence(store) == at(2)
+    assert "write" not in store.done
+
+
+def test_numbers_that_no_attempt_has_are_named_as_what_is_wrong(store: Busy) -> None:
+    LocalStore(store.folder).write("fence.json", b'{"generation": 0, "attempt": -1}')
+    with pytest.raises(DamagedFence, match="its numbers are not those of an attempt"):
+        current_fence(store)
+
+
 NO_NUMBERS = ["x", "7", "", None, True, False, 1.0, 1.5, math.nan, math.inf, -1, 2**31, 10**400, [], [1], {}]
 """What may stand in JSON in place of the number of an attempt."""
 

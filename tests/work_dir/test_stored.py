@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import Cause, StorageError
 from airflow_provider_ocidist.gangs.actions import Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.model import codec
@@ -291,18 +291,24 @@ def test_the_store_is_asked_for_the_newest_where_a_node_that_has_done_its_part_d
 
 
 def test_a_place_that_cannot_be_read_is_named_by_the_checkpoint_or_as_the_folder_of_all(
-    folder: Folder,
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.show("unreadable")
     seen = StoredCheckpoints().with_checkpoint(ended(folder.newest), ref_of(folder), OciAccess())
     assert str(seen.checkpoint_problem).startswith(f"the checkpoint {folder.newest.uri} cannot be read: ")
-    blocked = replace(ref_of(folder), checkpoints_uri=f"{folder.content}/below")
-    lost = with_phases(None, (WELL, Phase.SAVING))
-    seen = StoredCheckpoints().with_checkpoint(lost, blocked, OciAccess())
-    if seen.checkpoint_problem is not None:
-        assert seen.checkpoint_problem.startswith(
-            f"the checkpoint {blocked.checkpoints_uri} cannot be read: "
-        )
+
+    def is_down(*_: object) -> None:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(checkpoints, "newest", is_down)
+    seen = StoredCheckpoints().with_checkpoint(
+        with_phases(None, (WELL, Phase.SAVING)), ref_of(folder), OciAccess()
+    )
+    assert not seen.checkpoint_readable
+    assert (
+        seen.checkpoint_problem
+        == f"the checkpoint {ref_of(folder).checkpoints_uri} cannot be read: no answer"
+    )
 
 
 def test_the_same_checkpoint_replaces_no_damaged_one(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,8 +179,8 @@ def _user_of(rest: str) -> str | None:
     netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in netloc:
         return netloc.rpartition("@")[0]
-    host, colon, _ = netloc.partition(":")
-    odd = re.match(r"[^/@\[]*:(?!\d+(?:[/?#]|$))[^@]*(?=@)", rest) if host and colon else None
+    # Redis has a password without a user.
+    odd = re.match(r"[^/@\[]*:(?!\d+(?:[/?#]|$))[^@]*(?=@)", rest) if ":" in netloc else None
     return odd[0] if odd else None
 
 

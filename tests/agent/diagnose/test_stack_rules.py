@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -310,6 +311,36 @@ def test_a_process_that_is_gone_or_has_no_handler_answers_nothing_at_once(
     assert stacks._answer(sleeper.pid, tmp_path / "stacks", until, set()) == ""
 
 
+ANSWERS = """
+import signal, sys, time
+
+def answer(number, frame):
+    with open(sys.argv[1], "a") as file:
+        file.write("it stands here")
+
+signal.signal(int(sys.argv[2]), answer)
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("before", ["of one before\n", "", None], ids=["some", "empty", "none"])
+def test_an_answer_is_all_that_the_process_has_written_since_it_was_asked(
+    tmp_path: Path, before: str | None
+) -> None:
+    file = tmp_path / "stacks.1"
+    if before is not None:
+        file.write_text(before)
+    command = [sys.executable, "-S", "-c", ANSWERS, str(file), str(int(stacks.STACK_SIGNAL))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            assert stacks._ask(process.pid, file, time.monotonic() + 1000) == "it stands here"
+        finally:
+            process.kill()
+
+
 # py-spy
 
 
@@ -337,6 +368,26 @@ def test_what_py_spy_shows_counts_only_where_it_could(
     spy = a_spy(tmp_path, script)
     assert stacks._dump(spy, 7, time.monotonic() + (0.3 if "sleep" in script else 60)) == shown
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "script", ["exec sleep 100", "printf 'a\\377'", "echo shown"], ids=["hangs", "no text", "shows"]
+)
+def test_what_py_spy_shows_is_read_through_no_file_that_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    spy, begin, begun = a_spy(tmp_path, script), subprocess.Popen, list[subprocess.Popen[str]]()
+
+    def noted(*command: Any, **options: Any) -> subprocess.Popen[str]:
+        begun.append(begin(*command, **options))
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    stacks._dump(spy, 7, time.monotonic() + (0.3 if "sleep" in script else 60))
+    (process,) = begun
+    assert process.stdout is not None
+    assert process.stdout.closed
+    assert process.returncode is not None, "it was waited for"
 
 
 def test_py_spy_is_not_begun_when_its_time_is_over_or_where_it_cannot_be(tmp_path: Path) -> None:

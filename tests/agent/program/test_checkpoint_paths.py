@@ -920,6 +920,23 @@ def test_a_folder_that_is_moved_onto_another_has_the_files_of_both_and_its_own_w
     assert os.listdir(folder) == ["step-1"]
 
 
+def test_a_folder_is_moved_onto_another_though_the_older_ones_cannot_be_deleted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError("not yours")
+
+    monkeypatch.setattr(checkpoint_paths.shutil, "rmtree", refused)
+    for number in range(3):
+        (folder / f"aside-{number}").mkdir(parents=True)
+        (folder / f"aside-{number}" / "a.bin").write_text(str(number))
+        checkpoint_paths._move(folder / f"aside-{number}", folder / "step-1", folder)
+        assert (folder / "step-1" / "a.bin").read_text() == str(number)
+    shown = [name for name in os.listdir(folder) if not name.startswith(".")]
+    assert shown == ["step-1"]
+
+
 def test_a_save_is_renamed_into_place_and_one_of_a_transaction_that_failed_is_gone_before_the_commit(
     folder: Path,
 ) -> None:

@@ -88,5 +88,36 @@ def test_a_name_that_was_used_once_does_not_go_on_and_a_recognized_step_does() -
     ]
 
 
-def test_a_name_that_was_never_seen_is_of_its_own_series() -> None:
-    assert SaveSeries().of(placed("G_1000.pth")) == "G_1000.pth"
+@pytest.mark.parametrize("name", ["G_1000.pth", "G1000.pth", "net12k.pth", "a1b2c3d4.pth", "best.pth"])
+def test_a_name_that_was_never_seen_is_of_its_own_series(name: str) -> None:
+    assert SaveSeries().of(placed(name)) == placed(name).series
+
+
+@pytest.mark.parametrize("name", ["{}{}.pth", "{}{}k.pth", "net-{}{}.pth", "{}{}-last.pth"])
+def test_letters_beside_a_number_are_a_part_of_the_name(name: str) -> None:
+    saves = [name.format(letter, 1000 * save) for save in range(1, 9) for letter in "GD"]
+    series = learned(*saves)
+    assert [len(series_of(series, saves[first::2])) for first in (0, 1)] == [1, 1]
+    assert len(series_of(series, saves)) == 2
+
+
+def test_what_is_saved_over_several_times_before_the_next_one_is_one_series() -> None:
+    names = [f"G_{save}000.pth" for save in range(1, 4)]
+    assert len(series_of(learned(*(name for name in names for _ in range(9))), names)) == 1
+
+
+def test_a_number_names_a_model_once_the_program_has_come_back_more_often_than_it_has_models() -> None:
+    names = [f"fold_{number}.pt" for number in range(1, 5)]
+    again = [*names, *names]
+    assert len(series_of(learned(*again), names)) == 1
+    assert len(series_of(learned(*again, names[0]), names)) == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_models_stay_apart_after_each_single_save(seed: int) -> None:
+    dice = random.Random(seed)
+    models = of_several_models(dice, 3)
+    saves = [name(save) for save in range(1, 12) for name in models]
+    for known in range(24, len(saves)):
+        series = learned(*saves[:known])
+        assert len(series_of(series, saves)) == 3, saves[known - 1]

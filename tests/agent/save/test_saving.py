@@ -13,6 +13,7 @@ from airflow_provider_ocidist.agent.save.outputs import OutputCopy, copy_outputs
 from airflow_provider_ocidist.agent.save.saving import Movement, SaveDeadline, cause_of_failed_save
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, BackendError, Cause, StorageError, Unpublishable
+from airflow_provider_ocidist.model.job import Limits
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
@@ -358,6 +359,20 @@ def test_each_sign_is_progress_and_silence_is_none(clock: Clock, monkeypatch: py
     assert movement.still_for() == 0.0
     clock.now += 5.0
     assert movement.why("x") == "saving made no progress for 5 s (x)"
+
+
+def test_what_has_not_moved_before_the_first_look_stands_still_since_it_began(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "_bytes_read", lambda: saving.READ_STEP - 1)
+    movement = Movement()
+    clock.now += 10.0
+    assert movement.still_for() == 10.0
+
+
+def test_an_upload_is_aborted_within_the_grace_that_a_node_has_after_a_stop_request() -> None:
+    # For the upload's thread, and for the links that it holds.
+    assert Limits().stop_grace > 2 * saving.ABORT_WITHIN
 
 
 def test_to_read_much_is_progress_and_to_read_little_is_none(

@@ -489,6 +489,22 @@ def test_a_silent_main_node_is_borne_after_a_success_while_there_is_time(
     assert node.uploader._is_patient() is expected
 
 
+def test_an_error_that_nobody_thought_of_is_said_and_leaves_nothing_held(
+    node: Node, monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[tuple[str, str]]]
+) -> None:
+    let_go = []
+    monkeypatch.setattr(node.uploader, "_let_go", lambda: let_go.append(True))
+    monkeypatch.setattr(node.uploader, "_look", lambda: 1 // 0)
+    node.ends()
+    node.uploader._run()
+    assert said() == [("ERROR", "unexpected")]
+    assert let_go == [True]
+
+
+def test_its_thread_keeps_no_process_alive(node: Node) -> None:
+    assert node.uploader._thread.daemon
+
+
 def test_an_uploader_that_has_ended_has_delivered_all(node: Node) -> None:
     assert node.uploader.finish(Moment.EXITED, SaveDeadline(600.0)) is None
     assert node.uploader._training_ended.is_set()

@@ -107,6 +107,21 @@ def test_all_waits_for_one_node_have_a_limit_besides_those_for_what_it_has_given
         assert found.is_over(1, 0.0, PIECE)
 
 
+def test_a_first_wait_has_all_of_the_allowance(clock: Clock, after_reads_of: Callable[..., Patience]) -> None:
+    found = after_reads_of(10.0)
+    with found.waiting(1):
+        clock.now += patience.ALLOWANCE + 30.0
+        assert not found.is_over(1, 30.0, PIECE)
+        clock.now += 0.01
+        assert found.is_over(1, 30.0, PIECE)
+
+
+def test_a_read_of_one_byte_shows_how_slow_the_store_is_too(after_reads_of: Callable[..., Patience]) -> None:
+    found = after_reads_of(10.0, length=1)
+    assert not found.is_over(1, 60.0, 4)
+    assert found.is_over(1, 60.01, 4)
+
+
 def test_threads_that_wait_for_a_node_at_the_same_time_wait_once(clock: Clock) -> None:
     found = Patience()
     with ExitStack() as waits:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
-from airflow_provider_ocidist.agent.share.turns import Piece, PieceSource, View, turn_of
+from airflow_provider_ocidist.agent.share.turns import WORTH_SHARING, Piece, PieceSource, View, turn_of
 
 STORE = PieceSource()
 
@@ -76,3 +78,9 @@ def test_of_two_that_read_a_piece_the_first_is_waited_for_and_one_that_is_slow_i
     # Reading counts before the turn, also where it is this node's.
     assert turn_of(piece(0), 0, {1: view(), 2: view(reads=["0", "1"])}) == PieceSource(wait_for=2)
     assert turn_of(piece(1), 0, {1: view(), 2: view(reads=["0"])}) == PieceSource(wait_for=1)
+
+
+def test_what_is_worth_sharing_is_as_large_as_the_documents_say() -> None:
+    page = (Path(__file__).parents[3] / "docs/nodes.md").read_text()
+    (size,) = re.findall(r"([0-9]+) MiB or more is read from the store by one node", page)
+    assert int(size) << 20 == WORTH_SHARING

@@ -16,14 +16,12 @@ import pytest
 
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.repair import (
-    LAST_LIMIT,
     is_overtaken,
     repair_within,
     store_missing,
 )
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT
 from airflow_provider_ocidist.job import Checkpoints, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.fence import Fence
@@ -141,10 +139,6 @@ def test_a_node_that_ends_anyway_repairs_on_within_its_time_though_it_was_asked_
     repair_within(lambda cancel: done.append(not cancel.wait(1.5)), in_all=600.0, switch=switch, grace=600.0)
     assert done == [True]
     assert "given up" not in caplog.text
-
-
-def test_the_waiting_process_leaves_a_node_that_repairs_alone_for_as_long_as_it_may() -> None:
-    assert LAST_LIMIT == SAVING_LIMIT
 
 
 def a_node(root: Path, fence: Fence) -> NodeContext:
