@@ -200,7 +200,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("number, effect", enumerate(CAUSES))
+@pytest.mark.parametrize("number, effect", [*enumerate(CAUSES)])
 def test_a_pod_that_is_lost_amid_the_training_alone_is_made_anew(
     home: Home, backend: PyTorchJob, job: TrainingJob, number: int, effect: str
 ) -> None:
