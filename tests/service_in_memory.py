@@ -46,7 +46,7 @@ class NoDirectories(RunDirectories):
     def claim(self, gang: Plan | RunRef, try_number: int) -> int:
         return try_number
 
-    def claimed_by(self, gang: Plan | RunRef) -> int:
+    def claimed_by(self, gang: Plan | RunRef | Attempt) -> int:
         return 0
 
     def save_cursor(self, ref: RunRef, cursor: LogCursor) -> None:
@@ -69,7 +69,7 @@ class KeptClaims(NoDirectories):
     def claim(self, gang: Plan | RunRef, try_number: int) -> int:
         return self.model.claim(gang, try_number)
 
-    def claimed_by(self, gang: Plan | RunRef) -> int:
+    def claimed_by(self, gang: Plan | RunRef | Attempt) -> int:
         return self.model.claimed_by(gang)
 
     def stop_requested(self, gang: Plan | RunRef) -> bool:
@@ -96,6 +96,9 @@ class KnownGangs(RecordedGangs):
     def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
         self.model._do("attempts", plan.key.name, list(noted))
         return sorted([*self.model.recorded, *noted], key=lambda each: each.order)
+
+    def record(self, attempt: Attempt) -> None:
+        self.model._do("record", attempt.key.name)
 
     def find(self, plan: Plan) -> list[RunRef]:
         refs = self.model.existing.values()
@@ -243,7 +246,7 @@ class Model(Backend, SpansRegions, KeepsTime):
         self.claims[gang.key.name] = holder
         return holder
 
-    def claimed_by(self, gang: Plan | RunRef) -> int:
+    def claimed_by(self, gang: Plan | RunRef | Attempt) -> int:
         self._do("claimed_by", gang.key.name)
         return self.claims.get(gang.key.name, 0)
 

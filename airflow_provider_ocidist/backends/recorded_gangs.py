@@ -12,7 +12,7 @@ from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged_
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
-from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.parallel import Pending, in_parallel
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
@@ -43,6 +43,9 @@ class RecordedGangs:
         self._urgent = urgent or run_dirs
         self._look = look
         self.work_dir = work_dir
+        self._not_recorded: dict[str, Attempt] = {}
+        """Attempts whose gang could not be recorded when it was created, by its job."""
+        self._recording: dict[str, Pending[None]] = {}
 
     # what is recorded
 
@@ -85,11 +88,33 @@ class RecordedGangs:
         self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
 
     def record_created(self, plan: Plan, ref: RunRef) -> None:
-        """Record what was created for a plan; log where that fails: the record from before leads to it as well."""
+        """Record what was created for a plan; where that fails, `record_again` does it later.
+
+        The record from before leads to the gang as well, but not once the service has deleted what has ended.
+        """
+        attempt = Attempt.of(plan, ref)
+        self._not_recorded[ref.job_id] = attempt
         try:
-            self.record(Attempt.of(plan, ref))
+            self.record(attempt)
         except BackendError as error:
-            log.warning("%s: what was created could not be recorded: %s", ref.key.name, error)
+            log.warning("%s: what was created could not be recorded yet: %s", ref.key.name, error)
+        else:
+            self._not_recorded.pop(ref.job_id, None)
+
+    def record_again(self, ref: RunRef) -> None:
+        """Record a gang that could not be recorded when it was created, in a thread of its own. Raises nothing."""
+        attempt, running = self._not_recorded.get(ref.job_id), self._recording.get(ref.job_id)
+        if attempt is not None and (running is None or running.is_made(0.0)):
+            self._recording[ref.job_id] = Pending(lambda: self._record_late(attempt, ref.job_id))
+
+    def _record_late(self, attempt: Attempt, job_id: str) -> None:
+        try:
+            self.index(work_dir_of(attempt.run_dir)).complete(attempt)
+        except BackendError as error:
+            log.info("%s: what was created cannot be recorded yet: %s", attempt.key.name, error)
+        else:
+            self._not_recorded.pop(job_id, None)
+            log.info("%s: what was created is recorded now", attempt.key.name)
 
     def renew(self, ref: RunRef, end: End | None = None) -> None:
         """Record the present nodes of a gang in the record of its attempt. Raises BackendError.

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import CountsMissing, Finding, now_at
-from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted
+from airflow_provider_ocidist.backends.interruptions import end_unless_overtaken, ended_if_interrupted
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
@@ -72,10 +72,10 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
         refuse_if_stopped(plan, stop)
         ref = self._created(plan, stop)
         # Before it is cancelled: a cancel that fails is repeated by what is recorded. But no cancel waits for a store.
-        with ended_if_interrupted(plan.key.name, lambda: self.cancel(ref)):
+        with ended_if_interrupted(plan, self.directories, lambda: self.cancel(ref)):
             until_stopped(lambda: self.gangs.record_created(plan, ref), stop)
         if stop is not None and stop.is_set():
-            self.cancel(ref)
+            end_unless_overtaken(plan, self.directories, lambda: self.cancel(ref))
             refuse_if_stopped(plan, stop)
         return ref
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-import queue
 import threading
 import time
 from collections.abc import Sequence
 
+from airflow_provider_ocidist.backends import interruptions
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
 from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.pauses import END_WITHIN, pause_after
@@ -22,7 +23,7 @@ LONGEST_PAUSE = 10.0
 """Seconds between two looks at a gang that is to end."""
 GONE_AFTER = 3
 """Answers 404 in a row after which the job of an incomplete gang counts as gone: one may be wrong while nodes live."""
-CLAIM_PATIENCE = 1.5
+CLAIM_PATIENCE = interruptions.CLAIM_PATIENCE
 """Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
 ended."""
 GIVE_UP_CLAIM_PATIENCE = 10.0
@@ -135,11 +136,6 @@ def given_up(why: BaseException, since: float) -> Ending:
     return Ending(cause=Cause.SERVICE, message=message, since=since)
 
 
-def claimed_by(backend: Backend, ref: RunRef, within: float = CLAIM_PATIENCE) -> int:
+def claimed_by(backend: Backend, gang: RunRef | Attempt, within: float = CLAIM_PATIENCE) -> int:
     """Return which try waits for a gang; 0 if the answer takes more than `within` seconds."""
-    answer: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threading.Thread(target=lambda: answer.put(backend.directories.claimed_by(ref)), daemon=True).start()
-    try:
-        return answer.get(timeout=within)
-    except queue.Empty:
-        return 0
+    return interruptions.claimed_by(backend.directories, gang, within)

@@ -17,9 +17,10 @@ from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
-from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.parallel import Pending, in_parallel
 
 Item = TypeVar("Item")
+UNLISTED = "the attempts of earlier tries cannot be listed"
 Messages = list[str]
 """Texts that name each gang which may still be running, and why it is not known or its cancel failed."""
 Reach = Callable[[str], Backend]
@@ -70,15 +71,17 @@ def cancel_earlier(
     ending: Ending,
     try_number: int,
     claim_patience: float = GIVE_UP_CLAIM_PATIENCE,
+    asked: Sequence[Attempt] = (),
 ) -> list[str]:
     """Cancel the gangs of a task that may be running, except those of later tries: `try_number`, the last, fails.
 
     Each gang is cancelled at the service or by a stop request, whichever can be reached. `place`: where the task's job
     creates its gangs; None if the job cannot be read: then the place of the connection. `noted`: the attempts that
-    Airflow's task state names. `claim_patience`: the seconds to wait for the answer whether a later try owns a gang.
+    Airflow's task state names. `asked`: what this try has asked for. `claim_patience`: the seconds to wait for the
+    store's list of attempts, and then for its answer whether a later try owns a gang, before a cancel is sent without.
     Returns a message for each gang that may still be running, with the way to end it. Raises no BackendError.
     """
-    return EarlierTryCanceller(homes, key, place, ending, claim_patience).end(noted, try_number)
+    return EarlierTryCanceller(homes, key, place, ending, claim_patience).end(noted, asked, try_number)
 
 
 class EarlierTryCanceller:
@@ -94,39 +97,54 @@ class EarlierTryCanceller:
         self._claim_patience = claim_patience
         self._stop = StopRequest(cause=ending.cause, message=ending.message)
 
-    def end(self, noted: Sequence[Attempt], try_number: int) -> Messages:
+    def end(self, noted: Sequence[Attempt], asked: Sequence[Attempt], try_number: int) -> Messages:
         """Cancel every open attempt except those of tries later than `try_number`. Raises nothing of ours."""
-        messages: Messages = []
         # Known attempts go first, before any request: a killed task has seconds.
-        refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
-        messages += self._cancel_all(list(refs.values()), try_number)
+        known = [each for each in merged_records(noted, asked) if each.ref and _may_live(each, try_number)]
+        ended = {each.ref.job_id: each.ref for each in known if each.ref}
+        messages = self._cancel_all(list(ended.values()), try_number)
         homes = self._connected(noted)
-        begun = _of_each(
-            homes,
-            lambda home: self._recorded(home, noted),
-            "the attempts of earlier tries cannot be listed",
-            messages,
-        )
-        known = merged_records(noted, begun)
+        records = Pending(lambda: _of_each(homes, lambda home: self._recorded(home, noted), UNLISTED))
+        if not records.is_made(self._claim_patience):
+            # What the services show is ended whether or not the store answers.
+            messages += self._end_found(homes, noted, merged_records(noted, asked), ended, try_number)
+        begun, unread = records.result()
+        # Each attempt is recorded before anything of it is created: what has no record does not exist.
+        known = merged_records(noted, begun, asked if unread else ())
+        messages += unread
+        messages += self._end_found(self._connected(known), noted, known, ended, try_number)
+        unseen = [
+            each
+            for each in known
+            if _may_live(each, try_number) and not any(ref.key == each.key for ref in ended.values())
+        ]
+        is_asked = in_parallel(lambda each: self._request_stop(each, try_number), unseen)
+        left = [_begun(each) for each, found in zip(unseen, is_asked, strict=True) if not found]
+        return list(dict.fromkeys([*messages, *left]))
+
+    def _end_found(
+        self,
+        homes: Iterable[Backend],
+        noted: Sequence[Attempt],
+        known: Sequence[Attempt],
+        ended: dict[str, RunRef],
+        try_number: int,
+    ) -> Messages:
+        """Cancel the gangs of known attempts, and those that homes show, except the `ended` ones: add them there."""
         theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
         mine = [each for each in known if _may_live(each, try_number)]
-        homes = self._connected(known)
-        live = _of_each(
+        live, messages = _of_each(
             homes,
-            lambda home: self._live(home, noted),
+            lambda home: self._live(home, noted, mine),
             "the running gangs of this task cannot be listed",
-            messages,
         )
         new = {
             ref.job_id: ref
             for ref in (*(each.ref for each in mine if each.ref), *live)
-            if ref.job_id not in refs and ref.key not in theirs
+            if ref.job_id not in ended and ref.key not in theirs
         }
-        refs |= new
-        messages += self._cancel_all(list(new.values()), try_number)
-        unseen = [each for each in mine if not any(ref.key == each.key for ref in refs.values())]
-        asked = in_parallel(self._request_stop, unseen)
-        return [*messages, *(_begun(each) for each, found in zip(unseen, asked, strict=True) if not found)]
+        ended |= new
+        return messages + self._cancel_all(list(new.values()), try_number)
 
     def _connected(self, attempts: Sequence[Attempt]) -> list[Backend]:
         """Return the connected backends: the present one, and those of these attempts that can be connected."""
@@ -138,9 +156,10 @@ class EarlierTryCanceller:
         here = [each for each in noted if each.place.backend == home.kind]
         return home.gangs.recorded(self._key, self._place_at(home, noted), here)
 
-    def _live(self, home: Backend, noted: Sequence[Attempt]) -> Sequence[RunRef]:
+    def _live(self, home: Backend, noted: Sequence[Attempt], mine: Sequence[Attempt]) -> Sequence[RunRef]:
         if not isinstance(home, ListsLiveGangs):
-            return ()
+            unanswered = [each for each in mine if each.ref is None and each.place.backend == home.kind]
+            return home.gangs.found(self._key, unanswered)
         places = [self._place, *(each.place for each in noted)]
         compartments = (each.compartment_id for each in places if each and each.backend == home.kind)
         return home.live([self._key], next(filter(None, compartments), None))
@@ -181,22 +200,26 @@ class EarlierTryCanceller:
             ref, f"backend {ref.backend} cannot be reached with this connection; {found} {ref.run_dir}"
         )
 
-    def _request_stop(self, attempt: Attempt) -> bool:
+    def _request_stop(self, attempt: Attempt, try_number: int) -> bool:
+        """Write a stop request for an attempt without a known gang, unless a later try owns it; False: that failed."""
         home = self._homes.at(attempt.place.backend) or self._homes.present
-        return home.directories.request_stop(attempt.key, attempt.place.run_dir, self._stop)
+        if claimed_by(home, attempt, self._claim_patience) > try_number:
+            return True
+        return home.directories.request_stop(attempt.key, attempt.run_dir, self._stop)
 
 
 def _of_each(
-    homes: Iterable[Backend], look: Callable[[Backend], Sequence[Item]], otherwise: str, messages: Messages
-) -> list[Item]:
-    """Return what `look` returns of all homes; add a message that begins with `otherwise` for each that fails."""
+    homes: Iterable[Backend], look: Callable[[Backend], Sequence[Item]], otherwise: str
+) -> tuple[list[Item], Messages]:
+    """Return what `look` returns of all homes, and a message that begins with `otherwise` for each that fails."""
     found: list[Item] = []
+    messages: Messages = []
     for home in homes:
         try:
             found += look(home)
         except BackendError as error:
             messages.append(f"{otherwise}: {error}")
-    return found
+    return found, messages
 
 
 def _alive(ref: RunRef, why: str) -> str:

@@ -87,6 +87,8 @@ class GangSubmitter:
         self._chosen: dict[RunKey, int] = {}
         self._asked: Plan | None = None
         """Plan that this try has last asked the service for."""
+        self._sent: Attempt | None = None
+        """Attempt that this try has last asked for, recorded by then; with its gang once that was returned."""
 
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, try_number: int = 1, retries: int | None = None
@@ -116,7 +118,7 @@ class GangSubmitter:
         except Exception:
             raise
         except BaseException as error:
-            self._end_asked(key, try_number, error)
+            self.end_asked(key, try_number, error)
             raise
 
     def _adopted_or_submitted(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
@@ -138,10 +140,10 @@ class GangSubmitter:
         try:
             return self.adopt_or_submit(key, None, try_number, retries)
         except Exception as error:
-            self._end_asked(key, try_number, error)
+            self.end_asked(key, try_number, error)
             raise
 
-    def _end_asked(self, key: RunKey, try_number: int, why: BaseException) -> None:
+    def end_asked(self, key: RunKey, try_number: int, why: BaseException) -> None:
         """End what this try has begun, if it has asked the service for anything. Raises no Exception."""
         if self._asked is None:
             return
@@ -149,7 +151,7 @@ class GangSubmitter:
             left = self.cancel_earlier(key, try_number, why)
         except Exception as error:  # noqa: BLE001 - what has ended the submission is raised
             left = [f"what this try has begun may live, and cannot be looked up: {error}"]
-        self._asked = None
+        self._asked = self._sent = None
         self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
 
     def _note_refused_request(self, error: BackendError) -> bool:
@@ -196,8 +198,10 @@ class GangSubmitter:
                 # Some services have its job before any node.
                 self._hand_on(whole, try_number)
             return self._submit(whole, task_deadline, found, try_number)
-        key = replace(key, attempt=self._unused_attempt(plan, found, known))
+        begun, key = plan.key, replace(key, attempt=self._unused_attempt(plan, found, known))
         plan = self._plan(key, tries, self._choice(key, known))
+        if plan.key != begun:
+            self._backend.gangs.record(Attempt.of(plan))
         self._hand_on(plan, try_number)
         return self._submit(plan, task_deadline, [], try_number)
 
@@ -260,7 +264,9 @@ class GangSubmitter:
             homes.prepare(each.place.backend for each in noted)
         # Of a killed task seconds are left.
         patience = CLAIM_PATIENCE if prepared or self._stop.is_set() else GIVE_UP_CLAIM_PATIENCE
-        return lambda: cancel_earlier(homes, key, place, noted, ending, try_number, patience)
+        return lambda: cancel_earlier(
+            homes, key, place, noted, ending, try_number, patience, [self._sent] if self._sent else []
+        )
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -275,7 +281,9 @@ class GangSubmitter:
         if not any(ref.key == plan.key for ref in found) and try_number > 1:
             claim(self._backend, plan, try_number)
         self._asked = plan
+        self._sent = Attempt.of(plan)
         ref = self._backend.submit(plan, self._stop, found)
+        self._sent = Attempt.of(plan, ref)
         ref = replace(ref, candidate=plan.candidate, price=plan.price)
         self._note_created(Attempt.of(plan, ref), ref, try_number)
         if self._stop.is_set():

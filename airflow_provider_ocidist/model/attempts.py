@@ -91,6 +91,11 @@ class Attempt:
         return self.end is None or self.end.alive
 
     @property
+    def run_dir(self) -> str:
+        """The run directory of its nodes."""
+        return self.place.run_dir
+
+    @property
     def order(self) -> tuple[int, int]:
         """The order of attempts: greater for a later one."""
         return self.key.generation, self.key.attempt

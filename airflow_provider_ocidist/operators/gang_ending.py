@@ -39,6 +39,8 @@ class GangEnding:
         self._connection = connection
         self._log = log
         self._killer: Killer | None = None
+        self._end_begun: Callable[[BaseException], object] | None = None
+        """Function that ends what this try has brought about, until `of_what_is_given_up` answers for it."""
 
     def kill_from_handler(self) -> None:
         """End the gang. Takes no lock: see `gangs.kills`."""
@@ -53,24 +55,45 @@ class GangEnding:
 
     @contextlib.contextmanager
     def of_all_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
-        """Let a kill end the gangs that this try has begun and earlier tries have left, also during a request."""
+        """Let a kill end the gangs that this try has begun and earlier tries have left, also during a request.
+
+        That goes on until `arm` if the try has brought about a gang, or was interrupted (`of_what_is_begun`).
+        """
         why = BackendError("the task was killed while it looked for its gang", cause=Cause.CANCELED)
         self._killer = Killer(gang.earlier_canceller(key, self._try_number, why))
+        self._end_begun = lambda error: gang.end_asked(key, self._try_number, error)
         try:
             yield
-        finally:
+        except Exception:
             self._disarm()
+            raise
+
+    @contextlib.contextmanager
+    def of_what_is_begun(self) -> Iterator[None]:
+        """End the gang that this try has brought about if it fails before `of_what_is_given_up` answers for it."""
+        try:
+            yield
+        except BaseException as error:
+            if self._end_begun is not None:
+                if self._stop.is_set():
+                    self._end_killed()
+                else:
+                    self._end_begun(error)
+                self._disarm()
+            raise
 
     @contextlib.contextmanager
     def of_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
         """End the gang, which may be running, before its task fails for any reason."""
         try:
+            # Not before: an interruption just now is met here, or by `of_what_is_begun`.
+            self._end_begun = None
             yield
         except TaskDeferred:
             # The trigger waits from here; a kill that still reaches this process ends the gang.
             raise
         except BaseException as error:
-            if self._stop.is_set():
+            if self._stop.is_set() and self._killer is not None:
                 self._end_killed()
             elif watch.status is None or not watch.status.ended:
                 self.give_up(watch.backend, watch.record.ref, error)
@@ -133,6 +156,7 @@ class GangEnding:
 
     def _disarm(self) -> None:
         """Stop the killer thread: the gang has ended."""
+        self._end_begun = None
         killer, self._killer = self._killer, None
         if killer is not None:
             killer.close()

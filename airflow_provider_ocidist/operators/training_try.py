@@ -209,6 +209,11 @@ class TrainingTry:
 
     def _begin(self) -> dict[str, Any]:
         """Adopt or create the gang, and wait for its end."""
+        with self.ending.of_what_is_begun():
+            return self._supervise(self._gang_of_try(), announced=False)
+
+    def _gang_of_try(self) -> RunRecord:
+        """Adopt or create the gang, and return its record."""
         with as_airflow_errors(), self.outcome.publishing_failure():
             key = task_context.key_of(self.context)
             notes = self.context.get("task_state_store")
@@ -229,8 +234,7 @@ class TrainingTry:
                     reach=self.connection.backend,
                 )
                 record = self._brought_about(gang, key, self._deadline)
-                record = replace(record, task_began=self._began + _ahead(backend))
-        return self._supervise(record, announced=False)
+                return replace(record, task_began=self._began + _ahead(backend))
 
     def _search_of_try(self) -> CapacitySearch | None:
         """Return this try's search for machines, as if it had begun with the try. Raises JobFileError."""
@@ -321,12 +325,12 @@ class TrainingTry:
         self._ref = record.ref
         with self.outcome.publishing_failure():
             backend = self.ending.backend_of(record.ref)
-            self.ending.arm(backend, record.ref)
             watch = TaskWatch(backend, record, self._log, self._try_number)
             watch.reconnect = self.connection.reconnect
             owner = task_context.trigger_owner(self.context)
             watch.spending_log.publish = lambda spending: publish_spending(spending, owner)
             with self.ending.of_what_is_given_up(watch):
+                self.ending.arm(backend, record.ref)
                 self.ending.leave_if_killed()
                 if not announced:
                     self.outcome.announce(record.ref)
@@ -341,6 +345,7 @@ class TrainingTry:
     def _until_end(self, watch: TaskWatch) -> dict[str, Any]:
         with LeaseKeeper().keeping(watch):
             while True:
+                watch.backend.gangs.record_again(watch.record.ref)
                 action = watch.look(time.time())
                 self._take_over_times(watch)
                 if not isinstance(action, Succeed):

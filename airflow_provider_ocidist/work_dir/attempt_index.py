@@ -15,6 +15,7 @@ from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.model.work_dir import ATTEMPTS_FOLDER, end_of, order_in, record_file
 from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.storage.conditional_writes import change
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs, unusable
@@ -79,6 +80,23 @@ class AttemptIndex:
     def write(self, attempt: Attempt) -> None:
         """Record an attempt, or what is known of it now. Raises BackendError."""
         self._write(attempt.key, _name(attempt.key, attempt.place), attempt)
+
+    def complete(self, attempt: Attempt) -> None:
+        """Record what was created of an attempt, unless another try, or more of it, is recorded by now.
+
+        Raises BackendError.
+        """
+        with _writing():
+            store, prefix = self._folder(attempt.key)
+            name = prefix + _name(attempt.key, attempt.place)
+
+            def content(exists: bool) -> bytes | None:
+                known = _decoded(Attempt, store, name) if exists else None
+                if known is not None and (known.ref is not None or known.tries != attempt.tries):
+                    return None
+                return json.dumps(codec.encode(attempt)).encode()
+
+            change(store, name, content)
 
     def end(self, key: RunKey, place: Place, end: End) -> None:
         """Record that nothing of an attempt lives any more. Raises BackendError."""

@@ -79,22 +79,37 @@ def both(first: Callable[[], Item], second: Callable[[], Result]) -> tuple[Item,
     return result, call.result()
 
 
+class Pending(Generic[Result]):
+    """One call that is made in a thread of its own, begun at once; it goes on whether or not it is waited for."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._call, self._is_made = _Call[Result](work), threading.Event()
+        _begun([self._make])
+
+    def is_made(self, within: float) -> bool:
+        """Wait for at most so many seconds; return whether the call is made."""
+        return self._is_made.wait(within)
+
+    def result(self) -> Result:
+        """Wait for the call and return its result. Raises what it raises."""
+        self._is_made.wait()
+        return self._call.result()
+
+    def _make(self) -> None:
+        self._call.make()
+        self._is_made.set()
+
+
 def until_stopped(work: Callable[[], object], stop: threading.Event | None) -> None:
     """Run one call in a thread; return when it is made, or as soon as `stop` is set: then it goes on by itself.
 
     Raises what the call raises.
     """
-    call, is_made = _Call(work), threading.Event()
-
-    def make() -> None:
-        call.make()
-        is_made.set()
-
-    _begun([make])
-    while not is_made.wait(STOP_EVERY):
+    pending = Pending(work)
+    while not pending.is_made(STOP_EVERY):
         if stop is not None and stop.is_set():
             return
-    call.result()
+    pending.result()
 
 
 def _begun(targets: Iterable[Callable[[], None]]) -> list[threading.Thread]:

@@ -11,6 +11,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.refusal import KnownRefusals, Refusal, refusal_file
 from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.model.work_dir import REFUSALS_FOLDER
+from airflow_provider_ocidist.storage import conditional_writes
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -29,16 +30,17 @@ class Refusals:
         """Record that what a plan asks for is not there; `now`: the time at the service. Raises nothing."""
         if not plan.machine:
             return
-        before = self._read(plan)
-        remembered = before.after(refusal, now)
-        if remembered == before:
-            return
         try:
             store, prefix = self._folder(plan)
-            store.write(
-                prefix + refusal_file(plan.backend, plan.machine),
-                json.dumps(codec.encode(remembered)).encode(),
-            )
+            name = prefix + refusal_file(plan.backend, plan.machine)
+
+            def content(exists: bool) -> bytes | None:
+                before = self._known(plan, store, name) if exists else KnownRefusals()
+                remembered = before.after(refusal, now)
+                return None if remembered == before else json.dumps(codec.encode(remembered)).encode()
+
+            # Several tasks may meet refusals at once: none overwrites another's.
+            conditional_writes.change(store, name, content)
         except (OcidistError, OSError) as error:
             log.warning("%s: the refusal could not be recorded for other tasks: %s", plan.key.name, error)
 
@@ -51,10 +53,19 @@ class Refusals:
             return KnownRefusals()
         try:
             store, prefix = self._folder(plan)
-            return codec.read(KnownRefusals, store.read(prefix + refusal_file(plan.backend, plan.machine)))
+            return self._known(plan, store, prefix + refusal_file(plan.backend, plan.machine))
+        except (OcidistError, OSError) as error:
+            log.info("%s: the latest refusals cannot be read: %s", plan.key.name, error)
+            return KnownRefusals()
+
+    @staticmethod
+    def _known(plan: Plan, store: Store, name: str) -> KnownRefusals:
+        """Return what a file holds; nothing where it is not one of ours. Raises StorageError."""
+        try:
+            return codec.read(KnownRefusals, store.read(name))
         except FileNotFoundError:
             return KnownRefusals()
-        except (OcidistError, OSError, ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError) as error:
             log.info("%s: the latest refusals cannot be read: %s", plan.key.name, error)
             return KnownRefusals()
 

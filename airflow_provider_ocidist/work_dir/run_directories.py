@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
 from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.drill import DrillJournal
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import EarlierGangs, NodeReport, Renewal, Restart, StopRequest
@@ -66,7 +67,7 @@ class RunDirectories:
             )
             return try_number
 
-    def claimed_by(self, gang: Plan | RunRef) -> int:
+    def claimed_by(self, gang: Plan | RunRef | Attempt) -> int:
         """Return the number of the latest try that owns a gang; 0 where none does, or where it cannot be read."""
         try:
             return claims.claimed_by(*self._urgent.at(gang.run_dir))

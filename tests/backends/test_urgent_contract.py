@@ -29,13 +29,14 @@ from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.emulator.server import Emulator
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
 from airflow_provider_ocidist.gangs.kills import killer_of
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.attempts import Attempt
-from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.model.run import Plan, RunRef
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.stores.opening import Stores
+from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
 from tests.backends import clusters
 from tests.backends.contract import Home
 from tests.backends.silent import Silent
@@ -295,6 +296,112 @@ def test_a_task_whose_time_is_over_just_when_its_gang_was_created_ends_it(
     assert place.ends(made) or backend.directories.stop_requested(plan)
 
 
+@pytest.mark.parametrize("ends_by", ["its time is over", "it is killed"])
+def test_a_try_that_has_lost_its_gang_to_a_later_one_ends_nothing_of_it(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    backend, stop = place.home.connect(), threading.Event()
+    gang = GangSubmitter(backend, place.home.job(tmp_path / "code"), LOG, None, stop)
+    made: list[RunRef] = []
+
+    def record_created(_: Plan, ref: RunRef) -> None:
+        made.append(ref)
+        # Airflow took this try for dead, and the next has found its gang.
+        place.home.connect().directories.claim(ref, 2)
+        stop.set()
+        if ends_by == "its time is over":
+            raise TimeIsOver
+
+    monkeypatch.setattr(backend.gangs, "record_created", record_created)
+    with pytest.raises(TimeIsOver if ends_by == "its time is over" else BackendError):
+        gang.adopt_or_submit(a_key(), None)
+    (ref,) = made
+    lives = not place.ends(place.ids_of(ref)) and not backend.directories.stop_requested(ref)
+    place.home.connect().cancel(ref)
+    assert lives
+
+
+@pytest.mark.parametrize("place", ["job_runs"], indirect=True)
+@pytest.mark.parametrize("how", ["interrupted", "refused"])
+def test_a_try_that_creates_a_gang_in_part_leaves_it_to_the_later_one_that_has_claimed_it(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """There a gang consists of many; the later try completes what it has found."""
+    backend, key = place.home.connect(), a_key()
+    plan = backend.plan(place.home.job(tmp_path / "code"), key)
+    made: list[str] = []
+    create = Submission._created
+
+    def created(submission: Submission, job_id: str, number: int, body: Any) -> Any:
+        if number == 0:
+            run = create(submission, job_id, number, body)
+            made.append(str(run.id))
+            place.home.connect().directories.claim(plan, 2)
+            return run
+        until(lambda: backend.directories.claimed_by(plan) == 2, "the case is not met")
+        raise TimeIsOver if how == "interrupted" else BackendError("no machine", cause=Cause.CAPACITY)
+
+    monkeypatch.setattr(Submission, "_created", created)
+    gang = GangSubmitter(backend, place.home.job(tmp_path / "code"), LOG, None, threading.Event())
+    with pytest.raises(TimeIsOver if how == "interrupted" else Overtaken):
+        gang.adopt_or_submit(key, None)
+    lives = not any(place.ends([each]) for each in made) and not backend.directories.stop_requested(plan)
+    for ref in backend.gangs.find(plan):
+        backend.cancel(ref)
+    assert made
+    assert lives
+
+
+@pytest.mark.usefixtures("patient_stores")
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_what_a_task_whose_time_is_over_has_asked_for_is_cancelled_while_the_store_is_silent(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_answered: bool
+) -> None:
+    """In the pause before it asks again, and just after its gang was created; Airflow has no note of it."""
+    backend, key = place.home.connect(), a_key()
+    gang = GangSubmitter(backend, place.home.job(tmp_path / "code"), LOG, None, threading.Event())
+    if not is_answered:
+        answers_nothing(backend, monkeypatch)
+    outcome: list[str] = []
+    with Silent() as store:
+
+        def watch(ids: list[str]) -> None:
+            deadline = time.monotonic() + PATIENCE
+            while not place.ends(ids) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            outcome.append("cancelled" if place.ends(ids) else "the gang lives on")
+            store.close()
+
+        with contextlib.suppress(TimeIsOver), gang.ended_if_interrupted(key, 1):
+            with contextlib.suppress(BackendError):
+                gang.adopt_or_submit(key, None)
+            plan = backend.plan(place.home.job(tmp_path / "code"), key)
+            ids = [each for ref in backend.gangs.find(plan) for each in place.ids_of(ref)]
+            assert ids, "nothing was created: the case is not met"
+            silence(backend, store)
+            watcher = in_a_thread(lambda: watch(ids))
+            raise TimeIsOver
+        watcher.join()
+    assert outcome == ["cancelled"]
+
+
+def answers_nothing(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the service create what is asked for, and its answers be lost; nothing is cleaned up meanwhile."""
+
+    def lost(create: Callable[..., object], *given: Any) -> Any:
+        create(*given)
+        raise BackendError("no answer", retryable=True)
+
+    if isinstance(backend, OciDataScience):
+        runs = Submission.runs
+        monkeypatch.setattr(Submission, "runs", lambda *given: lost(runs, *given))
+        monkeypatch.setattr(backend.gangs, "_cleaned_up", lambda *_: {})
+    else:
+        assert isinstance(backend, WorkDirBackend)
+        created = backend._created
+        monkeypatch.setattr(backend, "_created", lambda *given: lost(created, *given))
+
+
 def test_a_gang_whose_record_cannot_be_written_is_waited_for(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +422,32 @@ def test_a_gang_whose_record_cannot_be_written_is_waited_for(
     )
     backend.cancel(first.ref)
     assert later.ref.job_id == first.ref.job_id
+
+
+def test_a_gang_whose_record_could_not_be_written_is_recorded_once_the_store_takes_it(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its ids a later try would not find it once the service has deleted what has ended (backend.ttl)."""
+    backend, key = place.home.connect(), a_key()
+    with monkeypatch.context() as patched:
+        write = AttemptIndex.write
+
+        def fails(index: AttemptIndex, attempt: Attempt) -> None:
+            if attempt.ref is not None:
+                raise BackendError("the store is full")
+            write(index, attempt)
+
+        patched.setattr(AttemptIndex, "write", fails)
+        job = place.home.job(tmp_path / "code")
+        ref = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(key, None).ref
+    backend.cancel(ref)
+    index = backend.gangs.index(work_dir_of(ref.run_dir))
+    assert [each.ref for each in index.read(key)] == [None]
+    backend.gangs.record_again(ref)
+    until(lambda: index.read(key)[0].ref is not None, "it is not recorded")
+    (found,) = index.read(key)
+    assert found.ref is not None
+    assert (found.ref.job_id, found.ref.run_ids) == (ref.job_id, ref.run_ids)
 
 
 def is_over_when_nodes_exist(place: Place, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[str]:

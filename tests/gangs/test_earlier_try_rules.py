@@ -38,7 +38,7 @@ class Directories(KeptClaims):
         self.model._do("request_stop", run_dir, key, request)
         return self.model.has_store
 
-    def claimed_by(self, gang: Plan | RunRef) -> int:
+    def claimed_by(self, gang: Plan | RunRef | Attempt) -> int:
         self.model.answers.wait(60)
         return super().claimed_by(gang)
 
@@ -47,6 +47,8 @@ class Gangs(KnownGangs):
     """The records of attempts, as the model has them."""
 
     def recorded(self, key: RunKey, place: Place | None, noted: Sequence[Attempt]) -> list[Attempt]:
+        if isinstance(self.model, Home):
+            self.model.lists.wait(60)
         self.model._do("recorded", place, key, [*noted])
         return [*self.model.recorded]
 
@@ -63,6 +65,9 @@ class Home(Model, ListsLiveGangs):
         self.answers = threading.Event()
         """Event without which the store does not answer whose a gang is."""
         self.answers.set()
+        self.lists = threading.Event()
+        """Event without which the store does not list the records."""
+        self.lists.set()
 
     def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
         self._do("live", place, [*keys])
@@ -304,6 +309,80 @@ def test_a_service_that_lists_nothing_that_lives_is_not_asked_for_it() -> None:
     homes = Homes(model, None, LOG)
     assert cancel_earlier(homes, KEY, None, [attempt_of(ref)], ENDING, 2) == []
     assert model.done("cancel") == [ref.job_id]
+
+
+# A store that does not answer
+
+
+@pytest.mark.parametrize("is_of_a_later_try", [True, False])
+def test_a_store_that_never_lists_the_attempts_holds_up_no_cancel_at_the_service(
+    home: Home, *, is_of_a_later_try: bool
+) -> None:
+    noted, asked, live, recorded = (home.gang(number) for number in (1, 2, 3, 4))
+    home.found_live = [live]
+    home.recorded = [attempt_of(recorded)]
+    home.claims[live.key.name] = 3 if is_of_a_later_try else 0
+    home.lists.clear()
+    said: list[list[str]] = []
+
+    def end() -> None:
+        said.append(ended(home, attempt_of(noted), asked=[attempt_of(asked)], claim_patience=0.05))
+
+    ends = threading.Thread(target=end, daemon=True)
+    ends.start()
+    first = {ref.job_id for ref in ([noted, asked] if is_of_a_later_try else [noted, asked, live])}
+    try:
+        deadline = time.monotonic() + 30
+        while set(home.done("cancel")) < first and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert set(home.done("cancel")) == first, "the cancel waits for the store"
+        assert not said, "what only the records name is not ended yet"
+    finally:
+        home.lists.set()
+        ends.join(60)
+    assert said == [[]]
+    assert sorted(home.done("cancel")) == sorted([*first, recorded.job_id]), "each once"
+
+
+@pytest.mark.parametrize("verb", ["recorded", "nothing"])
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_an_attempt_that_only_this_try_knows_of_is_asked_to_stop_where_no_record_says_otherwise(
+    home: Home, verb: str, *, is_recorded: bool
+) -> None:
+    """Each is recorded before anything of it is created: what has no record does not exist."""
+    attempt = attempt_of(home.gang(), ref=None)
+    home.recorded = [attempt] * is_recorded
+    home.refusals[verb] = [NO]
+    said = ended(home, asked=[attempt])
+    assert said == (["the attempts of earlier tries cannot be listed: no"] if verb == "recorded" else [])
+    is_asked = verb == "recorded" or is_recorded
+    assert home.done("request_stop") == [attempt.place.run_dir] * is_asked
+
+
+@pytest.mark.parametrize("claimed, is_asked", [(0, True), (2, True), (3, False)])
+def test_an_attempt_without_a_known_gang_is_left_to_the_later_try_that_has_claimed_it(
+    home: Home, claimed: int, *, is_asked: bool
+) -> None:
+    attempt = attempt_of(home.gang(), ref=None)
+    home.claims[attempt.key.name] = claimed
+    assert ended(home, attempt) == []
+    assert home.done("request_stop") == [attempt.place.run_dir] * is_asked
+
+
+def test_a_gang_that_no_list_of_live_ones_shows_is_looked_for_by_its_name() -> None:
+    """At a service that lists no live gangs: its nodes would not find a stop request in a store that is silent."""
+
+    class NamesOnly(Model):
+        """Finds gangs by name."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.gangs = Gangs(self)
+
+    model = NamesOnly()
+    attempt = attempt_of(model.has(KEY, [LIVE]), ref=None)
+    assert cancel_earlier(Homes(model, None, LOG), KEY, None, [attempt], ENDING, 2) == []
+    assert model.done("cancel") == [f"job-{KEY.name}"]
 
 
 # Where

@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,14 +30,17 @@ from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.gangs.actions import Wait
 from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.model import evidence
+from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Sending
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
-from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.operators import DistributedTrainingOperator, gang_ending, training_try
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 from airflow_provider_ocidist.operators.training_try import TrainingTry
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -583,6 +587,103 @@ def test_a_gang_that_nobody_can_reach_is_left_to_its_lease_and_named(
     )
     assert f"ocidist cancel {ref.job_id}" in caplog.text
     assert all(run_id in caplog.text for run_id in ref.run_ids)
+
+
+# between its creation and the wait
+
+
+class TimeIsOver(BaseException):
+    """As Airflow's timeout."""
+
+
+@pytest.mark.parametrize("why", [TimeIsOver, ZeroDivisionError, "killed"])
+@pytest.mark.parametrize("point", ["the code is removed", "the backend", "the watch", "the killer"])
+def test_a_task_that_ends_between_the_creation_of_its_gang_and_its_wait_ends_that(
+    backend: OciDataScience,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    why: Any,
+) -> None:
+    key, job, one = a_key(), a_job(nodes=2), try_of(task(conn_id), 1)
+    one.context["ti"].xcom_push = lambda *_, **__: None
+    error = TimeIsOver if why == "killed" else why
+
+    def fails(*_: Any) -> Any:
+        if why == "killed":
+            one.stop.set()
+        raise error
+
+    @contextmanager
+    def with_code(complete: TrainingJob) -> Iterator[TrainingJob]:
+        yield complete
+        if point == "the code is removed":
+            fails()
+
+    monkeypatch.setattr(task_context, "key_of", lambda _: key)
+    monkeypatch.setattr(TrainingTry, "_job", lambda _: job)
+    monkeypatch.setattr(one.job, "with_code", with_code)
+    monkeypatch.setattr(one.job, "plans", lambda _: [])
+    if point == "the backend":
+        monkeypatch.setattr(one.ending, "backend_of", fails)
+    elif point == "the watch":
+        monkeypatch.setattr(training_try, "TaskWatch", fails)
+    elif point == "the killer":
+        monkeypatch.setattr(gang_ending, "killer_of", fails)
+    with pytest.raises(error):
+        one.train()
+    (ref,) = [each for each in backend.recent(20, key.name[:40]) if each.key == key]
+    ends(ref)
+    (status,) = backend.status([ref])
+    assert all(node.state.terminal or node.state is NodeState.ENDING for node in status.nodes)
+    assert one.ending._killer is None, "its thread would wait for ever"
+
+
+def test_what_could_not_be_recorded_is_recorded_while_its_task_waits(
+    backend: OciDataScience,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key, one = a_key(), try_of(task(conn_id), 1)
+    at_once = one.connection.backend("oci_data_science")
+    record_it = at_once.gangs.record
+
+    def fails(attempt: Attempt) -> None:
+        if attempt.ref is not None:
+            raise BackendError("the store is full")
+        record_it(attempt)
+
+    monkeypatch.setattr(at_once.gangs, "record", fails)
+    gang = GangSubmitter(at_once, a_job(nodes=2), LOG, None, threading.Event())
+    record = gang.adopt_or_submit(key, None)
+    ends(record.ref)
+
+    def known() -> RunRef | None:
+        (attempt,) = backend.gangs.recorded(key, Place.of_gang(record.ref), [])
+        return attempt.ref
+
+    before = known()
+    assert before is None or not before.complete
+    watch = TaskWatch(at_once, record, LOG, 1)
+
+    def wait() -> None:
+        with suppress(AirflowFailException):
+            one._until_end(watch)
+
+    one.ending.arm(at_once, record.ref)
+    waits = threading.Thread(target=wait, daemon=True)
+    waits.start()
+    deadline = time.monotonic() + 60
+    while not ((ref := known()) and ref.complete) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    one.stop.set()
+    waits.join(60)
+    assert ref is not None
+    assert ref.run_ids == record.ref.run_ids
 
 
 # the last try

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -280,6 +281,60 @@ def test_a_gang_that_a_further_command_completes_outlives_ctrl_c(model: Model, *
     assert model.done("cancel") == ([] if is_left else [f"job-{key.name}"])
 
 
+@pytest.mark.parametrize("kind", ["interrupted", "killed"])
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_what_a_try_has_asked_for_is_ended_though_no_list_of_attempts_can_be_read(
+    model: Model, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_answered: bool
+) -> None:
+    """On Airflow 3.1 and 3.2, which keep no note, at a service that lists nothing that lives."""
+    gang, key = GangSubmitter(model, a_job(nodes=2), LOG, None, threading.Event()), a_key()
+    stops: list[str] = []
+
+    def throttled(*_: Any) -> list[Attempt]:
+        raise BackendError("429", retryable=True)
+
+    def request_stop(_: RunKey, run_dir: str, __: Any) -> bool:
+        stops.append(run_dir)
+        return True
+
+    def is_lost() -> None:
+        raise BackendError("no answer", retryable=True)
+
+    monkeypatch.setattr(model.gangs, "recorded", throttled)
+    monkeypatch.setattr(model.directories, "request_stop", request_stop)
+    kill = gang.earlier_canceller(key, 1, TimeIsOver("killed"))
+    if not is_answered:
+        model.on_submit = is_lost
+    with contextlib.suppress(TimeIsOver), gang.ended_if_interrupted(key, 1):
+        with contextlib.suppress(BackendError):
+            gang.adopt_or_submit(key, None)
+        if kind == "interrupted":
+            raise TimeIsOver
+        kill()
+    # What a request that was not answered has created finds the stop request as soon as it begins.
+    asked = stops if not is_answered else model.done("cancel")
+    assert asked == [f"{model.run_dir}/{key.name}" if not is_answered else f"job-{key.name}"]
+
+
+def test_an_attempt_whose_record_was_removed_since_nothing_of_it_exists_gets_no_stop_request(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try begins the attempt of this number, whose nodes would find it."""
+    gang, key = GangSubmitter(model, a_job(nodes=2), LOG, None, threading.Event()), a_key()
+    stops: list[str] = []
+    monkeypatch.setattr(model.directories, "request_stop", lambda *given: stops.append(given[1]))
+
+    def refused() -> None:
+        raise BackendError("403", status_code=403)
+
+    model.on_submit = refused
+    with contextlib.suppress(TimeIsOver), gang.ended_if_interrupted(key, 1):
+        with contextlib.suppress(BackendError):
+            gang.adopt_or_submit(key, None)
+        raise TimeIsOver
+    assert stops == model.done("cancel") == []
+
+
 @pytest.mark.parametrize("verb", ["ends", "hand_on"])
 def test_a_gang_that_cannot_be_told_is_made_all_the_same(
     model: Model, verb: str, caplog: pytest.LogCaptureFixture
@@ -337,6 +392,18 @@ def test_a_gang_that_has_failed_is_made_again_as_the_next_attempt(model: Model, 
     assert record.ref.key == dataclasses.replace(key, attempt=2)
     assert ("close", ref.job_id, End(succeeded=False)) in model.calls
     assert submit(model, key).ref.job_id == record.ref.job_id
+
+
+def test_an_attempt_is_recorded_before_its_gang_is_created_also_where_the_one_before_was_looked_at(
+    model: Model,
+) -> None:
+    """A try that dies before the answer has no other note of it on Airflow 3.1 and 3.2."""
+    model.has(key := a_key(), [DONE, FAILED])
+    ref = submit(model, key).ref
+    assert ref.key.attempt == 2
+    assert model.done("record") == [ref.key.name]
+    verbs = [call[0] for call in model.calls]
+    assert verbs.index("record") < verbs.index("submit")
 
 
 @pytest.mark.parametrize("cause", list(Cause))

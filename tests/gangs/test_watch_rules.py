@@ -269,6 +269,26 @@ def test_what_one_process_has_proved_to_be_missing_is_so_for_the_next_that_sees_
 REPORT, CHECKPOINT = Lacking.REPORT, Lacking.CHECKPOINT
 
 
+@pytest.mark.parametrize("of_then", [{}, {"is_proved": True}, {"is_proved": False}])
+@pytest.mark.parametrize("what", list(Lacking))
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_what_a_process_of_an_earlier_version_has_proved_is_looked_at_again(
+    what: Lacking, of_then: dict[str, bool], *, is_wrong: bool
+) -> None:
+    """Its record does not say of what: so nothing is proved by it, and nothing that is there is lost for it."""
+    lacking = RunStatus(nodes=(DONE.nodes[0], replace(DONE.nodes[1], report=None)))
+    problem = replace(DONE, checkpoint_problem="x.pt is not there")
+    proved = replace(lacking if what is REPORT else problem, proved=(what,))
+    unread = {"reports_readable": False} if what is REPORT else {"checkpoint_readable": False}
+    doubtful = replace(proved, proved=(), doubtful=(what,), **unread)
+    known = record(expects=Expectations(checkpoint=False)).to_json()
+    handed = RunRecord.from_json(json.loads(json.dumps({**known, **of_then})))
+    watch, _ = watched(Service(doubtful, doubtful, DONE if is_wrong else proved), handed)
+    assert [look_at(watch, seconds) for seconds in (0.0, 60.0)] == [Wait(), Wait()]
+    last = look_at(watch, 120.0)
+    assert last == Succeed() if is_wrong else isinstance(last, Fail)
+
+
 @pytest.mark.parametrize(
     "proved, doubtful, unread",
     [

@@ -35,7 +35,7 @@ class Cancels:
 
     def __init__(self, client: Callable[[], Any], directories: RunDirectories) -> None:
         self._client = client
-        self._directories = directories
+        self.directories = directories
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Cancel every run, and write a stop request. Raises CancelFailed when the service did not accept all.
@@ -44,7 +44,7 @@ class Cancels:
         """
         # At the same time: a killed task has five seconds, and the service may throttle.
         answer, stop_requested = both(
-            lambda: self._cancel_runs(ref), lambda: self._directories.request_end(ref, ending)
+            lambda: self._cancel_runs(ref), lambda: self.directories.request_end(ref, ending)
         )
         error = answer.refused or (None if stop_requested else answer.unseen)
         if error is not None:
@@ -52,7 +52,7 @@ class Cancels:
 
     def request_stop(self, ref: RunRef, request: StopRequest) -> bool:
         """Write a stop request for nodes that no cancel may reach. Returns False where that failed."""
-        return self._directories.request_stop(ref.key, ref.run_dir, request)
+        return self.directories.request_stop(ref.key, ref.run_dir, request)
 
     def cancel_runs(self, run_ids: Iterable[str]) -> dict[str, BackendError]:
         """Cancel runs side by side; return the errors of those that the service did not accept."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted
+from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted, overtaken
 from airflow_provider_ocidist.backends.oci_data_science.calls import (
     list_runs,
     or_none,
@@ -279,6 +279,7 @@ class Gangs(RecordedGangs):
             # Also Airflow's timeout, which is no Exception: a partial gang would run unattended.
             if isinstance(error, BackendError):
                 error.after_acceptance = True
+            self._raise_if_overtaken(plan, error)
             alive = self._cleaned_up(plan, with_runs(ref, existing | submission.abandoned()), stop)
             if alive and isinstance(error, BackendError):
                 raise still_alive(error, alive) from error
@@ -286,7 +287,7 @@ class Gangs(RecordedGangs):
         ids = existing | {number: str(run.id) for number, run in made.items()}
         whole = with_runs(ref, ids, () if existing else asked_at(made.values()))
         # Who submits ends it at once where it is stopped, whether or not the store answers.
-        with ended_if_interrupted(plan.key.name, lambda: self._cancels.cancel(whole, None)):
+        with ended_if_interrupted(plan, self._cancels.directories, lambda: self._cancels.cancel(whole, None)):
             until_stopped(lambda: self.record_created(plan, whole), stop)
         return whole
 
@@ -296,6 +297,14 @@ class Gangs(RecordedGangs):
         except BackendError as error:
             self._forget_if_refused(plan, error)
             raise
+
+    def _raise_if_overtaken(self, plan: Plan, error: BaseException) -> None:
+        """Raise where a later try has claimed a gang: that completes or ends it, and this one leaves it alone."""
+        later = overtaken(plan, self._cancels.directories)
+        if later is not None and isinstance(error, Exception):
+            raise later from error
+        if later is not None:
+            raise error
 
     def _cleaned_up(self, plan: Plan, ref: RunRef, stop: threading.Event | None) -> dict[str, str]:
         """Do what `_clean_up` does. Raises no Exception: Ctrl-C and Airflow's timeout arrive as what they are."""

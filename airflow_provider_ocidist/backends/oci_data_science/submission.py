@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle, code_errors
+from airflow_provider_ocidist.backends.interruptions import overtaken
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import wants_main_run, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
@@ -240,7 +241,11 @@ class Submission:
 
     def _give_up(self, existing: Iterable[str]) -> None:
         """Cancel what exists: the gang cannot be completed. Who submits makes sure that it ends."""
-        for error in self._cancels.cancel_runs([*existing, *self.abandoned().values()]).values():
+        made = self.abandoned()
+        if overtaken(self._plan, self._cancels.directories) is not None:
+            # Who has claimed it completes it.
+            return
+        for error in self._cancels.cancel_runs([*existing, *made.values()]).values():
             log.info("%s", error)
 
     def abandoned(self) -> dict[int, str]:
@@ -249,6 +254,8 @@ class Submission:
         return dict(self._answered)
 
     def _cancel(self, run_id: str) -> None:
+        if overtaken(self._plan, self._cancels.directories) is not None:
+            return
         for error in self._cancels.cancel_runs([run_id]).values():
             log.warning("job run %s, which was created too late, may run on: %s", run_id, error)
 
