@@ -138,6 +138,8 @@ class CheckpointUploader:
         """Whether a later attempt or launch saves to the same place."""
         self._lost: dict[Path, tuple[int, str]] = {}
         """Entries that cannot be published: the number of each save, and the reason."""
+        self._has_forgotten = False
+        """Whether what is older than a checkpoint of this launch, and nothing has proved, is forgotten."""
         self._published = 0
         """Count of published checkpoints."""
         self._newest = 0
@@ -190,13 +192,13 @@ class CheckpointUploader:
         """Judge no entry until `finish` has the program's end: a death also closes the files of half a save."""
         self._program_ended.set()
 
-    def leave(self, moment: Moment, deadline: SaveDeadline) -> Carried | None:
-        """Have the next launch begin, and its uploader send what is not sent in `SENT_FIRST` seconds.
+    def leave(self, deadline: SaveDeadline) -> Carried | None:
+        """End after a cut-off, and leave what is not sent in `SENT_FIRST` seconds to the uploader of the next launch.
 
         None: all is sent, or has to be sent first, which `finish` does.
         """
         self._may_leave = True
-        self._begin_end(moment, deadline)
+        self._begin_end(Moment.CUT_OFF, deadline)
         self._thread.join(SENT_FIRST)
         with self._leaving:
             if self._thread.is_alive() and self._may_leave:
@@ -297,11 +299,10 @@ class CheckpointUploader:
         if (self.error or self._publisher.is_cancelled) and self._leaves_rest():
             return
         while not self._upload():
-            if self._leaves_rest():
+            if self._fenced or self._leaves_rest():
                 return
-            if self.error is None:
-                continue
-            if self._fenced or not self._deadline.again(self._why(self.error), self.error):
+            # Otherwise it was cut off, and has to be sent first.
+            if self.error and not self._deadline.again(self._why(self.error), self.error):
                 return
         deadline = self._deadline
         if self._end is Moment.CUT_OFF and deadline.left > SAVE_LIMIT:
@@ -496,7 +497,8 @@ class CheckpointUploader:
         del self._waiting[whole.item.path]
         if self.ledger and self._has_nodes_apart:
             self.ledger.add(whole.item)
-        if not self._published:
+        if not self._has_forgotten and whole.begun > self._before:
+            self._has_forgotten = True
             self._forget_unproved()
         self._published += 1
         self._newest = max(self._newest, whole.begun)

@@ -24,7 +24,6 @@ from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, set_aside, stamps_of
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
-from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.publishing import Whole
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
@@ -209,7 +208,7 @@ class CheckpointFolder:
         """Whether the next launch goes on from what lies in the folder, whatever is stored."""
         return self._carried is not None
 
-    def leave_to_next_launch(self, uploader: Uploader, moment: Moment, deadline: SaveDeadline) -> bool:
+    def leave_to_next_launch(self, uploader: Uploader, deadline: SaveDeadline) -> bool:
         """Leave what is not sent yet to the next launch; return whether that goes on from what is in the folder.
 
         Only where no other node has to go on from it: it could not find it in the store. What is carried is sent in
@@ -217,7 +216,7 @@ class CheckpointFolder:
         """
         if self.context.config.nodes > 1 or not isinstance(uploader, CheckpointUploader):
             return False
-        self._carried, self._sends_carried = uploader.leave(moment, deadline), False
+        self._carried, self._sends_carried = uploader.leave(deadline), False
         return self.goes_on_from_here
 
     def sender_of_rest(self, workspace: Workspace) -> Uploader | None:
@@ -256,6 +255,7 @@ class CheckpointFolder:
         )
 
     def _go_on_from_here(self, carried: Carried) -> None:
+        self.on_restore()
         # What was fetched before may have been overwritten since: only what is known to be whole is offered.
         self._fetched, self._all_damaged = {}, None
         context, names = self.context, [whole.item.path.name for whole in carried.waiting]
@@ -273,7 +273,7 @@ class CheckpointFolder:
             uri=str(whole.item.path),
             step=whole.step,
             fence=fence,
-            sequence=before + 1,
+            sequence=before + whole.begun,
             digest=hashlib.sha256(repr(whole.item.signature).encode()).hexdigest(),
         )
 

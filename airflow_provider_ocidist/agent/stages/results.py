@@ -8,7 +8,7 @@ import threading
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save import outputs
 from airflow_provider_ocidist.agent.save.proofs import Moment
-from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline, Undelivered
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder, Uploader
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
@@ -76,10 +76,9 @@ class Results:
             # The others have gone back to what was published before.
             deadline = SaveDeadline(0.0)
             self.checkpoints.abandon_uploads()
-        stays = not (is_last or context.switch.is_lost)
-        moment = Moment.CUT_OFF
-        if uploader and not (stays and self.checkpoints.leave_to_next_launch(uploader, moment, deadline)):
-            _finish(uploader, deadline)
+        goes_on = not (is_last or context.switch.is_lost)
+        if uploader and not (goes_on and self.checkpoints.leave_to_next_launch(uploader, deadline)):
+            _log(uploader.finish(Moment.CUT_OFF, deadline))
         if is_last and not context.switch.is_lost:
             self._copy_within(limit, workspace)
         else:
@@ -91,7 +90,8 @@ class Results:
         uploader = None if self.context.switch.is_lost else self.checkpoints.sender_of_rest(workspace)
         if uploader:
             self.context.heartbeat.update(phase=Phase.SAVING, now=True)
-            _finish(uploader, SaveDeadline(self._limit_at_the_end(self.context.switch.stop)))
+            deadline = SaveDeadline(self._limit_at_the_end(self.context.switch.stop))
+            _log(uploader.finish(moment=Moment.CUT_OFF, deadline=deadline))
 
     def _limit_at_the_end(self, stop: Stop | None) -> float:
         in_a_hurry = stop is not None and stop.cause is None and stop.hurried
@@ -136,7 +136,6 @@ class Results:
         )
 
 
-def _finish(uploader: Uploader, deadline: SaveDeadline) -> None:
-    undelivered = uploader.finish(Moment.CUT_OFF, deadline)
+def _log(undelivered: Undelivered | None) -> None:
     if undelivered:
         logger.error("%s", undelivered.message)

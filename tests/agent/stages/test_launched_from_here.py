@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_ocidist.job import Checkpoints, Restarts
 from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from tests.agent.gangs import Gang, until
+from tests.agent.stages.test_outages import Away, away
 from tests.agent.stages.test_restarts import gang
 
 SLOW = """
@@ -210,3 +211,28 @@ def test_what_belongs_to_it_and_is_half_written_is_fetched_so_that_all_is_sent_b
         printed = one.node.stdout.read_text()
         assert f"launch 1: stored {is_half}" in printed
         assert "state state of 1" in printed
+
+
+def test_the_next_launch_begins_while_the_store_is_away(tmp_path: Path, away: Away) -> None:
+    script = """
+at(launch * 10)
+marks = pathlib.Path(os.environ["MARKS"])
+if launch == 0:
+    (marks / "reached").touch()
+    until((marks / "away").exists)
+    save(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+until((marks / "back").exists)
+"""
+    marks, place = tmp_path / "marks", tmp_path / "run" / "kept"
+    marks.mkdir()
+    with gang(tmp_path, script, checkpoints=Checkpoints(uri=str(place))) as one:
+        (node,) = one.start(MARKS=str(marks))
+        until((marks / "reached").exists)
+        away.leave()
+        (marks / "away").touch()
+        node.prints("launch 1 of node 0 sees ['step-1.txt']")
+        away.come_back()
+        (marks / "back").touch()
+        assert node.wait() == 0, node.stderr.read_text()
+        assert [each.step for each in complete(str(place))] == [1]

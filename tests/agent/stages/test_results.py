@@ -218,6 +218,9 @@ def test_what_was_left_to_a_launch_that_ends_before_its_program_runs_is_sent_all
     monkeypatch.setattr(checkpoints, "_send", slow)
     only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
     assert newest(str(tmp_path / "kept")) is None
+    # It may be newer than what is sent.
+    aside = tmp_path / "folder-unproved"
+    aside.mkdir()
     only.checkpoints.go_back(place, [])
     if began:
         only.checkpoints.start_uploader(place)
@@ -228,6 +231,7 @@ def test_what_was_left_to_a_launch_that_ends_before_its_program_runs_is_sent_all
     assert found is not None
     assert (found.step, only.context.heartbeat.report.checkpoint) == (5, found)
     assert only.context.heartbeat.report.phase is Phase.SAVING
+    assert aside.exists()
 
 
 def test_where_all_was_sent_in_time_nothing_is_left_to_the_next_launch(tmp_path: Path, only: Results) -> None:
