@@ -108,8 +108,6 @@ class CheckpointUploader:
         self.ledger = _begun_ledger(folder, checkpoints, fetched, restarts=restarts)
         self._movement = Movement()
         self._taken_over = carried
-        self._before = len(carried.waiting) if carried else 0
-        """Count of the saves that are taken over."""
         self.judge = self._new_judge()
         self._links = carried.links if carried else HeldLinks(folder, shards.holder if shards else "")
         self._publisher = Publisher(
@@ -126,8 +124,6 @@ class CheckpointUploader:
         self._newest_saves = NewestSaves()
         there = carried.in_place if carried else fetched_into(folder, checkpoints.pattern, fetched)
         self._in_place = NewestInPlace(there)
-        for whole in carried.waiting if carried else ():
-            self._enqueue(whole)
         self._carried: Carried | None = None
         """What is left to the next launch."""
         self._may_leave = False
@@ -176,9 +172,16 @@ class CheckpointUploader:
             before=self._before,
         )
 
+    @property
+    def _before(self) -> int:
+        """Count of the saves that are taken over."""
+        return len(self._taken_over.waiting) if self._taken_over else 0
+
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._taken_over:
+            for whole in self._taken_over.waiting:
+                self._enqueue(whole)
             # Before the program starts: it may delete them.
             self._hold()
         else:

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_ocidist.job import Checkpoints, Restarts
 from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from tests.agent.gangs import Gang, until
-from tests.agent.stages.test_outages import Away, away
+from tests.agent.stages.test_outages import Away
 from tests.agent.stages.test_restarts import gang
 
 SLOW = """
@@ -213,7 +213,7 @@ def test_what_belongs_to_it_and_is_half_written_is_fetched_so_that_all_is_sent_b
         assert "state state of 1" in printed
 
 
-def test_the_next_launch_begins_while_the_store_is_away(tmp_path: Path, away: Away) -> None:
+def test_the_next_launch_begins_while_the_store_is_away(tmp_path: Path) -> None:
     script = """
 at(launch * 10)
 marks = pathlib.Path(os.environ["MARKS"])
@@ -224,7 +224,7 @@ if launch == 0:
     os.kill(os.getpid(), signal.SIGKILL)
 until((marks / "back").exists)
 """
-    marks, place = tmp_path / "marks", tmp_path / "run" / "kept"
+    away, marks, place = Away(tmp_path), tmp_path / "marks", tmp_path / "run" / "kept"
     marks.mkdir()
     with gang(tmp_path, script, checkpoints=Checkpoints(uri=str(place))) as one:
         (node,) = one.start(MARKS=str(marks))
