@@ -124,6 +124,12 @@ class NodeAgent:
         while not self.heartbeat.prepared(self._restored_for):
             # Another launch was asked for while this node restored.
             interruptible(lambda: self._restore(workspace), self.switch)
+        try:
+            return self._launches(launcher, workspace)
+        finally:
+            self.results.save_rest(workspace)
+
+    def _launches(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         result = self._one_launch(launcher, workspace)
         while result.restarts:
             try:
@@ -246,7 +252,7 @@ class NodeAgent:
         if self.launch:
             self.launch.watches.close()
         differed = ended.restarts[-1].message.startswith(DifferentCheckpoints.BEGINS)
-        if self.context.is_member:
+        if self.context.is_member and not self.checkpoints.goes_on_from_here:
             self._repair_stored(workspace, len(ended.restarts), differed=differed)
         # Otherwise the hours of training would count as a fetch that makes no progress.
         self.context.activity.enter()

@@ -69,11 +69,13 @@ class Judge:
         far: Callable[[Candidate], str | None] = lambda _: None,
         begins: Callable[[str], object] = lambda _: None,
         step: Callable[[], int | None] = lambda: None,
+        before: int = 0,
     ) -> None:
         """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
         `ahead`: by how many ns the folder's file stamps are ahead of that clock. `far`: why another node may still
-        write to an entry. `begins` takes what is read next. `step` returns the program's step.
+        write to an entry. `begins` takes what is read next. `step` returns the program's step. `before`: as
+        `SaveOrder`.
         """
         self.folder = folder
         self.pattern = pattern
@@ -87,7 +89,7 @@ class Judge:
         there = candidates(folder, pattern)
         self._there = there
         """Result of the last look."""
-        self._order = SaveOrder(there)
+        self._order = SaveOrder(there, before)
         self._clock = WallClock()
         self._seen = {item.path: item.signature for item in there}
         self._begun_beside: dict[Path, Mapping[Path, Signature]] = {}

@@ -133,6 +133,14 @@ class Publisher:
         """Abort what is being sent, and send nothing from here on."""
         self._cancel.set()
 
+    def go_on(self) -> None:
+        """Send again after `cancel`. Nothing may be under way."""
+        self._cancel.clear()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancel.is_set()
+
     def _sent(self, whole: Whole) -> CheckpointRef:
         from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
 

@@ -17,7 +17,7 @@ class _Save:
 
 
 class SaveOrder:
-    """Numbers saves from 1.
+    """Numbers saves from 1, or after those of an earlier launch.
 
     A save keeps its number when it is proved late, so it never counts as newer than a save that was begun after it.
 
@@ -25,11 +25,14 @@ class SaveOrder:
     later belong to it. An entry without a number in its name is a new save at each write, since programs replace it.
     """
 
-    def __init__(self, there: Iterable[Candidate]) -> None:
-        """`there`: the entries that were there before the program started; they are no saves of it."""
+    def __init__(self, there: Iterable[Candidate], before: int = 0) -> None:
+        """`there`: the entries that were there before the program started; they are no saves of it.
+
+        `before`: how many saves of an earlier launch are numbered already.
+        """
         self._seen = {item.path: item.signature for item in there}
         self._saves: dict[Path, _Save] = {}
-        self._count = 0
+        self._count = before
 
     def note(
         self,

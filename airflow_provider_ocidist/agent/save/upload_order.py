@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from airflow_provider_ocidist.agent.save.publishing import Whole
 from airflow_provider_ocidist.agent.save.save_series import SaveSeries
+from airflow_provider_ocidist.storage.checkpoint_names import Placed
 
 MOST_PASSED = 2
 """Most checkpoints of other series that are sent before one has its turn, if it is the only one to have it."""
@@ -27,7 +28,10 @@ class UploadOrder:
         """Whether what was sent last had its turn before a newer one."""
 
     def series(self, whole: Whole) -> str:
-        return self._series.of(whole.item.placed)
+        return self.series_of(whole.item.placed)
+
+    def series_of(self, placed: Placed) -> str:
+        return self._series.of(placed)
 
     def add(self, whole: Whole) -> None:
         """Take in a save, in the order of saving."""

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
+from airflow_provider_ocidist.agent.save.carried import Carried, NewestInPlace, fetched_into, renumbered
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.entry_warnings import EntryWarnings
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
@@ -51,6 +52,10 @@ LOOK_INTERVAL = 1.0
 """Seconds between two looks for checkpoints."""
 LONG_UPLOAD = 5.0
 """Seconds of sending after which a look comes before the next upload: a newer checkpoint may be complete."""
+SENT_FIRST = 2.0
+"""Seconds after the end of a launch in which checkpoints are sent before the next: what is small is safe then."""
+LEAVE_INTERVAL = 0.1
+"""Seconds between two looks at whether an upload that was cut off has ended."""
 SOME_STEPS = 10
 """Steps, or a tenth of all, that a program may be further than it has reported: it reports every few steps."""
 
@@ -83,12 +88,14 @@ class CheckpointUploader:
         sharing: Sequence[int] = (),
         fetched: Collection[str] = (),
         restarts: bool = False,
+        carried: Carried | None = None,
     ) -> None:
         """`fence`: of this launch. `shards`: collects the parts of an entry that other nodes hold.
 
         `on_arrived` is called when all files of a checkpoint are in the store, and its manifest is not. `sharing`: the
         nodes that write to the same folder. `fetched`: the names of the entries that this attempt has fetched to
-        resume from. `restarts`: whether the program may be launched again in this folder.
+        resume from. `restarts`: whether the program may be launched again in this folder. `carried`: what the uploader
+        of the launch before has left to this one.
         """
         self.folder = folder
         self.checkpoints = checkpoints
@@ -101,8 +108,9 @@ class CheckpointUploader:
         # Before the program starts: it would resume from the newest name.
         self.ledger = _begun_ledger(folder, checkpoints, fetched, restarts=restarts)
         self._movement = Movement()
+        self._taken_over = carried
         self.judge = self._new_judge()
-        self._links = HeldLinks(folder, shards.holder if shards else "")
+        self._links = carried.links if carried else HeldLinks(folder, shards.holder if shards else "")
         self._publisher = Publisher(
             checkpoints,
             access,
@@ -115,10 +123,20 @@ class CheckpointUploader:
         self._waiting: dict[Path, Whole] = {}
         self._order = UploadOrder()
         self._newest_saves = NewestSaves()
+        there = carried.in_place if carried else fetched_into(folder, checkpoints.pattern, fetched)
+        self._in_place = NewestInPlace(there)
+        self._carried: Carried | None = None
+        """What is left to the next launch."""
+        self._may_leave = False
+        """Whether what is not sent may be left to the next launch."""
+        self._leaving = threading.Lock()
+        """Lock of the decision whether it is left."""
         self._fenced = False
         """Whether a later attempt or launch saves to the same place."""
         self._lost: dict[Path, tuple[int, str]] = {}
         """Entries that cannot be published: the number of each save, and the reason."""
+        self._has_forgotten = False
+        """Whether what is older than a checkpoint of this launch, and nothing has proved, is forgotten."""
         self._published = 0
         """Count of published checkpoints."""
         self._newest = 0
@@ -152,11 +170,23 @@ class CheckpointUploader:
             far=self._far.doubt if self._far else lambda _: None,
             begins=self._movement.further,
             step=self._current_step,
+            before=self._before,
         )
+
+    @property
+    def _before(self) -> int:
+        """Count of the saves that are taken over."""
+        return len(self._taken_over.waiting) if self._taken_over else 0
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._links.remove_left_over()
+        if self._taken_over:
+            for whole in self._taken_over.waiting:
+                self._enqueue(whole)
+            # Before the program starts: it may delete them.
+            self._hold()
+        else:
+            self._links.remove_left_over()
         self.judge.renamed()
         if self.shards:
             self.shards.open()
@@ -166,16 +196,26 @@ class CheckpointUploader:
         """Judge no entry until `finish` has the program's end: a death also closes the files of half a save."""
         self._program_ended.set()
 
+    def leave(self, deadline: SaveDeadline) -> Carried | None:
+        """End after a cut-off, and leave what is not sent in `SENT_FIRST` seconds to the uploader of the next launch.
+
+        None: all is sent, or has to be sent first, which `finish` does.
+        """
+        self._may_leave = True
+        self._begin_end(Moment.CUT_OFF, deadline)
+        self._thread.join(SENT_FIRST)
+        with self._leaving:
+            if self._thread.is_alive() and self._may_leave:
+                self._publisher.cancel()
+        while self._thread.is_alive() and self._may_leave and not (deadline.is_over or self._stands_still()):
+            self._thread.join(LEAVE_INTERVAL)
+        with self._leaving:
+            self._may_leave = False
+            return self._carried
+
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
-        self._end, self._deadline = moment, deadline
-        self._ended_at = time.monotonic()
-        if self.shards:
-            # Only a finished model is worth the wait for a node that is silent.
-            patience = deadline if moment is Moment.EXITED else None
-            self.shards.finish(patience, self._movement.further)
-        self._movement.further()
-        self._training_ended.set()
+        self._begin_end(moment, deadline)
         while self._thread.is_alive() and not (deadline.is_over or self._stands_still()):
             self._thread.join(LOOK_INTERVAL)
         # A last error explains more than the timeout does.
@@ -198,6 +238,16 @@ class CheckpointUploader:
             return Undelivered(message, Cause.SERVICE)
         lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
         return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
+
+    def _begin_end(self, moment: Moment, deadline: SaveDeadline) -> None:
+        self._end, self._deadline = moment, deadline
+        self._ended_at = time.monotonic()
+        if self.shards:
+            # Only a finished model is worth the wait for a node that is silent.
+            patience = deadline if moment is Moment.EXITED else None
+            self.shards.finish(patience, self._movement.further)
+        self._movement.further()
+        self._training_ended.set()
 
     def abandon(self) -> None:
         """Publish nothing from here on: the nodes are about to choose what another launch goes on from.
@@ -228,7 +278,8 @@ class CheckpointUploader:
             self.error = error
         finally:
             self.judge.close()
-            self._links.keep(())
+            if not self._carried:
+                self._links.keep(())
             if self.shards:
                 self.shards.close()
 
@@ -249,9 +300,13 @@ class CheckpointUploader:
         unproved = self._look()
         for verdict in unproved:
             self._not_published(verdict)
+        if (self.error or self._publisher.is_cancelled) and self._leaves_rest():
+            return
         while not self._upload():
-            assert self.error is not None
-            if self._fenced or not self._deadline.again(self._why(self.error), self.error):
+            if self._fenced or self._leaves_rest():
+                return
+            # Otherwise it was cut off, and has to be sent first.
+            if self.error and not self._deadline.again(self._why(self.error), self.error):
                 return
         deadline = self._deadline
         if self._end is Moment.CUT_OFF and deadline.left > SAVE_LIMIT:
@@ -310,20 +365,31 @@ class CheckpointUploader:
         if self._newest_saves.is_behind(item, begun):
             logger.info("%s is not published: a newer checkpoint was complete before it", item.path.name)
             return
-        self._newest_saves.add(item, begun)
-        # The newest goes to the end, also where the program has overwritten an entry that waits.
-        self._waiting.pop(item.path, None)
-        whole = self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
-        self._order.add(whole)
+        whole = Whole(item, proof, begun, self._step_of(verdict))
+        self._enqueue(whole)
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
             for older in self._order.behind(self._waiting.values(), whole, self.checkpoints.keep):
                 del self._waiting[older.item.path]
 
+    def _enqueue(self, whole: Whole) -> None:
+        item, begun = whole.item, whole.begun
+        self._newest_saves.add(item, begun)
+        self._in_place.add(item, begun)
+        # The newest goes to the end, also where the program has overwritten an entry that waits.
+        self._waiting.pop(item.path, None)
+        self._waiting[item.path] = whole
+        self._order.add(whole)
+
     def _hold(self) -> None:
         """Keep what is sent next readable whatever the program deletes; older ones may go."""
         held = self._order.held(self._waiting.values(), in_turn=self._has_time)
-        self._links.keep(whole.item for whole in held)
+        kept = [whole for whole in self._waiting.values() if self._stays_held(whole)]
+        self._links.keep(whole.item for whole in [*held, *kept])
+
+    def _stays_held(self, whole: Whole) -> bool:
+        """Whether a checkpoint stays held behind newer ones: the end of a launch has cut off its upload."""
+        return (self._may_leave or whole.begun <= self._before) and self._links.holds(whole.item)
 
     @property
     def _has_time(self) -> bool:
@@ -425,7 +491,8 @@ class CheckpointUploader:
         del self._waiting[whole.item.path]
         if self.ledger and self._has_nodes_apart:
             self.ledger.add(whole.item)
-        if not self._published:
+        if not self._has_forgotten and whole.begun > self._before:
+            self._has_forgotten = True
             self._forget_unproved()
         self._published += 1
         self._newest = max(self._newest, whole.begun)
@@ -471,7 +538,7 @@ class CheckpointUploader:
 
     def _failed(self, error: Exception) -> None:
         self.error = error
-        if self._moment is Moment.RUNNING:
+        if self._moment is Moment.RUNNING and not self._publisher.is_cancelled:
             logger.warning("%s; trying again in %.0f s", self._why(error), self._pause)
             self._try_again_at = time.monotonic() + self._pause
             self._pause = min(LONGEST_PAUSE, 2 * self._pause)
@@ -479,6 +546,42 @@ class CheckpointUploader:
     def _why(self, error: Exception) -> str:
         names = [whole.item.path.name for whole in self._waiting.values()]
         return f"the checkpoint {', '.join(names[-3:])} cannot be published: {error}"
+
+    def _leaves_rest(self) -> bool:
+        """Whether the next launch goes on from what is here, and its uploader sends what waits.
+
+        Otherwise all is sent before it.
+        """
+        if self._fenced or not self._may_leave:
+            return False
+        # Without the lock: a mount may not answer.
+        rest = self._rest()
+        return self._decided(rest)
+
+    def _decided(self, rest: Carried | None) -> bool:
+        with self._leaving:
+            if not self._may_leave:
+                return False
+            self.error, self._carried = None, rest
+            if rest is None:
+                self._may_leave = False
+                self._publisher.go_on()
+            return rest is not None
+
+    def _rest(self) -> Carried | None:
+        """Return what waits, if the next launch finds here all that it would find in the store."""
+        rest = [whole for whole in self._waiting.values() if self._publisher.is_there(whole)]
+        in_place = self._in_place.found(self._order.series_of)
+        if rest and in_place is None:
+            logger.info(
+                "%s has to be sent first: the next launch does not find all that belongs to it here",
+                rest[-1].item.path.name,
+            )
+        if not rest or in_place is None:
+            return None
+        waiting = renumbered(rest)
+        newest = waiting[-1] if max(whole.begun for whole in rest) > self._newest else None
+        return Carried(waiting=waiting, links=self._links, in_place=in_place, newest=newest)
 
     # What is not published
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Union
 from airflow_provider_ocidist.agent.join.fencing import fence_checkpoints
 from airflow_provider_ocidist.agent.join.peer_reports import is_first_with_newest, read_report
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.save.carried import Carried
 from airflow_provider_ocidist.agent.save.checkpoints import (
     Brought,
     checkpoint_folder,
@@ -23,6 +24,8 @@ from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, set_aside, stamps_of
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
+from airflow_provider_ocidist.agent.save.publishing import Whole
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
@@ -64,6 +67,10 @@ class CheckpointFolder:
         """Function that is called when this node's files of a checkpoint are in the store, and its manifest is not."""
         self.on_restore: Callable[[], object] = lambda: None
         """Function that is called before this node looks for the checkpoint to resume from."""
+        self._carried: Carried | None = None
+        """What the last launch has left to be sent beside the next, until that has ended."""
+        self._sends_carried = False
+        """Whether an uploader sends it."""
         self._fetched: Brought = {}
         """Entries that the last restore has fetched."""
         self._all_damaged: CheckpointsDamaged | None = None
@@ -92,6 +99,7 @@ class CheckpointFolder:
         if self._before is None:
             self._before = stamps_of(folder, checkpoints.pattern)
         self.on_restore()
+        self.context.goes_on_from = None
         launch = self.context.heartbeat.launch
         try:
             self.context.with_retries(
@@ -137,6 +145,9 @@ class CheckpointFolder:
         have.
         """
         if self.settings is None:
+            return
+        if self._carried:
+            self._go_on_from_here(self._carried)
             return
         folder, pattern = self.path(workspace), self.settings.pattern
         is_own, fetched_before = self._is_own(others), set(self._fetched)
@@ -187,13 +198,37 @@ class CheckpointFolder:
             uploader = self._shard_uploader(folder, self.settings)
             if self._report_writing not in self.context.heartbeat.watches:
                 self.context.heartbeat.watches.append(self._report_writing)
+        self._sends_carried = self._carried is not None
         uploader.start()
         self._uploader = uploader
         return uploader
 
+    @property
+    def goes_on_from_here(self) -> bool:
+        """Whether the next launch goes on from what lies in the folder, whatever is stored."""
+        return self._carried is not None
+
+    def leave_to_next_launch(self, uploader: Uploader, deadline: SaveDeadline) -> bool:
+        """Leave what is not sent yet to the next launch; return whether that goes on from what is in the folder.
+
+        Only where no other node has to go on from it: it could not find it in the store. What is carried is sent in
+        any case, by the next launch or by `sender_of_rest`.
+        """
+        if self.context.config.nodes > 1 or not isinstance(uploader, CheckpointUploader):
+            return False
+        self._carried, self._sends_carried = uploader.leave(deadline), False
+        return self.goes_on_from_here
+
+    def sender_of_rest(self, workspace: Workspace) -> Uploader | None:
+        """Return the uploader of what was left to a launch that did not begin; None where nothing was."""
+        if self._carried is None:
+            return None
+        return self._uploader if self._sends_carried else self.start_uploader(workspace)
+
     def program_ended(self) -> None:
         """Count open files as half written, until it is known how the program has ended."""
         self._is_over = True
+        self._carried = None
         if isinstance(self._uploader, CheckpointUploader):
             self._uploader.program_ended()
 
@@ -217,6 +252,29 @@ class CheckpointFolder:
         raise AgentError(
             f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: {why}",
             cause=Cause.USER,
+        )
+
+    def _go_on_from_here(self, carried: Carried) -> None:
+        self.on_restore()
+        # What was fetched before may have been overwritten since: only what is known to be whole is offered.
+        self._fetched, self._all_damaged = {}, None
+        context, names = self.context, [whole.item.path.name for whole in carried.waiting]
+        context.goes_on_from = self._reference_of(carried.newest) if carried.newest else None
+        logger.info(
+            "the next launch goes on from what is on this node; %s will be sent beside the training",
+            names_text(names),
+        )
+
+    def _reference_of(self, whole: Whole) -> CheckpointRef:
+        """Return what stands for a checkpoint that is not stored yet: newer than all that is, and only on this node."""
+        fence, known = self.context.config.fence, self.context.heartbeat.report.checkpoint
+        before = known.sequence if known and known.fence == fence else 0
+        return CheckpointRef(
+            uri=str(whole.item.path),
+            step=whole.step,
+            fence=fence,
+            sequence=before + whole.begun,
+            digest=hashlib.sha256(repr(whole.item.signature).encode()).hexdigest(),
         )
 
     def _newer(self, folder: Path, saved: Mapping[str, int]) -> list[str]:
@@ -374,6 +432,7 @@ class CheckpointFolder:
             sharing=[rank for rank in context.others if rank not in apart],
             fetched=self._fetched,
             restarts=context.config.restarts != Restarts(),
+            carried=self._carried,
         )
 
     def _report_writing(self) -> None:

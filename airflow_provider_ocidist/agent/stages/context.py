@@ -21,6 +21,7 @@ from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, INSTANCE_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 from airflow_provider_ocidist.model.members import members_of, others_of
@@ -40,6 +41,8 @@ class NodeContext:
         self.rank = self.identity.rank
         self.main_rank = 0
         """Rank of the node on which the process of global rank 0 runs, once the nodes have joined."""
+        self.goes_on_from: CheckpointRef | None = None
+        """What this launch goes on from where it is not stored yet; it lies in the checkpoint folder."""
         self.awaits_since: float | None = None
         """Time since which this node waits to take part, on the clock `time.monotonic`; None where it does not."""
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}

@@ -288,7 +288,8 @@ class GangEnd:
         if budgets == Restarts():
             return (), None
         others = self._others()
-        newest = _newest_checkpoint([self.heartbeat.report, *others])
+        known = [report.checkpoint for report in (self.heartbeat.report, *others) if report]
+        newest = _newest_of([*known, self.context.goes_on_from])
         step, behind = self._reached(others, newest)
         failure = Restart(
             cause=cause,
@@ -399,6 +400,6 @@ def _losses_of(ranks: Sequence[int], before: Sequence[Restart]) -> list[Restart]
     return [each for each in before if not {*ranks}.isdisjoint(each.lost or (each.rank,))]
 
 
-def _newest_checkpoint(reports: Iterable[NodeReport | None]) -> CheckpointRef | None:
-    known = [report.checkpoint for report in reports if report and report.checkpoint]
-    return max(known, key=lambda checkpoint: checkpoint.order, default=None)
+def _newest_of(checkpoints: Iterable[CheckpointRef | None]) -> CheckpointRef | None:
+    """Return the newest; of equally new ones the first."""
+    return max(filter(None, checkpoints), key=lambda checkpoint: checkpoint.order, default=None)

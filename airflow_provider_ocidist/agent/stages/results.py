@@ -8,7 +8,7 @@ import threading
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save import outputs
 from airflow_provider_ocidist.agent.save.proofs import Moment
-from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline, Undelivered
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder, Uploader
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
@@ -70,22 +70,32 @@ class Results:
         is_stopped = is_last and stop is not None and stop.cause is None
         # In one report: by the phase alone, the others would take this node for one that has succeeded.
         context.heartbeat.update(phase=Phase.SAVING, stopped=is_stopped, now=True)
-        in_a_hurry = is_stopped and stop is not None and stop.hurried
-        limit = context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
+        limit = self._limit_at_the_end(stop if is_last else None)
         deadline = SaveDeadline(limit) if is_last else self._before_another_launch()
         if context.switch.is_lost:
             # The others have gone back to what was published before.
             deadline = SaveDeadline(0.0)
             self.checkpoints.abandon_uploads()
-        if uploader:
-            undelivered = uploader.finish(Moment.CUT_OFF, deadline)
-            if undelivered:
-                logger.error("%s", undelivered.message)
+        goes_on = not (is_last or context.switch.is_lost)
+        if uploader and not (goes_on and self.checkpoints.leave_to_next_launch(uploader, deadline)):
+            _log(uploader.finish(Moment.CUT_OFF, deadline))
         if is_last and not context.switch.is_lost:
             self._copy_within(limit, workspace)
         else:
             # Before this node says that it has saved: all nodes then look for the newest.
             self.checkpoints.abandon_uploads()
+
+    def save_rest(self, workspace: Workspace) -> None:
+        """Save what was left to a launch that did not begin, as the run ends before it."""
+        uploader = None if self.context.switch.is_lost else self.checkpoints.sender_of_rest(workspace)
+        if uploader:
+            self.context.heartbeat.update(phase=Phase.SAVING, now=True)
+            deadline = SaveDeadline(self._limit_at_the_end(self.context.switch.stop))
+            _log(uploader.finish(moment=Moment.CUT_OFF, deadline=deadline))
+
+    def _limit_at_the_end(self, stop: Stop | None) -> float:
+        in_a_hurry = stop is not None and stop.cause is None and stop.hurried
+        return self.context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
 
     def _before_another_launch(self) -> SaveDeadline:
         """Return the deadline of what another launch is to go on from: no machine goes away, and what is not sent is
@@ -124,3 +134,8 @@ class Results:
             is_main=self.context.is_main,
             failed_run=failed_run,
         )
+
+
+def _log(undelivered: Undelivered | None) -> None:
+    if undelivered:
+        logger.error("%s", undelivered.message)

@@ -88,7 +88,17 @@ def test_a_report_of_an_agent_that_does_not_know_the_mark_is_read_as_before() ->
 
 @pytest.fixture
 def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
-    """The only node of a job that waits three seconds for what makes no progress."""
+    """The main node of a job that waits three seconds for what makes no progress; another has a folder of its own."""
+    return results_of(tmp_path, monkeypatch, nodes=2)
+
+
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    """The only node of such a job."""
+    return results_of(tmp_path, monkeypatch, nodes=1)
+
+
+def results_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, nodes: int) -> Results:
     monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.02)
     monkeypatch.setattr(uploads, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(saving, "FIRST_PAUSE", 0.02)
@@ -96,7 +106,7 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
         monkeypatch.setattr(module, "SAVE_LIMIT", 0.2)
     config = AgentConfig(
         run_name="run",
-        nodes=1,
+        nodes=nodes,
         run_dir=str(tmp_path / "run"),
         program=Program(script="program.py"),
         checkpoints=Checkpoints(path=str(tmp_path / "folder"), uri=str(tmp_path / "kept")),
@@ -104,6 +114,7 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
         limits=Limits(join_timeout=3.0, stop_grace=0.2),
     )
     context = NodeContext(config, {"OCIDIST_NODE_RANK": "0", "HOME": str(tmp_path)}, StopSwitch())
+    context.heartbeat.update(apart=tuple(range(1, nodes)))
     return Results(context, CheckpointFolder(context))
 
 
@@ -189,3 +200,42 @@ def test_an_outage_longer_than_the_end_of_a_run_waits_loses_no_checkpoint(
     found = newest(str(tmp_path / "kept"))
     assert found is not None
     assert found.step == 5
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_what_was_left_to_a_launch_that_ends_before_its_program_runs_is_sent_all_the_same(
+    tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch, *, began: bool
+) -> None:
+    monkeypatch.setattr(uploads, "SENT_FIRST", 0.5)
+    place, send, is_open = place_of(tmp_path), checkpoints._send, threading.Event()
+
+    def slow(source: Any, target: Any, entries: Any, cancel: Any) -> Any:
+        while not is_open.is_set():
+            if cancel.wait(0.02):
+                raise StorageError("it was aborted")
+        return send(source, target, entries, cancel)
+
+    monkeypatch.setattr(checkpoints, "_send", slow)
+    only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
+    assert newest(str(tmp_path / "kept")) is None
+    # It may be newer than what is sent.
+    aside = tmp_path / "folder-unproved"
+    aside.mkdir()
+    only.checkpoints.go_back(place, [])
+    if began:
+        only.checkpoints.start_uploader(place)
+    monkeypatch.setattr(stages_results, "SAVE_LIMIT", 30.0)
+    is_open.set()
+    only.save_rest(place)
+    found = newest(str(tmp_path / "kept"))
+    assert found is not None
+    assert (found.step, only.context.heartbeat.report.checkpoint) == (5, found)
+    assert only.context.heartbeat.report.phase is Phase.SAVING
+    assert aside.exists()
+
+
+def test_where_all_was_sent_in_time_nothing_is_left_to_the_next_launch(tmp_path: Path, only: Results) -> None:
+    only.save_after_failure(place_of(tmp_path), saved(only, tmp_path), None, is_last=False)
+    assert newest(str(tmp_path / "kept")) is not None
+    assert not only.checkpoints.goes_on_from_here
+    assert only.checkpoints.sender_of_rest(place_of(tmp_path)) is None

@@ -1,0 +1,68 @@
+"""Carried: what one launch's uploader leaves to that of the next one on this machine, which goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.save.entries import Candidate, candidates, signature
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks
+from airflow_provider_ocidist.agent.save.publishing import Whole
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.storage.checkpoint_names import Placed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """Whole checkpoints that are not sent yet, and lie in the folder together with all that belongs to them."""
+
+    waiting: tuple[Whole, ...]
+    """The oldest first, numbered from 1: in the next launch they come before what that saves."""
+    links: HeldLinks
+    """Links to some of them."""
+    in_place: tuple[Candidate, ...]
+    """Newest save of each series."""
+    newest: Whole | None
+    """The newest of them; None where one that is published is newer."""
+
+
+class NewestInPlace:
+    """Knows the newest whole save of each series, and whether they all lie where a program resumes from them."""
+
+    def __init__(self, there: Sequence[Candidate] = ()) -> None:
+        """`there`: what the launch goes on from, the newest first."""
+        self._newest = {item.placed.series: (0, item) for item in reversed(there)}
+
+    def add(self, item: Candidate, begun: int) -> None:
+        """Take in a whole save, by its number."""
+        self._newest[item.placed.series] = begun, item
+
+    def found(self, series_of: Callable[[Placed], str]) -> tuple[Candidate, ...] | None:
+        """Return them; None where the program has deleted or overwritten one.
+
+        What is stored then belongs to the newest: a program may resume from both together. `series_of`: the series of
+        a name, by all that the program's names have shown.
+        """
+        newest: dict[str, Candidate] = {}
+        for _, item in sorted(self._newest.values(), key=lambda each: each[0]):
+            newest[series_of(item.placed)] = item
+        return tuple(newest.values()) if all(map(_is_in_place, newest.values())) else None
+
+
+def fetched_into(folder: Path, pattern: str | None, names: Collection[str]) -> list[Candidate]:
+    """Return the entries of a folder that were fetched into it, the last written first."""
+    return [item for item in candidates(folder, pattern) if item.path.name in names] if names else []
+
+
+def renumbered(waiting: Iterable[Whole]) -> tuple[Whole, ...]:
+    """Return checkpoints in the order of saving, numbered from 1."""
+    in_order = sorted(waiting, key=lambda whole: whole.begun)
+    return tuple(replace(whole, begun=number) for number, whole in enumerate(in_order, 1))
+
+
+def _is_in_place(item: Candidate) -> bool:
+    try:
+        return signature(item.path) == item.signature
+    except OSError:
+        return False
