@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,12 @@ class Left:
         return [cls(**entry) for entry in tomllib.loads(path.read_text())["left"]]
 
     def has(self, nodeid: str) -> bool:
-        # Not fnmatch: the brackets of a parameter are no set of characters.
-        patterns = (".*".join(map(re.escape, each.split("*"))) for each in self.tests)
-        return any(re.fullmatch(pattern, nodeid) for pattern in patterns)
+        return self._pattern.fullmatch(nodeid) is not None
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        # Not fnmatch: the brackets of a parameter are no set of characters. Made once: there are thousands of tests.
+        return re.compile("|".join(".*".join(map(re.escape, each.split("*"))) for each in self.tests))
 
 
 class Nights:
@@ -51,7 +55,8 @@ class Nights:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         out = [item for item in items if any(left.has(item.nodeid) for left in self._left)]
         if out:
-            items[:] = [item for item in items if item not in out]
+            taken = set(out)
+            items[:] = [item for item in items if item not in taken]
             config.hook.pytest_deselected(items=out)
 
     @pytest.hookimpl(optionalhook=True)  # of xdist

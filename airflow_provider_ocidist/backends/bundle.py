@@ -119,11 +119,11 @@ def agent_bundle(code: str | None) -> bytes:
 
     Equal content gives equal bytes, so that the same submission repeated is the same request.
     """
-    members = [(ENTRYPOINT, NODE_SCRIPT.encode())]
-    members += [(f"{ROOT}/{PACKAGE.name}/{name}", data) for name, data in _agent_members()]
-    if code is not None:
-        members += [(f"{ROOT}/code/{name}", data) for name, data in _code_members(Path(code))]
-    return _zip(members)
+    if code is None:
+        return _agent_archive()
+    return _zip(
+        [(f"{ROOT}/code/{name}", data) for name, data in _code_members(Path(code))], behind=_agent_archive()
+    )
 
 
 def boot_text() -> str:
@@ -160,6 +160,14 @@ def code_errors(code: str | None) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         raise BackendError(f"program.source cannot be read: {code}: {error}", cause=Cause.CONFIG) from error
+
+
+@functools.cache
+def _agent_archive() -> bytes:
+    """Return the agent alone, packed once in each process."""
+    members = [(ENTRYPOINT, NODE_SCRIPT.encode())]
+    members += [(f"{ROOT}/{PACKAGE.name}/{name}", data) for name, data in _agent_members()]
+    return _zip(members)
 
 
 def _agent_members() -> Iterator[tuple[str, bytes]]:
@@ -203,9 +211,10 @@ def _folder_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _zip(members: Iterable[tuple[str, bytes]]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+def _zip(members: Iterable[tuple[str, bytes]], behind: bytes = b"") -> bytes:
+    """Return an archive of these members, behind those of another one."""
+    buffer = io.BytesIO(behind)
+    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in members:
             archive.writestr(zipfile.ZipInfo(name, ARCHIVE_DATE), data, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

@@ -23,7 +23,7 @@ from scripts.emulator_process import Access
 from tests.agent.gangs import REPOSITORY, Gang
 
 PART = 8 << 20
-LARGE = b"".join(hashlib.sha256(str(number).encode()).digest() for number in range(3 * PART // 32))[:-5]
+LARGE = hashlib.shake_256(b"large").digest(3 * PART - 5)
 SMALL = [(f"small/{number:02}.bin", f"{number} ".encode() * 20_000) for number in range(12)]
 WHOLE = len(LARGE) + sum(len(content) for _, content in SMALL)
 PATIENT = """

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from airflow_provider_ocidist.emulator.nodes import compiled
 from airflow_provider_ocidist.emulator.nodes.processes import NodeCommand
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -150,6 +151,7 @@ def _unpack(artifact: Artifact, folder: Path, entrypoint: str | None) -> Path:
         path.chmod(0o755)
         return path
     extract(artifact, folder)
+    compiled.lend(folder)
     if not entrypoint:
         raise NodeError("Job run could not start: JOB_RUN_ENTRYPOINT is required for an archive.")
     path = (folder / entrypoint).resolve()
