@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import pytest
 
 from airflow_provider_ocidist.model.fence import Fence
-from airflow_provider_ocidist.storage.checkpoint_names import Placed, place, published_folder, publishing_attempt
+from airflow_provider_ocidist.storage.checkpoint_names import (
+    Placed,
+    place,
+    published_folder,
+    publishing_attempt,
+)
 
 SEED = int(os.environ.get("NAMES_SEED", "20261122"))
 
@@ -364,7 +369,11 @@ def _placed(name: str) -> Placed:
 
 
 def test_a_series_is_a_name_with_a_sign_for_each_of_its_numbers() -> None:
-    for name, series in (("step-70.pt", "step-#.pt"), ("step_7.pt", "step_#.pt"), ("step=7.ckpt", "step=#.ckpt")):
+    for name, series in (
+        ("step-70.pt", "step-#.pt"),
+        ("step_7.pt", "step_#.pt"),
+        ("step=7.ckpt", "step=#.ckpt"),
+    ):
         found = place(name)
         assert found is not None
         assert found.series == series

@@ -516,5 +516,5 @@ def test_of_a_file_only_its_first_bytes_are_read_to_know_its_format(
     seen: list[bytes] = []
     monkeypatch.setattr(formats, "_check_for", lambda _, begin: seen.append(begin))
     (tmp_path / "large.pt").write_bytes(bytes(range(200)))
-    assert formats.read_file(tmp_path / "large.pt") == formats.NOTHING
+    formats.read_file(tmp_path / "large.pt")
     assert seen == [bytes(range(8))]
