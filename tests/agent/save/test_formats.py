@@ -508,13 +508,3 @@ def test_a_reason_is_never_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_shows_nothing_of_its_members_has_none() -> None:
     assert dict(formats.Reading(formats.FormatResult.WHOLE).members) == {}
-
-
-def test_of_a_file_only_its_first_bytes_are_read_to_know_its_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bytes] = []
-    monkeypatch.setattr(formats, "_check_for", lambda _, begin: seen.append(begin))
-    (tmp_path / "large.pt").write_bytes(bytes(range(200)))
-    assert formats.read_file(tmp_path / "large.pt") == formats.NOTHING
-    assert seen == [bytes(range(8))]
