@@ -42,6 +42,7 @@ def context_of(store: Store, rank: int, **changes: Any) -> Any:
         switch=switch,
         rank=rank,
         main_rank=0,
+        goes_on_from=None,
         is_main=rank == 0,
         is_member=True,
         others=(1 - rank,),

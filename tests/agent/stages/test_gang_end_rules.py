@@ -68,6 +68,7 @@ class Node:
             is_member=True,
             masked=lambda text: text.replace("hunter22", "***"),
             meter=SimpleNamespace(step_now=lambda: None, steps_apart=1),
+            goes_on_from=None,
         )
         self.end = GangEnd(self.context)
 
