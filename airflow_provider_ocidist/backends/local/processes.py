@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.agent import guard
-from airflow_provider_ocidist.backends.bundle import PACKAGE
-from airflow_provider_ocidist.backends.local import compiled, node
+from airflow_provider_ocidist.backends.local import node
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import NodeState
 
@@ -48,7 +47,6 @@ class NodeProcess:
             )
         try:
             archive.extractall(self.folder / "app")
-            compiled.lend(Path(self.folder, node.ENTRYPOINT).with_name(PACKAGE.name))
             process = self._spawn(os.path.abspath(program), environment)  # noqa: PTH100 - links stay: a venv is one
         except OSError as error:
             raise BackendError(f"a node did not start: {error}", retryable=True) from error
