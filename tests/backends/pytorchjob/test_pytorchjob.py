@@ -229,7 +229,12 @@ def test_only_a_gang_of_which_lost_pods_are_made_anew_asks_the_operator_for_it()
         if elastic:
             changes["backend"] = {"elastic_policy": {"minReplicas": 1}}
         if own:
-            changes |= {"container": {"entrypoint": ["true"]}, "program": {}, "checkpoints": None, "launcher": {}}
+            changes |= {
+                "container": {"entrypoint": ["true"]},
+                "program": {},
+                "checkpoints": None,
+                "launcher": {},
+            }
             changes.pop("restarts")
         nodes = draw.randint(1, 4)
         plan = planned(a_job(nodes, **changes))
