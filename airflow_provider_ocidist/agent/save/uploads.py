@@ -126,7 +126,7 @@ class CheckpointUploader:
         there = carried.in_place if carried else fetched_into(folder, checkpoints.pattern, fetched)
         self._in_place = NewestInPlace(there)
         self._carried: Carried | None = None
-        """What is left to the next launch."""
+        """Checkpoints that are left to the next launch."""
         self._may_leave = False
         """Whether what is not sent may be left to the next launch."""
         self._leaving = threading.Lock()

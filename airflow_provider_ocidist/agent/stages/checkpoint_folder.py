@@ -68,7 +68,7 @@ class CheckpointFolder:
         self.on_restore: Callable[[], object] = lambda: None
         """Function that is called before this node looks for the checkpoint to resume from."""
         self._carried: Carried | None = None
-        """What the last launch has left to be sent beside the next, until that has ended."""
+        """Checkpoints that the last launch has left to be sent beside the next, until that has ended."""
         self._sends_carried = False
         """Whether an uploader sends it."""
         self._fetched: Brought = {}

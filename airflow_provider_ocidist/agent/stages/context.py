@@ -42,7 +42,7 @@ class NodeContext:
         self.main_rank = 0
         """Rank of the node on which the process of global rank 0 runs, once the nodes have joined."""
         self.goes_on_from: CheckpointRef | None = None
-        """What this launch goes on from where it is not stored yet; it lies in the checkpoint folder."""
+        """Checkpoint that this launch goes on from, if that is not stored yet: it lies in the checkpoint folder."""
         self.awaits_since: float | None = None
         """Time since which this node waits to take part, on the clock `time.monotonic`; None where it does not."""
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
