@@ -6,6 +6,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,12 +101,12 @@ def test_a_new_pod_waits_until_the_one_before_counts_as_lost(tmp_path: Path) -> 
     looks = 0
     real = own_turn._look
 
-    def look(*given: object) -> Found:
+    def look(*given: Any) -> Found:
         nonlocal looks
         looks += 1
         if looks == 4:
             write(tmp_path, REPLACED_FILE, losses((2, "z"), (1, "a")).to_json())
-        return real(*given)  # type: ignore[arg-type]
+        return real(*given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_turn, "_look", look)
