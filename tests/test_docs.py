@@ -256,12 +256,19 @@ def test_every_key_of_a_job_is_documented():
     assert {name for name in names if f"{name}`" not in text} == set()
 
 
+FAILURES = [ROOT / "docs" / "failures.md", *sorted((ROOT / "docs" / "failures").glob("*.md"))]
 NAMED_TEST = re.compile(r"`((?:[\w-]+/)*test_\w+\.py)(?:::(\w+))?`")
-"""As docs/failures.md names tests, relative to tests/: a file, or one test in it."""
+"""As these pages name tests, relative to tests/: a file, or one test in it."""
 
 
 def named_tests() -> list[tuple[str, str]]:
-    return sorted(set(NAMED_TEST.findall((ROOT / "docs" / "failures.md").read_text())))
+    return sorted({found for page in FAILURES for found in NAMED_TEST.findall(page.read_text())})
+
+
+def test_each_page_of_failures_is_on_their_first_page():
+    assert len(FAILURES) > 1
+    named = {link.partition("#")[0] for link in links(FAILURES[0].read_text())}
+    assert {f"failures/{page.name}" for page in FAILURES[1:]} <= named
 
 
 @pytest.mark.parametrize("file, name", named_tests(), ids=lambda part: part or "all")
@@ -271,7 +278,7 @@ def test_each_test_that_shows_what_happens_is_there(file, name):
 
 
 def test_the_fault_matrix_has_a_test_for_each_row_or_names_what_it_waits_for():
-    text = (ROOT / "docs" / "failures.md").read_text()
+    text = (ROOT / "docs" / "failures" / "matrix.md").read_text()
     rows = re.findall(r"^\| F(\d+) \| (.+) \| (.+) \|(.*)\|$", text, re.MULTILINE)
     assert [int(number) for number, *_ in rows] == list(range(1, 43))
     for number, _, then, seen in rows:
