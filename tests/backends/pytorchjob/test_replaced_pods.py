@@ -276,7 +276,7 @@ def test_where_no_machine_takes_the_new_pod_the_same_try_makes_another_gang(
         wait_until(backend, ref, has_saved)
         cordon(home, held=True)
         befall(home, "evict", ref.run_ids[1])
-        until(lambda: len(backend.recent(9)) > 1 or backend.recent(1)[0] != ref)
+        until(lambda: any(each.key.attempt > 1 for each in backend.recent(9)))
         cordon(home, held=False)
 
     disturbs = threading.Thread(target=disturb)
