@@ -51,7 +51,7 @@ for step in range(first + 1, last + 1):
 """Node 0 exchanges a message with the connected nodes in each step, and saves after it."""
 FOR_EVER = 10_000
 PROMISED_S = 10.0
-"""Seconds within which the others end, by docs/failures.md."""
+"""Seconds within which the others end, by docs/failures/nodes.md."""
 
 
 def a_gang(root: Path, kept: Path, *, connected: int, last: int = FOR_EVER) -> Gang:

@@ -1,4 +1,4 @@
-"""When a task without machines asks again, and when it gives up (docs/failures.md)."""
+"""When a task without machines asks again, and when it gives up (docs/failures/service.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each limit of the supervisor to its very moment, and each condition of a rule by itself (docs/failures.md)."""
+"""Each limit of the supervisor to its very moment, and each condition of a rule by itself (docs/failures/waits.md)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ OVER_BUDGET = 60.0
 BEFORE_AGENT = 20.0
 """Seconds of each node that its agent does not see, and before its budget in which its end may begin."""
 BY_CHANCE = {"SIGKILL": 2}
-"""How many launches a fault may end at one step, if not one: a kill shows nothing of the program (docs/failures.md)."""
+"""How many launches a fault may end at one step, if not one: a kill shows nothing of the program (docs/failures)."""
 LOOKS_LIKE = {"SIGKILL": "OutOfMemory"}
 """What a node takes for the same as another fault: the kernel kills for lack of memory."""
 LOG_LATE = 20.0
@@ -600,7 +600,7 @@ class Rules:
         return None
 
     def _stands_still(self, gang: Gang) -> str | None:
-        """Whether nothing counted as progress (docs/failures.md), as of a program that prints no steps."""
+        """Whether nothing counted as progress (docs/failures), as of a program that prints no steps."""
         trains = any(program.exit_code is None for program in gang.programs.values())
         still = self.world.now - max(gang.moved, default=self.world.now)
         return "it showed no progress" if trains and still > self.scenario.hang_timeout - 5.0 else None
@@ -618,7 +618,7 @@ class Rules:
                 heard = since if now - over < LOOK else heard
                 # A finished model is worth an hour of silence (`limits.save_timeout`).
                 finished = self.phases.get(name) == "SAVING" and gang.exits.get(machine.rank) == 0
-                # Whose machine does not answer either is given up by the others at once (docs/failures.md; 1127.3292).
+                # Whose machine does not answer either is given up by the others at once (docs/failures; 1127.3292).
                 answers = not (machine.is_over or machine.process.dead or machine.unreachable)
                 limit = PEER_STUCK if answers else PEERS_SILENT
                 if now - heard > PEERS_SILENT and not finished and self._reports_blocked(heard, limit):
@@ -737,7 +737,7 @@ class Rules:
             return
         self._check_budget(gang)
         now, scenario = self.world.now, self.scenario
-        # One that hangs before its second step, and talks, counts as hung later (docs/failures.md).
+        # One that hangs before its second step, and talks, counts as hung later (docs/failures).
         hang_timeout = scenario.hang_timeout * (3 if scenario.habits.talks else 1)
         windows = [(self._hung_since(gang), hang_timeout, "it hangs")] if running else []
         if scenario.max_runtime is not None:
@@ -747,7 +747,7 @@ class Rules:
             windows.append((renewed, 1.25 * scenario.lease, "nobody waits for it"))
         stuck = [each.stuck_since for each in self.machines.all if each.gang is gang and each.stuck_since]
         if stuck and gang.nodes > 1:
-            # Where no other node is there, it gives up by itself, later (docs/failures.md; q1.3713).
+            # Where no other node is there, it gives up by itself, later (docs/failures; q1.3713).
             others = [each for each in self.machines.all if each.gang is gang and not each.stuck_since]
             times = 2 if all(each.is_over or each.process.dead for each in others) else 1
             windows.append(
@@ -761,7 +761,7 @@ class Rules:
     def _hung_since(self, gang: Gang) -> float | None:
         """Return when the last progress of a gang that hangs was; None if it does not hang."""
         # While rank 1 hangs, rank 0 may save in the background what it has trained before. A published checkpoint is
-        # progress (docs/failures.md), so hang_timeout counts from the last one (s8.413).
+        # progress (docs/failures), so hang_timeout counts from the last one (s8.413).
         if gang.hung_at is None:
             return None
         published = [at for save, at in self.manifests.values() if save and save.gang == gang.number]

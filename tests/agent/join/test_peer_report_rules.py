@@ -1,4 +1,4 @@
-"""When another node counts as silent, and when as gone: by this node's own clock (docs/failures.md)."""
+"""When another node counts as silent, and when as gone: by this node's own clock (docs/failures/nodes.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who watches whom, and when a silence counts: docs/failures.md, on a clock that the test moves."""
+"""Who watches whom, and when a silence counts: docs/failures/nodes.md, on a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For how long a node that has succeeded waits for another: limits of docs/failures.md, by a virtual clock."""
+"""For how long a node that has succeeded waits for another: limits of docs/failures/waits.md, by a virtual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a cancel counts as done, whatever the service answers: docs/failures.md, against a service in memory."""
+"""When a cancel counts as done, whatever the service answers: docs/failures/service.md, against a service in memory."""
 
 from __future__ import annotations
 
