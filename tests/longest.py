@@ -26,6 +26,7 @@ FILES = (
     "e2e/test_dag_test.py",
     "clients/test_oci_cli.py",
     # `make test-homes`
+    "backends/pytorchjob/test_replaced_pods.py",
     "backends/kubernetes/test_gangs.py",
     "backends/test_kubernetes_contract.py",
     "backends/kubernetes/test_features.py",

@@ -35,7 +35,7 @@ def ended_if_interrupted(
         try:
             end_unless_overtaken(plan, directories, cancel)
         except Exception as error:  # noqa: BLE001 - what interrupted is what arrives
-            log.warning("%s: its nodes may live on: %s", plan.key.name, error)
+            log.warning("%s: its nodes may still be running: %s", plan.key.name, error)
         raise
 
 
@@ -64,5 +64,9 @@ def claimed_by(directories: RunDirectories, gang: Plan | RunRef | Attempt, withi
     try:
         return claims.result() if claims.is_made(within) else 0
     except Exception as error:  # noqa: BLE001 - a gang that is given up must end
-        log.warning("%s: which try owns it is not known: %s", gang.key.name, error)
+        log.warning(
+            "%s: a later try's claim could not be read, so it counts as this try's: %s",
+            gang.key.name,
+            error,
+        )
         return 0

@@ -97,7 +97,11 @@ class RecordedGangs:
         try:
             self.record(attempt)
         except BackendError as error:
-            log.warning("%s: what was created could not be recorded yet: %s", ref.key.name, error)
+            log.warning(
+                "%s: its nodes' ids could not be written to the work directory yet: %s",
+                ref.key.name,
+                error,
+            )
         else:
             self._not_recorded.pop(ref.job_id, None)
 
@@ -111,10 +115,14 @@ class RecordedGangs:
         try:
             self.index(work_dir_of(attempt.run_dir)).complete(attempt)
         except BackendError as error:
-            log.info("%s: what was created cannot be recorded yet: %s", attempt.key.name, error)
+            log.info(
+                "%s: its nodes' ids still cannot be written to the work directory: %s",
+                attempt.key.name,
+                error,
+            )
         else:
             self._not_recorded.pop(job_id, None)
-            log.info("%s: what was created is recorded now", attempt.key.name)
+            log.info("%s: its nodes' ids are in the work directory now", attempt.key.name)
 
     def renew(self, ref: RunRef, end: End | None = None) -> None:
         """Record the present nodes of a gang in the record of its attempt. Raises BackendError.

@@ -226,7 +226,7 @@ def _alive(ref: RunRef, why: str) -> str:
     runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id)) or "no run known"
     words = words_of(ref.backend)
     return (
-        f"{ref.key.name} may live ({runs}; {why}): end it with "
+        f"{ref.key.name} may still be running ({runs}; {why}): end it with "
         f"{cancel_command(ref.backend, ref.job_id)}, or delete the {words.gang} {words.where}"
     )
 

@@ -150,9 +150,13 @@ class GangSubmitter:
         try:
             left = self.cancel_earlier(key, try_number, why)
         except Exception as error:  # noqa: BLE001 - what has ended the submission is raised
-            left = [f"what this try has begun may live, and cannot be looked up: {error}"]
+            left = [
+                f"the nodes that this try has created may still be running, and cannot be looked up: {error}"
+            ]
         self._asked = self._sent = None
-        self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
+        self._log.warning(
+            "%s", "; ".join(left) or f"{key.name}: the nodes that this try has created are cancelled"
+        )
 
     def _note_refused_request(self, error: BackendError) -> bool:
         """Record what the service has just refused; return whether the job has another candidate."""

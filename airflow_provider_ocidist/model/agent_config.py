@@ -74,8 +74,8 @@ class AgentConfig:
     """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: the first to end waits for
     them."""
     starts_again: bool = False
-    """Whether the platform restarts a node's container by itself; the node then does nothing: a gang is retried
-    whole."""
+    """Whether the platform restarts a node's container by itself. The restarted node does nothing: another pod takes
+    its place, or the gang is made again."""
     replaces: bool = False
     """Whether the waiting side replaces a lost node; then the other nodes wait for the new one."""
     min_nodes: int | None = None

@@ -50,7 +50,7 @@ class RunRef:
     replaced: tuple[Restart, ...] = ()
     """Reasons why nodes were replaced, oldest first; how often a rank is among them is its incarnation."""
     lost_runs: tuple[str, ...] = ()
-    """UIDs of the lost pods, in the order of `replaced`; empty where another node has another id in `run_ids`."""
+    """UIDs of the lost pods, in the order of `replaced`; empty where each new node has its own id in `run_ids`."""
     lost_seconds: float = 0.0
     """Seconds that the lost nodes have run, all together, by the service's clock."""
 

@@ -283,7 +283,7 @@ def messages_at(kind: str) -> dict[str, str]:
         "no agent": judged(node(0, FAILED), ref=ref, expects=Expectations(reports=False)).message,
         "unreadable": unread(waiting, alive),
         "begun": earlier_tries._begun(Attempt(key=ref.key, place=Place(backend=kind, run_dir="/run"))),
-        "may live": earlier_tries._alive(ref, BackendError("refused")),
+        "may still be running": earlier_tries._alive(ref, BackendError("refused")),
         "earlier gang": str(canceller._still_alive([(ref, alive)], 60.0)),
         "incomplete gang": str(canceller._not_removed(ref, 60.0)),
     }

@@ -251,7 +251,7 @@ def test_a_gang_that_cannot_be_ended_is_named_unless_its_nodes_know(
     ref = home.gang()
     home.refusals["cancel"] = [refusal]
     said = (
-        f"{ref.key.name} may live ({', '.join(ref.run_ids)}; {why}): "
+        f"{ref.key.name} may still be running ({', '.join(ref.run_ids)}; {why}): "
         f"end it with ocidist cancel --backend model {ref.job_id}, or delete the run at the service"
     )
     assert ended(home, attempt_of(ref)) == ([said] if why else [])
@@ -266,7 +266,7 @@ def test_a_gang_is_named_with_each_run_that_is_known_once(
     ref = home.gang(run_ids=run_ids)
     home.refusals["cancel"] = [REFUSED]
     (said,) = ended(home, attempt_of(ref))
-    assert said.startswith(f"{ref.key.name} may live ({shown}; the service refuses it)")
+    assert said.startswith(f"{ref.key.name} may still be running ({shown}; the service refuses it)")
 
 
 def test_one_gang_that_cannot_be_ended_keeps_no_other_from_it(home: Home) -> None:
@@ -275,7 +275,7 @@ def test_one_gang_that_cannot_be_ended_keeps_no_other_from_it(home: Home) -> Non
     home.found_live = refs[2:]
     said = ended(home, *map(attempt_of, refs[:2]))
     assert sorted(home.done("cancel")) == sorted(ref.job_id for ref in refs)
-    assert [each.partition(" may live")[0] for each in said] == [ref.key.name for ref in refs[:2]]
+    assert [each.partition(" may still be running")[0] for each in said] == [ref.key.name for ref in refs[:2]]
 
 
 @pytest.mark.parametrize("verb", ["recorded", "live"])
@@ -411,7 +411,7 @@ def test_a_gang_whose_home_cannot_be_reached_is_asked_to_stop_and_named(
     found = "its nodes find a stop request in" if has_store else "and no stop request could be written to"
     assert ended(home, attempt_of(ref)) == [
         (
-            f"{ref.key.name} may live ({', '.join(ref.run_ids)}; "
+            f"{ref.key.name} may still be running ({', '.join(ref.run_ids)}; "
             f"backend local cannot be reached with this connection; {found} {ref.run_dir}): "
             f"end it with ocidist cancel --backend local {ref.job_id}, "
             "or delete the process group on its machine, with kill"
@@ -530,7 +530,7 @@ def test_a_task_whose_job_cannot_be_read_ends_what_is_noted_from_the_first_home_
     said = cancel_noted(
         reaching({"local": local, "pytorchjob": cluster, None: home}, asked), KEY, 2, why, notes, LOG
     )
-    assert [each.partition(" may live")[0] for each in said] == [lost.key.name]
+    assert [each.partition(" may still be running")[0] for each in said] == [lost.key.name]
     assert "backend model cannot be reached with this connection" in said[0]
     assert home.calls == [], "another home is reached"
     assert local.done("recorded") == [None], "nobody knows where the job puts its gangs"

@@ -1,4 +1,4 @@
-"""When a gang is ended, how long that is tried, and what is waited out before: docs/failures/waits.md, on a clock of ours."""
+"""When a gang is ended, how long that is tried, and what is waited out before (docs/failures/waits.md)."""
 
 from __future__ import annotations
 

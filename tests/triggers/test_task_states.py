@@ -1,4 +1,4 @@
-"""When a task has ended though Airflow cancels no trigger: by two answers, a minute apart (docs/failures/airflow.md)."""
+"""When a task has ended though Airflow cancels no trigger: by two answers a minute apart (docs/failures/airflow.md)."""
 
 from __future__ import annotations
 

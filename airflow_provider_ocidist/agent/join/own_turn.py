@@ -75,9 +75,13 @@ def await_own_turn(
         if number is not None:
             return number
         if time.monotonic() >= until:
-            raise AgentError("the node before this one was not given up in time", cause=Cause.NODE)
+            raise AgentError(
+                "the task did not record in time that the node before this one is lost", cause=Cause.NODE
+            )
         if not waits:
-            logger.info("this pod was made in the place of another: it waits until that one counts as lost")
+            logger.info(
+                "this pod was made in place of another: it waits until the task has recorded that one as lost"
+            )
             waits = True
         switch.pause(LOOK_INTERVAL)
 

@@ -39,7 +39,10 @@ class StoreWait:
             return False
         if self._away_since is None:
             self._away_since = time.monotonic()
-            logger.warning("another launch of the training waits for the store, for at most %.0f s", limit)
+            logger.warning(
+                "before another launch of the training, this node waits for the store, for at most %.0f s",
+                limit,
+            )
         # Each look is one small request with a short limit: what the store swallowed in its outage holds nothing up.
         while self._away_for < limit and not self._switch.event.wait(ASK_INTERVAL):
             if self._heartbeat.store_answers():

@@ -574,7 +574,7 @@ class CheckpointUploader:
         in_place = self._in_place.found(self._order.series_of)
         if rest and in_place is None:
             logger.info(
-                "%s has to be sent first: the next launch does not find all that belongs to it here",
+                "%s is uploaded before the next launch: not all files that belong to it are whole on this node",
                 rest[-1].item.path.name,
             )
         if not rest or in_place is None:

@@ -245,9 +245,9 @@ class CheckpointFolder:
         folder = self.path(workspace)
         unusable = [path.name for path in sorted(folder.iterdir())] if folder.is_dir() else []
         why = (
-            f"say in checkpoints.pattern which of its names are checkpoints: {names_text(unusable)}"
+            f"set checkpoints.pattern to a pattern that matches its checkpoints; it has {names_text(unusable)}"
             if unusable
-            else "nothing lies there"
+            else "the folder is empty or missing"
         )
         raise AgentError(
             f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: {why}",

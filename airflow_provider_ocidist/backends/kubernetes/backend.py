@@ -151,7 +151,9 @@ class KubernetesBackend(
         try:
             self.cancel(ref)
         except BackendError as error:
-            log.warning("%s: its pods, which lack their Secret, may live on: %s", ref.key.name, error)
+            log.warning(
+                "%s: its pods, which lack their Secret, may still be running: %s", ref.key.name, error
+            )
 
     def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
         if attempt.ref is not None:

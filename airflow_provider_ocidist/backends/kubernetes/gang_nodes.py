@@ -90,7 +90,7 @@ class GangNodes:
                 report=latest.report if latest else None,
                 events=present([*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)], look.at),
                 last=last.get(rank),
-                makes_anew=ref.replaces,
+                replaces=ref.replaces,
             )
             return node_status(facts, gang, container=self._operator.container, now=look.at)
 
@@ -148,7 +148,7 @@ class GangNodes:
                 return uid_of(pod) in ref.lost_runs
             if ref.replaces:
                 return uid_of(pod) in ref.lost_runs or not _is_of(reported[rank], pod)
-            return self._operator.replaces_pods and uid_of(last.get(rank, pod)) != uid_of(pod)
+            return self._operator.restarts_pods and uid_of(last.get(rank, pod)) != uid_of(pod)
 
         own = {rank: pod for rank, pod in pods.items() if not is_another(rank, pod)}
         last.update(own)

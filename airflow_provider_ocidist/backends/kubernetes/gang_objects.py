@@ -258,7 +258,7 @@ class GangObjects:
         """Return which of two pods is a node: the one that has begun, if the operator replaces pods by itself."""
         if before is None:
             return pod
-        if self._operator.replaces_pods:
+        if self._operator.restarts_pods:
             begun = [each for each in (before, pod) if container_has_begun(each, self._operator.container)]
             if begun:
                 return min(begun, key=_created_at)

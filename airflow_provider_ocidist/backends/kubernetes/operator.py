@@ -38,7 +38,7 @@ class Operator(ABC):
     """Longest suffix that it appends to a name, for a gang of a thousand."""
     roles_apart: ClassVar[bool]
     """Whether node 0 and the others have templates of their own."""
-    replaces_pods: ClassVar[bool] = False
+    restarts_pods: ClassVar[bool] = False
     """Whether it restarts a node that has ended, in its pod or in another, without a request."""
     sets_grace: ClassVar[bool] = True
     """Whether a gang's object says how long its pods have to end."""

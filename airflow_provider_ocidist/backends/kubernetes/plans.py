@@ -150,7 +150,7 @@ def _agent_config(
         price=price,
         **roles,
         ends_others=operator.ends_others and job.nodes > 1,
-        starts_again=operator.replaces_pods or replaces,
+        starts_again=operator.restarts_pods or replaces,
         replaces=replaces,
         reports=job.container is None,
         oci_endpoint=endpoint,

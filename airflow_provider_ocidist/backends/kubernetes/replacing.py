@@ -85,7 +85,7 @@ class ReplacingBackend(ReplacesNodes, KubernetesBackend):
             return LostPod(report.instance, name, max(0.0, report.ran_until - report.started_at))
         if there is None:
             raise BackendError(
-                f"{ref.key.name}: which pod was node {rank} cannot be seen now", retryable=True
+                f"{ref.key.name}: the cluster does not show now which pod was node {rank}", retryable=True
             )
         now = self.now()
         began = unix_time((there.get("status") or {}).get("startTime")) or now

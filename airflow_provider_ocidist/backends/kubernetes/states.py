@@ -97,7 +97,7 @@ class NodeFacts:
     report: NodeReport | None = None
     events: Sequence[str] = ()
     """Warnings about it."""
-    makes_anew: bool = False
+    replaces: bool = False
     """Whether another pod takes its place when it is lost."""
     last: Obj | None = None
     """Pod as seen last, which may have said why it would go; the only source about a node without an agent."""
@@ -121,7 +121,7 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         found = _of_pod(pod, container, facts.events, now)
         if report is not None and report.lost and not found.state.terminal:
             found = _Found(NodeState.FAILED, report.message, Cause.NODE)
-        if facts.makes_anew and found.state is NodeState.ENDING and _is_overdue(pod, now):
+        if facts.replaces and found.state is NodeState.ENDING and _is_overdue(pod, now):
             cause = (_disruption(pod.get("status") or {}) or ("", Cause.NODE))[1]
             found = _Found(NodeState.FAILED, f"{found.details}; nothing confirms its end", cause)
         if report is None and gang.state is GangState.SUCCEEDED and is_deleted(pod) and found.state.terminal:

@@ -362,7 +362,7 @@ class Gangs(RecordedGangs):
                 self._client().delete_job(ref.job_id, delete_related_job_runs=True)
         except BackendError as error:
             # There is a first error to report, and the next try removes the job.
-            log.warning("%s: runs of it may live that no list shows yet: %s", ref.key.name, error)
+            log.warning("%s: job runs that no list shows yet may still be running: %s", ref.key.name, error)
             return False
         return True
 

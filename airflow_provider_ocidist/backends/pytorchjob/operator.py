@@ -176,7 +176,8 @@ def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
 def _run_policy(job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan) -> dict[str, Any]:
     limit = options.backoff_limit
     if limit is None and plan.replaces:
-        # Each node that has failed is started again, and then does nothing: only when nobody ends the gang.
+        # The container of a node that has failed is restarted, and then idles: this count is reached only if no
+        # process ends the gang.
         limit = job.nodes + 1
     elif limit is None and options.restart_policy != "Never":
         limit = RESTARTS
@@ -206,8 +207,8 @@ def _replicas(
         if waits:
             inits = [*(template["spec"].get("initContainers") or ()), _wait_for_master(plan.name, template)]
             template["spec"]["initContainers"] = inits
-        # Evicted, or gone with its machine, a pod is made anew. Its program's end is none of its own, by this policy:
-        # the kubelet starts the container again, which shows how it had ended.
+        # The operator makes an evicted or vanished pod anew only with OnFailure. With that policy a program's failure
+        # does not fail the pod: the kubelet restarts the container, and its last state shows how the program ended.
         policy = "OnFailure" if plan.replaces else options.restart_policy
         return {"replicas": count, "restartPolicy": policy, "template": template}
 

@@ -48,7 +48,7 @@ class TrainJobs(Operator):
     container = CONTAINER
     longest_suffix = f"-{CONTAINER}-0-999-xxxxx"
     roles_apart = False
-    replaces_pods = True
+    restarts_pods = True
     sets_grace = False  # no release lets a TrainJob change it: it is the runtime's
     ends_others = True
     remedy = "install Kubeflow Trainer, or choose backend pytorchjob"

@@ -195,7 +195,7 @@ def storage_errors(place: str) -> _StorageErrors:
 
 
 class _StorageErrors:
-    """Of one request; no generator, as that of `oci_errors`."""
+    """Context of one request; a class, since a generator takes more of each heartbeat's time."""
 
     __slots__ = ("_place",)
 
@@ -226,7 +226,7 @@ def reading(place: str) -> _Reading:
 
 
 class _Reading:
-    """Of one request; no generator, as that of `oci_errors`."""
+    """Context of one request; a class, since a generator takes more of each heartbeat's time."""
 
     __slots__ = ("_place",)
 
@@ -238,7 +238,7 @@ class _Reading:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is None:
             return
-        # What most beats are answered when they look for a stop request: nothing else is made of it.
+        # Most heartbeats end here, as there is no stop request: to map the error would cost more than the request.
         if getattr(error, "status", None) == 404 and _concerns_object(getattr(error, "code", None)):
             raise FileNotFoundError(self._place) from error
         try:

@@ -202,7 +202,7 @@ def test_what_belongs_to_it_and_is_half_written_is_fetched_so_that_all_is_sent_b
     with one.gang:
         one.start()
         if is_half:
-            until(lambda: "has to be sent first" in one.node.stderr.read_text())
+            until(lambda: "is uploaded before the next launch" in one.node.stderr.read_text())
             one.open()
         else:
             one.node.prints("launch 1: stored False")

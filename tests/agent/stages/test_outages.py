@@ -24,7 +24,7 @@ from tests.agent.stages.test_gang_end_rules import AGREED, CONSEQUENCE, Node, a_
 from tests.agent.stages.test_restarts import TRAINS, gang
 
 SEED = int(os.environ.get("TEST_SEED", "20261127"))
-WAITS = "another launch of the training waits for the store"
+WAITS = "this node waits for the store"
 BACK = "the store answers again"
 
 

@@ -491,10 +491,10 @@ def test_an_event_names_the_cause_of_a_node_whose_pod_has_vanished_and_of_no_oth
     assert not has_vanished(looked_at(crashed, ACTIVE, a_report()), crashed)
 
 
-@pytest.mark.parametrize("makes_anew", [False, True])
+@pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize("disrupted", [None, Cause.NODE, Cause.PREEMPTED])
 def test_a_pod_whose_end_nothing_confirms_in_time_is_lost_where_another_takes_its_place(
-    makes_anew: bool, disrupted: Cause | None
+    replaces: bool, disrupted: Cause | None
 ) -> None:
     reasons = {Cause.NODE: "DeletionByTaintManager", Cause.PREEMPTED: "PreemptionByScheduler"}
     why = {"type": "DisruptionTarget", "status": "True", "reason": reasons.get(disrupted), "message": "m"}
@@ -502,8 +502,8 @@ def test_a_pod_whose_end_nothing_confirms_in_time_is_lost_where_another_takes_it
     # The time by which it was to end.
     found["metadata"]["deletionTimestamp"] = START
     for late in (-100.0, 0.0, OVERDUE_AFTER, OVERDUE_AFTER + 1):
-        node = looked_at(found, report=a_report(), now=NOW + late, makes_anew=makes_anew)
-        is_lost = makes_anew and late > OVERDUE_AFTER
+        node = looked_at(found, report=a_report(), now=NOW + late, replaces=replaces)
+        is_lost = replaces and late > OVERDUE_AFTER
         assert node.state is (NodeState.FAILED if is_lost else NodeState.ENDING)
         if is_lost:
             assert node.cause is (disrupted or Cause.NODE)

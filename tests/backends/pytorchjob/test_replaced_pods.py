@@ -322,7 +322,7 @@ def test_the_new_pod_is_no_node_until_the_waiting_process_has_seen_that_the_one_
 
     def says_so(_status: RunStatus) -> bool:
         return any(
-            "waits until that one counts as lost" in each.text for each in backend.logs(record.ref, [0] * 3)
+            "it waits until the task has recorded" in each.text for each in backend.logs(record.ref, [0] * 3)
         )
 
     wait_until(backend, record.ref, says_so)
