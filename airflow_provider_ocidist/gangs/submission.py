@@ -87,8 +87,8 @@ class GangSubmitter:
         self._chosen: dict[RunKey, int] = {}
         self._asked: Plan | None = None
         """Plan that this try has last asked the service for."""
-        self._sent: Attempt | None = None
-        """Attempt that this try has last asked for, recorded by then; with its gang once that was returned."""
+        self._submitted: Attempt | None = None
+        """Attempt whose gang this try has last asked for; with the gang once the service has returned it."""
 
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, try_number: int = 1, retries: int | None = None
@@ -153,7 +153,7 @@ class GangSubmitter:
             left = [
                 f"the nodes that this try has created may still be running, and cannot be looked up: {error}"
             ]
-        self._asked = self._sent = None
+        self._asked = self._submitted = None
         self._log.warning(
             "%s", "; ".join(left) or f"{key.name}: the nodes that this try has created are cancelled"
         )
@@ -204,6 +204,7 @@ class GangSubmitter:
             return self._submit(whole, task_deadline, found, try_number)
         begun, key = plan.key, replace(key, attempt=self._unused_attempt(plan, found, known))
         plan = self._plan(key, tries, self._choice(key, known))
+        # `begin` has recorded the other attempt; this one has no record yet.
         if plan.key != begun:
             self._backend.gangs.record(Attempt.of(plan))
         self._hand_on(plan, try_number)
@@ -269,7 +270,14 @@ class GangSubmitter:
         # Of a killed task seconds are left.
         patience = CLAIM_PATIENCE if prepared or self._stop.is_set() else GIVE_UP_CLAIM_PATIENCE
         return lambda: cancel_earlier(
-            homes, key, place, noted, ending, try_number, patience, [self._sent] if self._sent else []
+            homes,
+            key,
+            place,
+            noted,
+            ending,
+            try_number,
+            patience,
+            [self._submitted] if self._submitted else [],
         )
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
@@ -285,9 +293,9 @@ class GangSubmitter:
         if not any(ref.key == plan.key for ref in found) and try_number > 1:
             claim(self._backend, plan, try_number)
         self._asked = plan
-        self._sent = Attempt.of(plan)
+        self._submitted = Attempt.of(plan)
         ref = self._backend.submit(plan, self._stop, found)
-        self._sent = Attempt.of(plan, ref)
+        self._submitted = Attempt.of(plan, ref)
         ref = replace(ref, candidate=plan.candidate, price=plan.price)
         self._note_created(Attempt.of(plan, ref), ref, try_number)
         if self._stop.is_set():

@@ -40,7 +40,7 @@ class GangEnding:
         self._log = log
         self._killer: Killer | None = None
         self._end_begun: Callable[[BaseException], object] | None = None
-        """Function that ends what this try has brought about, until `of_what_is_given_up` answers for it."""
+        """Function that ends the gang that this try has created, until `of_what_is_given_up` answers for it."""
 
     def kill_from_handler(self) -> None:
         """End the gang. Takes no lock: see `gangs.kills`."""
@@ -57,7 +57,7 @@ class GangEnding:
     def of_all_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
         """Let a kill end the gangs that this try has begun and earlier tries have left, also during a request.
 
-        That goes on until `arm` if the try has brought about a gang, or was interrupted (`of_what_is_begun`).
+        That goes on until `arm` if the try has created a gang, or was interrupted (`of_what_is_begun`).
         """
         why = BackendError("the task was killed while it looked for its gang", cause=Cause.CANCELED)
         self._killer = Killer(gang.earlier_canceller(key, self._try_number, why))
@@ -70,7 +70,7 @@ class GangEnding:
 
     @contextlib.contextmanager
     def of_what_is_begun(self) -> Iterator[None]:
-        """End the gang that this try has brought about if it fails before `of_what_is_given_up` answers for it."""
+        """End the gang that this try has created if it fails before `of_what_is_given_up` answers for it."""
         try:
             yield
         except BaseException as error:

@@ -233,7 +233,7 @@ class TrainingTry:
                     plans=plans,
                     reach=self.connection.backend,
                 )
-                record = self._brought_about(gang, key, self._deadline)
+                record = self._created_or_adopted(gang, key, self._deadline)
                 return replace(record, task_began=self._began + _ahead(backend))
 
     def _search_of_try(self) -> CapacitySearch | None:
@@ -247,7 +247,7 @@ class TrainingTry:
                 job, self.connection.hook(job.backend.kind), self.context, self._log
             )
 
-    def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
+    def _created_or_adopted(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
         """Adopt or create the gang and return its record; wait out errors that may pass while a gang may be running."""
         backoff = Backoff(self.stop, self._log)
         with (

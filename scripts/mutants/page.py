@@ -175,10 +175,10 @@ def _summary(entries: Sequence[Entry], modules: int) -> str:
         return f"None of {modules} modules was tried."
     whole = sum(each.tried == each.faults for each in entries)
     low = sum(each.percent < LEAST_PERCENT for each in entries)
-    below = f"{low} below {LEAST_PERCENT} %" if low else f"none below {LEAST_PERCENT} %"
+    below = f"{low} of these modules below {LEAST_PERCENT} %" if low else f"no module below {LEAST_PERCENT} %"
     text = (
         f"**{100 * killed / (killed + left):.1f} %** of {killed + left} faults in {len(entries)} of {modules} modules "
-        f"are killed, {below}. {left} survive without a reason, {tried - killed - left} with one. "
+        f"are killed, with {below}. {left} survive without a reason, {tried - killed - left} with one. "
         f"Of {faults} faults {tried} were tried: all of {whole} modules, and a sample of the others."
     )
     return textwrap.fill(text, width=WIDTH)
