@@ -199,7 +199,7 @@ def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
         except StillAlive:
             return
         except BackendError:
-            # As `TrainingTry._brought_about` does.
+            # As `TrainingTry._created_or_adopted` does.
             continue
 
 

@@ -371,7 +371,7 @@ def test_a_first_try_whose_key_is_just_being_exchanged_asks_again_with_the_new_o
     with pytest.raises(BackendError, match="401"):
         backend.gangs.attempts(backend.plan(a_job(nodes=2), a_key()))
     gang = GangSubmitter(backend, a_job(nodes=2), LOG, None, threading.Event())
-    assert ends(one._brought_about(gang, a_key(), None).ref).complete
+    assert ends(one._created_or_adopted(gang, a_key(), None).ref).complete
 
 
 @pytest.mark.parametrize("what", ["attempts", "lease"])
@@ -414,7 +414,7 @@ def test_nodes_that_a_refused_first_submission_could_not_end_at_once_cost_no_try
 def brought_about(backend: OciDataScience, conn_id: str, job: TrainingJob) -> RunRecord:
     """Return the gang of a first try that submits it."""
     gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
-    return try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+    return try_of(task(conn_id), 1)._created_or_adopted(gang, a_key(), None)
 
 
 def living(backend: OciDataScience, key: RunKey) -> list[RunKey]:
@@ -435,7 +435,7 @@ def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before
     for errors, asked in (*cases, ([error, *[amid] * 8], believed_at)):
         service = Service(*errors)
         with pytest.raises(BackendError, match="no such subnet"):
-            try_of(task(conn_id), 1)._brought_about(service, a_key(), None)
+            try_of(task(conn_id), 1)._created_or_adopted(service, a_key(), None)
         assert len(errors) - len(service.errors) == asked
 
 
@@ -446,9 +446,11 @@ def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
     retryable = status not in (401, 403, 404)
     error = BackendError("not now", status_code=status, retryable=retryable)
-    assert try_of(task(conn_id), 2)._brought_about(Service(error, error), a_key(), None) == "the gang"
+    assert try_of(task(conn_id), 2)._created_or_adopted(Service(error, error), a_key(), None) == "the gang"
     with pytest.raises(BackendError, match="not now"):
-        try_of(task(conn_id), 1)._brought_about(Service(*[error] * (1 if retryable else 2)), a_key(), None)
+        try_of(task(conn_id), 1)._created_or_adopted(
+            Service(*[error] * (1 if retryable else 2)), a_key(), None
+        )
 
 
 class Silent(Service):
@@ -472,7 +474,9 @@ def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_it_and
     conn_id: str, number: int
 ) -> None:
     service, retried = Silent(), task(conn_id)
-    looking = threading.Thread(target=try_of(retried, number)._brought_about, args=(service, a_key(), None))
+    looking = threading.Thread(
+        target=try_of(retried, number)._created_or_adopted, args=(service, a_key(), None)
+    )
     looking.start()
     try:
         assert service.asked.wait(60)
@@ -498,7 +502,7 @@ def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_it_and
 )
 def test_what_is_no_fault_of_the_moment_is_reported_at_once(conn_id: str, error: BackendError) -> None:
     with pytest.raises(BackendError, match="no machine"):
-        try_of(task(conn_id), 2)._brought_about(Service(error), a_key(), None)
+        try_of(task(conn_id), 2)._created_or_adopted(Service(error), a_key(), None)
 
 
 def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
@@ -726,7 +730,7 @@ def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_ot
     error = Overtaken("overtaken", 9) if overtaken else BackendError("not now", status_code=status)
     left = Left(error, dice.choice([(), ("g0-a1 may still be running: end it with ocidist cancel OCID",)]))
     with pytest.raises(BackendError) as caught:
-        try_of(task(conn_id), number)._brought_about(left, replace(a_key(), generation=max_tries), None)
+        try_of(task(conn_id), number)._created_or_adopted(left, replace(a_key(), generation=max_tries), None)
     # What is refused for good is not tried again by Airflow; what was waited out is.
     is_last = number > max_tries or status == 400
     expected = [number] if number > 1 and is_last and not overtaken else []

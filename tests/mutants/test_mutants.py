@@ -180,8 +180,8 @@ def test_the_page_begins_with_what_is_known_of_all_modules(root: Path) -> None:
     known |= dict([in_package("y.py", an_entry(root, "2026-11-25", untried=0))])
     page = page_of([*known, PACKAGE + "z.py"], known).replace("\n", " ")
     assert (
-        " **66.7 %** of 6 faults in 2 of 3 modules are killed, with 1 of these modules below 90 %. 2 survive without a reason"
-        in page
+        " **66.7 %** of 6 faults in 2 of 3 modules are killed, with 1 of these modules below 90 %. "
+        "2 survive without a reason" in page
     )
     assert "Of 7 faults 6 were tried: all of 1 modules" in page
     assert "None of 1 modules was tried." in page_of(["x.py"])
