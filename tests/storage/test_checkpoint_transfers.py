@@ -79,7 +79,7 @@ def test_a_part_that_is_cancelled_does_not_arrive_whole(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_is_overtaken_as_it_publishes_withdraws_what_it_has_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     uri, real, looks = str(tmp_path / "to"), fences.advance_fence, 0
     make_tree(tmp_path / "step-1")
@@ -97,6 +97,7 @@ def test_an_attempt_that_is_overtaken_as_it_publishes_withdraws_what_it_has_publ
         publish(tmp_path / "step-1", uri, step=1)
     assert looks == 3
     assert checkpoints.published(uri) == []
+    assert caplog.messages == []  # at once
 
 
 def test_content_that_is_not_what_was_published_is_named_by_its_place(tmp_path: Path) -> None:
