@@ -148,7 +148,7 @@ WRONG = [
     *(
         (
             {**RANGE, "image": "i", "backend": {"kind": kind}},
-            f"backend.kind: is '{kind}', and a gang there cannot lose one node",
+            f"backend.kind: is '{kind}', and no gang there goes on with fewer nodes",
         )
         for kind in ("pytorchjob", "trainjob", "runai")
     ),
