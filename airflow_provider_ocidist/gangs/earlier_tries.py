@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near, now_at
+from airflow_provider_ocidist.backends.claims import GIVE_UP_CLAIM_PATIENCE, overtaken_by
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.attempt_notes import noted_in
-from airflow_provider_ocidist.gangs.canceller import GIVE_UP_CLAIM_PATIENCE, claimed_by, given_up
+from airflow_provider_ocidist.gangs.canceller import given_up
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
@@ -184,7 +185,7 @@ class EarlierTryCanceller:
     def _cancel(self, ref: RunRef, try_number: int) -> Messages:
         """Cancel a gang unless a later try owns it; return a message where it may still be running."""
         home = self._homes.at(ref.backend)
-        if claimed_by(home or self._homes.present, ref, self._claim_patience) > try_number:
+        if self._is_claimed(home, ref, try_number):
             return []
         if home is None:
             return [self._request_stop_unreached(ref)]
@@ -196,6 +197,11 @@ class EarlierTryCanceller:
             return [_alive(ref, str(error))]
         return []
 
+    def _is_claimed(self, home: Backend | None, gang: RunRef | Attempt, try_number: int) -> bool:
+        """Whether a later try owns a gang; `home`: None where it cannot be connected."""
+        directories = (home or self._homes.present).directories
+        return overtaken_by(directories, gang, try_number, self._claim_patience) is not None
+
     def _request_stop_unreached(self, ref: RunRef) -> str:
         """Write a stop request for a gang whose home cannot be reached; return the message about it."""
         asked = self._homes.present.directories.request_stop(ref.key, ref.run_dir, self._stop)
@@ -206,10 +212,12 @@ class EarlierTryCanceller:
 
     def _request_stop(self, attempt: Attempt, try_number: int) -> bool:
         """Write a stop request for an attempt without a known gang, unless a later try owns it; False: that failed."""
-        home = self._homes.at(attempt.place.backend) or self._homes.present
-        if claimed_by(home, attempt, self._claim_patience) > try_number:
+        home = self._homes.at(attempt.place.backend)
+        if self._is_claimed(home, attempt, try_number):
             return True
-        return home.directories.request_stop(attempt.key, attempt.run_dir, self._stop)
+        return (home or self._homes.present).directories.request_stop(
+            attempt.key, attempt.run_dir, self._stop
+        )
 
 
 def _of_each(
