@@ -111,6 +111,10 @@ class RecordedGangs:
         if attempt is not None and (running is None or running.is_made(0.0)):
             self._recording[ref.job_id] = Pending(lambda: self._record_late(attempt, ref.job_id))
 
+    def is_recorded(self, ref: RunRef) -> bool:
+        """Whether `record_again` has nothing to do for a gang, as far as this process knows."""
+        return ref.job_id not in self._not_recorded
+
     def _record_late(self, attempt: Attempt, job_id: str) -> None:
         try:
             self.index(work_dir_of(attempt.run_dir)).complete(attempt)

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import CountsMissing, Finding, now_at
-from airflow_provider_ocidist.backends.interruptions import end_unless_overtaken, ended_if_interrupted
+from airflow_provider_ocidist.backends.claims import end_unless_overtaken, overtaken
+from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
@@ -75,7 +76,7 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
         with ended_if_interrupted(plan, self.directories, lambda: self.cancel(ref)):
             until_stopped(lambda: self.gangs.record_created(plan, ref), stop)
         if stop is not None and stop.is_set():
-            end_unless_overtaken(plan, self.directories, lambda: self.cancel(ref))
+            end_unless_overtaken(overtaken(plan, self.directories), lambda: self.cancel(ref))
             refuse_if_stopped(plan, stop)
         return ref
 

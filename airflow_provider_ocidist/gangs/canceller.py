@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.backends import interruptions
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near
+from airflow_provider_ocidist.backends.claims import end_unless_overtaken, overtaken_by
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
 from airflow_provider_ocidist.gangs.task_log import TaskLog
-from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.pauses import END_WITHIN, pause_after
@@ -23,11 +22,6 @@ LONGEST_PAUSE = 10.0
 """Seconds between two looks at a gang that is to end."""
 GONE_AFTER = 3
 """Answers 404 in a row after which the job of an incomplete gang counts as gone: one may be wrong while nodes live."""
-CLAIM_PATIENCE = interruptions.CLAIM_PATIENCE
-"""Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
-ended."""
-GIVE_UP_CLAIM_PATIENCE = 10.0
-"""Seconds for which a task that gives up waits for them; without an answer the gang is ended, as by a killed task."""
 
 
 class Canceller:
@@ -123,19 +117,15 @@ def _not_removed(ref: RunRef, after: float) -> BackendError:
 
 def end_unless_claimed(backend: Backend, ref: RunRef, try_number: int, log: TaskLog) -> None:
     """End the gang of a killed try, unless a later try waits for it."""
-    if (later := claimed_by(backend, ref)) > try_number:
-        log.info("%s is left running: try %d of its task owns it", ref.key.name, later)
-        return
-    backend.cancel(ref)
-    log.info("%s: cancelled because its task was killed", ref.key.name)
+
+    def cancel() -> None:
+        backend.cancel(ref)
+        log.info("%s: cancelled because its task was killed", ref.key.name)
+
+    end_unless_overtaken(overtaken_by(backend.directories, ref, try_number), cancel, log.info)
 
 
 def given_up(why: BaseException, since: float) -> Ending:
     """Return the ending of a gang whose task gives up for this reason, at a Unix time."""
     message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
     return Ending(cause=Cause.SERVICE, message=message, since=since)
-
-
-def claimed_by(backend: Backend, gang: RunRef | Attempt, within: float = CLAIM_PATIENCE) -> int:
-    """Return which try waits for a gang; 0 if the answer takes more than `within` seconds."""
-    return interruptions.claimed_by(backend.directories, gang, within)

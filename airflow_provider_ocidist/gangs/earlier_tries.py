@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near, now_at
+from airflow_provider_ocidist.backends.claims import GIVE_UP_CLAIM_PATIENCE, overtaken_by
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.attempt_notes import noted_in
-from airflow_provider_ocidist.gangs.canceller import GIVE_UP_CLAIM_PATIENCE, claimed_by, given_up
+from airflow_provider_ocidist.gangs.canceller import given_up
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
 from airflow_provider_ocidist.model.homes import cancel_command, words_of
@@ -78,7 +79,8 @@ def cancel_earlier(
     Each gang is cancelled at the service or by a stop request, whichever can be reached. `place`: where the task's job
     creates its gangs; None if the job cannot be read: then the place of the connection. `noted`: the attempts that
     Airflow's task state names. `asked`: what this try has asked for. `claim_patience`: the seconds to wait for the
-    store's list of attempts, and then for its answer whether a later try owns a gang, before a cancel is sent without.
+    store's list of attempts, and then for its answer whether a later try owns a gang, before a cancel is sent without;
+    a gang that neither `noted` nor `asked` names waits for the list, since a later try may just be creating it.
     Returns a message for each gang that may still be running, with the way to end it. Raises no BackendError.
     """
     return EarlierTryCanceller(homes, key, place, ending, claim_patience).end(noted, asked, try_number)
@@ -96,41 +98,41 @@ class EarlierTryCanceller:
         self._ending = ending
         self._claim_patience = claim_patience
         self._stop = StopRequest(cause=ending.cause, message=ending.message)
+        self._ended: dict[str, RunRef] = {}
+        """Gangs of which no node runs on as far as this try can tell, or which a later try owns, by their jobs."""
+        self._failed: dict[str, RunRef] = {}
+        """Gangs whose last cancel has failed, by their jobs."""
 
     def end(self, noted: Sequence[Attempt], asked: Sequence[Attempt], try_number: int) -> Messages:
         """Cancel every open attempt except those of tries later than `try_number`. Raises nothing of ours."""
         # Known attempts go first, before any request: a killed task has seconds.
-        known = [each for each in merged_records(noted, asked) if each.ref and _may_live(each, try_number)]
-        ended = {each.ref.job_id: each.ref for each in known if each.ref}
-        messages = self._cancel_all(list(ended.values()), try_number)
+        mine = merged_records(noted, asked)
+        self._cancel_all([each.ref for each in mine if each.ref and _may_live(each, try_number)], try_number)
         homes = self._connected(noted)
         records = Pending(lambda: _of_each(homes, lambda home: self._recorded(home, noted), UNLISTED))
         if not records.is_made(self._claim_patience):
-            # What the services show is ended whether or not the store answers.
-            messages += self._end_found(homes, noted, merged_records(noted, asked), ended, try_number)
+            # Of a gang that this try does not know, only the records say whether a later one has begun it.
+            self._end_found(homes, noted, mine, try_number, only={each.key for each in mine})
         begun, unread = records.result()
         # Each attempt is recorded before anything of it is created: what has no record does not exist.
         known = merged_records(noted, begun, asked if unread else ())
-        messages += unread
-        messages += self._end_found(self._connected(known), noted, known, ended, try_number)
-        unseen = [
-            each
-            for each in known
-            if _may_live(each, try_number) and not any(ref.key == each.key for ref in ended.values())
-        ]
+        # What is said of a gang is said now: each cancel that has failed so far is repeated.
+        said = self._end_found(self._connected(known), noted, known, try_number)
+        seen = {ref.key for ref in (*self._ended.values(), *self._failed.values())}
+        unseen = [each for each in known if _may_live(each, try_number) and each.key not in seen]
         is_asked = in_parallel(lambda each: self._request_stop(each, try_number), unseen)
         left = [_begun(each) for each, found in zip(unseen, is_asked, strict=True) if not found]
-        return list(dict.fromkeys([*messages, *left]))
+        return list(dict.fromkeys([*unread, *said, *left]))
 
     def _end_found(
         self,
         homes: Iterable[Backend],
         noted: Sequence[Attempt],
         known: Sequence[Attempt],
-        ended: dict[str, RunRef],
         try_number: int,
+        only: Container[RunKey] | None = None,
     ) -> Messages:
-        """Cancel the gangs of known attempts, and those that homes show, except the `ended` ones: add them there."""
+        """Cancel the gangs of known attempts, and those that homes show, unless that was done; `only` those of keys."""
         theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
         mine = [each for each in known if _may_live(each, try_number)]
         live, messages = _of_each(
@@ -138,13 +140,12 @@ class EarlierTryCanceller:
             lambda home: self._live(home, noted, mine),
             "the running gangs of this task cannot be listed",
         )
-        new = {
-            ref.job_id: ref
-            for ref in (*(each.ref for each in mine if each.ref), *live)
-            if ref.job_id not in ended and ref.key not in theirs
-        }
-        ended |= new
-        return messages + self._cancel_all(list(new.values()), try_number)
+        found = [
+            ref
+            for ref in (*self._failed.values(), *(each.ref for each in mine if each.ref), *live)
+            if ref.key not in theirs and (only is None or ref.key in only)
+        ]
+        return messages + self._cancel_all(found, try_number)
 
     def _connected(self, attempts: Sequence[Attempt]) -> list[Backend]:
         """Return the connected backends: the present one, and those of these attempts that can be connected."""
@@ -171,16 +172,20 @@ class EarlierTryCanceller:
         return next((each.place for each in noted if each.place.backend == home.kind), None)
 
     def _cancel_all(self, refs: Sequence[RunRef], try_number: int) -> Messages:
-        """Cancel gangs side by side, as `_cancel` does: none waits for the store or the service of another."""
-        for ref in refs:
+        """Cancel gangs side by side, as `_cancel` does, except the ended ones: none waits for the home of another."""
+        new = {ref.job_id: ref for ref in refs if ref.job_id not in self._ended}
+        for ref in new.values():
             self._homes.at(ref.backend)
-        said = in_parallel(lambda ref: self._cancel(ref, try_number), refs)
+        said = in_parallel(lambda ref: self._cancel(ref, try_number), new.values())
+        for (job_id, ref), messages in zip(new.items(), said, strict=True):
+            self._failed.pop(job_id, None)
+            (self._failed if messages else self._ended)[job_id] = ref
         return [message for each in said for message in each]
 
     def _cancel(self, ref: RunRef, try_number: int) -> Messages:
         """Cancel a gang unless a later try owns it; return a message where it may still be running."""
         home = self._homes.at(ref.backend)
-        if claimed_by(home or self._homes.present, ref, self._claim_patience) > try_number:
+        if self._is_claimed(home, ref, try_number):
             return []
         if home is None:
             return [self._request_stop_unreached(ref)]
@@ -192,6 +197,11 @@ class EarlierTryCanceller:
             return [_alive(ref, str(error))]
         return []
 
+    def _is_claimed(self, home: Backend | None, gang: RunRef | Attempt, try_number: int) -> bool:
+        """Whether a later try owns a gang; `home`: None where it cannot be connected."""
+        directories = (home or self._homes.present).directories
+        return overtaken_by(directories, gang, try_number, self._claim_patience) is not None
+
     def _request_stop_unreached(self, ref: RunRef) -> str:
         """Write a stop request for a gang whose home cannot be reached; return the message about it."""
         asked = self._homes.present.directories.request_stop(ref.key, ref.run_dir, self._stop)
@@ -202,10 +212,12 @@ class EarlierTryCanceller:
 
     def _request_stop(self, attempt: Attempt, try_number: int) -> bool:
         """Write a stop request for an attempt without a known gang, unless a later try owns it; False: that failed."""
-        home = self._homes.at(attempt.place.backend) or self._homes.present
-        if claimed_by(home, attempt, self._claim_patience) > try_number:
+        home = self._homes.at(attempt.place.backend)
+        if self._is_claimed(home, attempt, try_number):
             return True
-        return home.directories.request_stop(attempt.key, attempt.run_dir, self._stop)
+        return (home or self._homes.present).directories.request_stop(
+            attempt.key, attempt.run_dir, self._stop
+        )
 
 
 def _of_each(

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import PreparesCancels, now_at
+from airflow_provider_ocidist.backends.claims import GIVE_UP_CLAIM_PATIENCE, overtaken_by
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -25,12 +26,7 @@ from airflow_provider_ocidist.errors import (
     StorageError,
     refusal_in,
 )
-from airflow_provider_ocidist.gangs.canceller import (
-    GIVE_UP_CLAIM_PATIENCE,
-    claimed_by,
-    end_unless_claimed,
-    given_up,
-)
+from airflow_provider_ocidist.gangs.canceller import end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.reconnection import read_again
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
@@ -194,8 +190,9 @@ def end_before_giving_up(
     """
     ending = given_up(why, now_at(backend))
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
-    if claimed_by(backend, ref, GIVE_UP_CLAIM_PATIENCE) > try_number:
-        log.info("%s is left running: a later try of its task owns it", ref.key.name)
+    later = overtaken_by(backend.directories, ref, try_number, GIVE_UP_CLAIM_PATIENCE)
+    if later is not None:
+        log.info("%s", later)
         return None
     log.warning("ending %s because its task gives up: %s", ref.key.name, why)
     while True:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near, now_at
+from airflow_provider_ocidist.backends.claims import CLAIM_PATIENCE, GIVE_UP_CLAIM_PATIENCE
+from airflow_provider_ocidist.backends.interruptions import when_interrupted
 from airflow_provider_ocidist.errors import (
     BackendError,
     Cause,
@@ -21,13 +24,7 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.actions import Fail, Succeed
 from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
-from airflow_provider_ocidist.gangs.canceller import (
-    CLAIM_PATIENCE,
-    GIVE_UP_CLAIM_PATIENCE,
-    Canceller,
-    end_unless_claimed,
-    given_up,
-)
+from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
@@ -107,19 +104,12 @@ class GangSubmitter:
         """Do what `adopt_or_submit` does for a caller that leaves the gang: a further call completes what it began."""
         return self._adopted_or_submitted(key, None, Tries(try_number=1, max_tries=key.generation))
 
-    @contextlib.contextmanager
-    def ended_if_interrupted(self, key: RunKey, try_number: int) -> Iterator[None]:
+    def ended_if_interrupted(self, key: RunKey, try_number: int) -> AbstractContextManager[None]:
         """End what this try has begun where Airflow's timeout or Ctrl-C arrives, which are no Exceptions.
 
         Until the next try looks, nobody looks for what a request has just created.
         """
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException as error:
-            self.end_asked(key, try_number, error)
-            raise
+        return when_interrupted(lambda error: self.end_asked(key, try_number, error))
 
     def _adopted_or_submitted(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
         while True:

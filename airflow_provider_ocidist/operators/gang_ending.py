@@ -9,8 +9,8 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.claims import CLAIM_PATIENCE, GIVE_UP_CLAIM_PATIENCE
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, JobFileError, Overtaken
-from airflow_provider_ocidist.gangs.canceller import CLAIM_PATIENCE, GIVE_UP_CLAIM_PATIENCE
 from airflow_provider_ocidist.gangs.earlier_tries import cancel_noted
 from airflow_provider_ocidist.gangs.kills import (
     KILLED_PATIENCE,

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 LASTED = "lasted"
 """Key of the seconds that a try will have lasted when a pause of its search for machines is over."""
 
+RECORD_WITHIN = 60.0
+"""Seconds for which a task that could defer waits on its worker until its gang is recorded in the work directory."""
+
 
 class TrainingOperator(Protocol):
     """What `TrainingTry` needs of its operator, which Airflow resumes by the methods `resume` and `ask_again`."""
@@ -79,6 +82,8 @@ class TrainingTry:
     ending: GangEnding = field(init=False)
     _ref: RunRef | None = field(init=False, default=None)
     _said_why_it_waits: bool = field(init=False, default=False)
+    _records_until: float | None = field(init=False, default=None)
+    """Time from which an unrecorded gang does not keep the task from deferring, by `time.monotonic`."""
     _begun_at: float | None = field(init=False, default=None)
     """Unix time at which the try began, by this machine's clock; None: it is known by another worker's only."""
 
@@ -385,8 +390,19 @@ class TrainingTry:
         elif not CAN_KILL:
             self._say_why_it_waits()
             self._pause(watch)
+        elif self._still_records(watch):
+            self._pause(watch)
         else:
             self._defer(watch)
+
+    def _still_records(self, watch: TaskWatch) -> bool:
+        """Whether the gang is to be recorded yet: the thread that does it ends with the process that defers."""
+        if watch.backend.gangs.is_recorded(watch.record.ref):
+            return False
+        now = time.monotonic()
+        if self._records_until is None:
+            self._records_until = now + RECORD_WITHIN
+        return now < self._records_until
 
     def _pause(self, watch: TaskWatch) -> None:
         self.stop.wait(watch.pause(self.operator.poll_interval))

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_ocidist.backends import claims
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.gangs import canceller as module
 from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed, given_up
@@ -315,7 +316,7 @@ def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
 def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
     model: Model, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.1)
+    monkeypatch.setattr(claims, "CLAIM_PATIENCE", 0.1)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     ref, answer = model.has(a_key(), [LIVE]), threading.Event()
 
@@ -336,7 +337,7 @@ def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
 def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.05)
+    monkeypatch.setattr(claims, "CLAIM_PATIENCE", 0.05)
     ref, answer = model.has(a_key(), [LIVE]), threading.Event()
     asking: list[threading.Thread] = []
 
@@ -361,5 +362,5 @@ def test_why_a_task_gives_up_its_gang_is_recorded_in_500_characters_and_without_
 
 
 def test_these_times_are_documented() -> None:
-    assert (module.END_WITHIN, module.LONGEST_PAUSE, module.CLAIM_PATIENCE) == (1800.0, 10.0, 1.5)
+    assert (module.END_WITHIN, module.LONGEST_PAUSE, claims.CLAIM_PATIENCE) == (1800.0, 10.0, 1.5)
     assert module.GONE_AFTER == 3

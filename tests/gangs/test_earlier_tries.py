@@ -156,8 +156,8 @@ def test_a_claim_that_is_answered_late_is_waited_for_by_a_task_that_has_time(
     is_left: bool,
 ) -> None:
     """A cold connection, or a store that says 429 once; a killed task has five seconds in all."""
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.canceller.CLAIM_PATIENCE", 0.2)
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.submission.CLAIM_PATIENCE", 0.2, raising=False)
+    monkeypatch.setattr("airflow_provider_ocidist.backends.claims.CLAIM_PATIENCE", 0.2)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.submission.CLAIM_PATIENCE", 0.2)
     key, stop = a_key(), threading.Event()
     attempt = left_by(backend, key, 1, "whole")
     assert backend.directories.claim(attempt_ref(attempt), 4) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -68,6 +69,13 @@ class Home(Model, ListsLiveGangs):
         self.lists = threading.Event()
         """Event without which the store does not list the records."""
         self.lists.set()
+        self.refuses: dict[str, BackendError] = {}
+        """Errors of each cancel of a gang, by its job."""
+
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        super().cancel(ref, ending)
+        if ref.job_id in self.refuses:
+            raise self.refuses[ref.job_id]
 
     def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
         self._do("live", place, [*keys])
@@ -249,7 +257,7 @@ def test_a_gang_that_cannot_be_ended_is_named_unless_its_nodes_know(
     home: Home, refusal: BackendError, why: str | None
 ) -> None:
     ref = home.gang()
-    home.refusals["cancel"] = [refusal]
+    home.refuses[ref.job_id] = refusal
     said = (
         f"{ref.key.name} may still be running ({', '.join(ref.run_ids)}; {why}): "
         f"end it with ocidist cancel --backend model {ref.job_id}, or delete the run at the service"
@@ -264,17 +272,17 @@ def test_a_gang_is_named_with_each_run_that_is_known_once(
     home: Home, run_ids: tuple[str, ...], shown: str
 ) -> None:
     ref = home.gang(run_ids=run_ids)
-    home.refusals["cancel"] = [REFUSED]
+    home.refuses[ref.job_id] = REFUSED
     (said,) = ended(home, attempt_of(ref))
     assert said.startswith(f"{ref.key.name} may still be running ({shown}; the service refuses it)")
 
 
 def test_one_gang_that_cannot_be_ended_keeps_no_other_from_it(home: Home) -> None:
     refs = [home.gang(number) for number in range(1, 5)]
-    home.refusals["cancel"] = [REFUSED, REFUSED]
+    home.refuses = {ref.job_id: REFUSED for ref in refs[:2]}
     home.found_live = refs[2:]
     said = ended(home, *map(attempt_of, refs[:2]))
-    assert sorted(home.done("cancel")) == sorted(ref.job_id for ref in refs)
+    assert set(home.done("cancel")) == {ref.job_id for ref in refs}
     assert [each.partition(" may still be running")[0] for each in said] == [ref.key.name for ref in refs[:2]]
 
 
@@ -320,13 +328,15 @@ def test_a_store_that_never_lists_the_attempts_holds_up_no_cancel_at_the_service
 ) -> None:
     noted, asked, live, recorded = (home.gang(number) for number in (1, 2, 3, 4))
     home.found_live = [live]
-    home.recorded = [attempt_of(recorded)]
+    unanswered = attempt_of(live, ref=None)
+    home.recorded = [attempt_of(recorded), *[unanswered] * (not is_of_a_later_try)]
     home.claims[live.key.name] = 3 if is_of_a_later_try else 0
     home.lists.clear()
     said: list[list[str]] = []
 
     def end() -> None:
-        said.append(ended(home, attempt_of(noted), asked=[attempt_of(asked)], claim_patience=0.05))
+        known = [attempt_of(asked), unanswered]
+        said.append(ended(home, attempt_of(noted), asked=known, claim_patience=0.05))
 
     ends = threading.Thread(target=end, daemon=True)
     ends.start()
@@ -342,6 +352,86 @@ def test_a_store_that_never_lists_the_attempts_holds_up_no_cancel_at_the_service
         ends.join(60)
     assert said == [[]]
     assert sorted(home.done("cancel")) == sorted([*first, recorded.job_id]), "each once"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_gang_that_this_try_does_not_know_is_left_until_the_records_say_that_no_later_one_has_begun_it(
+    home: Home, seed: int
+) -> None:
+    """A later try is bringing about its gang, and the store says in time neither that nor whose the gang is."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    refs = [home.gang(number) for number in range(1, 7)]
+    known, foreign = refs[:2], refs[2:]
+    tries = {ref.job_id: dice.choice([1, 2, 3, 4]) for ref in foreign} | {foreign[0].job_id: 3}
+    home.found_live = dice.sample(refs, len(refs))
+    home.recorded = [attempt_of(ref, tries[ref.job_id]) for ref in foreign]
+    home.answers.clear()
+    home.lists.clear()
+    # Long after the first pass, or as soon as it has ended what it must not end.
+    theirs = {ref.job_id for ref in foreign if tries[ref.job_id] > 2}
+    deadline = time.monotonic() + 1
+
+    def answer() -> None:
+        while time.monotonic() < deadline and not set(home.done("cancel")) & theirs:
+            time.sleep(0.01)
+        home.lists.set()
+
+    answers = threading.Thread(target=answer, daemon=True)
+    answers.start()
+    asked = [attempt_of(known[1], ref=None)] if dice.random() < 0.5 else [attempt_of(known[1])]
+    try:
+        assert ended(home, attempt_of(known[0]), asked=asked, claim_patience=0.05) == []
+    finally:
+        home.answers.set()
+        answers.join(60)
+    assert sorted(home.done("cancel")) == sorted(ref.job_id for ref in refs if ref.job_id not in theirs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_cancel_that_fails_at_first_is_repeated_and_nothing_is_said_of_it_if_it_succeeds(
+    home: Home, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    ref = home.gang()
+    is_slow = bool(seed % 2)
+    # Without its nodes' ids, the service's list leads to it.
+    has_ref = not is_slow or dice.random() < 0.5
+    times = dice.randint(1, 2) if is_slow and has_ref else 1
+    known = attempt_of(ref) if has_ref else attempt_of(ref, ref=None)
+    home.found_live = [ref]
+    home.refusals["cancel"] = [dice.choice([REFUSED, CancelFailed(REFUSED, stop_requested=False)])] * times
+    home.recorded = [known]
+
+    def recover() -> None:
+        deadline = time.monotonic() + 10
+        while len(home.done("cancel")) < times and time.monotonic() < deadline:
+            time.sleep(0.001)
+        home.lists.set()
+
+    recovers = threading.Thread(target=recover, daemon=True)
+    if is_slow:
+        home.lists.clear()
+    recovers.start()
+    where = {"asked": [known]} if dice.random() < 0.5 else {}
+    said = ended(home, *[known] * (not where), claim_patience=0.05, **where)
+    recovers.join(60)
+    assert said == []
+    assert home.done("cancel") == [ref.job_id] * (times + 1)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_a_cancel_that_fails_for_good_is_named_once(home: Home, *, is_slow: bool) -> None:
+    ref = home.gang()
+    home.found_live = [ref]
+    home.refuses[ref.job_id] = REFUSED
+    if is_slow:
+        home.lists.clear()
+        threading.Timer(0.3, home.lists.set).start()
+    (said,) = ended(home, attempt_of(ref), claim_patience=0.05)
+    assert said.startswith(f"{ref.key.name} may still be running")
+    assert home.done("request_stop") == []
 
 
 @pytest.mark.parametrize("verb", ["recorded", "nothing"])
@@ -417,9 +507,9 @@ def test_a_gang_whose_home_cannot_be_reached_is_asked_to_stop_and_named(
             "or delete the process group on its machine, with kill"
         )
     ]
-    assert [call for call in home.calls if call[0] == "request_stop"] == [
+    assert {call for call in home.calls if call[0] == "request_stop"} == {
         ("request_stop", ref.run_dir, ref.key, STOP)
-    ]
+    }
 
 
 def test_a_gang_whose_home_cannot_be_reached_is_left_to_the_later_try_that_waits_for_it(home: Home) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.service_clients import ServiceClients
@@ -688,6 +688,59 @@ def test_what_could_not_be_recorded_is_recorded_while_its_task_waits(
     waits.join(60)
     assert ref is not None
     assert ref.run_ids == record.ref.run_ids
+
+
+@pytest.mark.parametrize("refusals", [0, 1, 3, None])
+def test_a_task_defers_once_its_gang_is_recorded_or_the_store_has_not_taken_that_for_a_while(
+    backend: OciDataScience,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+    refusals: int | None,
+) -> None:
+    """A process that defers ends, and a thread that records with it."""
+    monkeypatch.setattr(training_try, "CAN_KILL", True)
+    operator = DistributedTrainingOperator(
+        task_id="train", job="unused.yaml", conn_id=conn_id, deferrable=True, poll_interval=0.05
+    )
+    key, one = a_key(), try_of(operator, 1)
+    at_once = one.connection.backend("oci_data_science")
+    record_it, index_of, refused = at_once.gangs.record, at_once.gangs.index, []
+
+    def refuses(attempt: Attempt) -> None:
+        if attempt.ref is not None:
+            raise BackendError("the store is full")
+        record_it(attempt)
+
+    def index(work_dir: str) -> Any:
+        found = index_of(work_dir)
+        complete = found.complete
+
+        def refuses_at_first(attempt: Attempt) -> None:
+            if refusals is None or len(refused) < refusals:
+                refused.append(attempt)
+                raise BackendError("the store is full")
+            complete(attempt)
+
+        found.complete = refuses_at_first
+        return found
+
+    if refusals != 0:
+        monkeypatch.setattr(at_once.gangs, "record", refuses)
+        monkeypatch.setattr(at_once.gangs, "index", index)
+    if refusals is None:
+        monkeypatch.setattr(training_try, "RECORD_WITHIN", 0.3)
+    gang = GangSubmitter(at_once, a_job(nodes=2), LOG, None, threading.Event())
+    record = gang.adopt_or_submit(key, None)
+    ends(record.ref)
+    one.ending.arm(at_once, record.ref)
+    with pytest.raises(TaskDeferred):
+        one._until_end(TaskWatch(at_once, record, LOG, 1))
+    (attempt,) = backend.gangs.recorded(key, Place.of_gang(record.ref), [])
+    is_recorded = attempt.ref is not None and attempt.ref.run_ids == record.ref.run_ids
+    assert is_recorded is (refusals is not None)
+    assert len(refused) == refusals if refusals is not None else len(refused) > 1
 
 
 # the last try

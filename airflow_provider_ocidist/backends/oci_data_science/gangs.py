@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted, overtaken
+from airflow_provider_ocidist.backends.claims import overtaken
+from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted
 from airflow_provider_ocidist.backends.oci_data_science.calls import (
     list_runs,
     or_none,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle, code_errors
-from airflow_provider_ocidist.backends.interruptions import overtaken
+from airflow_provider_ocidist.backends.claims import overtaken
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import wants_main_run, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
