@@ -25,6 +25,8 @@ _LEAST_CHARGE = 16 << 10
 _STREAM_CHARGE = 1 << 20
 """Bytes that a part which is written piece by piece is charged."""
 _TICK_S = 0.1
+LEFT_AFTER = 5.0
+"""Seconds for which who cancels a copy to a store waits for what was under way: it may never be answered."""
 
 
 class Engine:
@@ -161,6 +163,17 @@ class Engine:
 
     def _stop(self, is_interruption: bool) -> None:
         self.stopped.set()
+        if self.target.folder is not None or not self.cancel.is_set():
+            self._clear_up(is_interruption)
+            return
+        # What is left behind clears up by itself: the lanes first, so that no part follows what is aborted.
+        thread = threading.Thread(
+            target=self._clear_up, args=(is_interruption,), name="copy-end", daemon=True
+        )
+        thread.start()
+        thread.join(LEFT_AFTER)
+
+    def _clear_up(self, is_interruption: bool) -> None:
         self.lanes.close()
         for file in self.open_files:
             if not file.upload or file.committed:
