@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage import locations, transfer
-from airflow_provider_ocidist.storage.copying import engine
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from tests.agent.gangs import until
@@ -241,14 +241,15 @@ def test_cancel_stops_an_upload_and_leaves_nothing(unruly, access, proxy, bucket
 def test_a_cancel_does_not_wait_for_a_store_that_accepts_and_never_answers(
     unruly, access, proxy, bucket, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(engine, "LEFT_AFTER", 0.3)
+    monkeypatch.setattr(transfer, "LEFT_AFTER", 0.3)
     (tmp_path / "x").write_bytes(os.urandom(4 * PART))
+    source, target = LocalStore(tmp_path), open_store(bucket, unruly)
     answers, cancel, errors = threading.Event(), threading.Event(), []
     proxy.faults.append(Fault(method="PUT", path="/u/", times=1000, meanwhile=lambda: answers.wait(60)))
 
     def send():
         try:
-            copy(str(tmp_path / "x"), f"{bucket}/x", access=unruly, part_size=PART, cancel=cancel, threads=4)
+            transfer.copy_entries(source, target, source.list(), cancel=cancel, part_size=PART)
         except StorageError as error:
             errors.append(error)
 
