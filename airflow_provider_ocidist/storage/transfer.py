@@ -46,6 +46,8 @@ PART_SIZE = 8 << 20
 """Bytes of a part. Eight parts are in memory at a time during an upload; larger ones gained nothing when measured."""
 THREADS = 64
 """Most threads; the number at a time is adapted (see `copying.lanes`)."""
+LEFT_AFTER = 5.0
+"""Seconds for which who cancels the upload of a checkpoint waits for what is under way: it may never be answered."""
 Mode = Literal["all", "changed"]
 MODES: tuple[Mode, ...] = ("all", "changed")
 
@@ -269,7 +271,14 @@ def copy_entries(
     """Copy these files under their own names and return their SHA-256, taken during the copy."""
     budget = CopyBudget(THREADS, part_size)
     engine = Engine(
-        source, target, Meter(None), cancel=cancel, part_size=part_size, budget=budget, sha256=True
+        source,
+        target,
+        Meter(None),
+        cancel=cancel,
+        part_size=part_size,
+        budget=budget,
+        sha256=True,
+        left_after=LEFT_AFTER,
     )
     with budget.member():
         return engine.run(entries)

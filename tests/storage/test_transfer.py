@@ -17,8 +17,10 @@ import pytest
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage import locations, transfer
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
+from tests.agent.gangs import until
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault
 
@@ -234,6 +236,35 @@ def test_cancel_stops_an_upload_and_leaves_nothing(unruly, access, proxy, bucket
     assert time.monotonic() - started < 5
     assert open_store(bucket, access).list() == []
     assert open_uploads(access, bucket) == []
+
+
+def test_a_cancel_does_not_wait_for_a_store_that_accepts_and_never_answers(
+    unruly, access, proxy, bucket, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(transfer, "LEFT_AFTER", 0.3)
+    (tmp_path / "x").write_bytes(os.urandom(4 * PART))
+    source, target = LocalStore(tmp_path), open_store(bucket, unruly)
+    answers, cancel, errors = threading.Event(), threading.Event(), []
+    proxy.faults.append(Fault(method="PUT", path="/u/", times=1000, meanwhile=lambda: answers.wait(60)))
+
+    def send():
+        try:
+            transfer.copy_entries(source, target, source.list(), cancel=cancel, part_size=PART)
+        except StorageError as error:
+            errors.append(error)
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    until(lambda: proxy.count("PUT", "/u/") >= 4)
+    cancel.set()
+    sending.join(30)
+    is_over = not sending.is_alive()
+    answers.set()
+    assert is_over
+    assert "was cancelled" in str(errors[0])
+    # Once it answers, what was left behind is cleared up all the same.
+    until(lambda: open_uploads(access, bucket) == [])
+    assert open_store(bucket, access).list() == []
 
 
 def test_cancel_stops_a_download_and_leaves_nothing(unruly, access, proxy, bucket, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 from airflow_provider_ocidist.errors import AgentError, Cause, DamagedFence, Fenced, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -12,14 +13,14 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 logger = logging.getLogger(__name__)
 
 
-def fence_checkpoints(config: AgentConfig, fence: Fence, access: OciAccess) -> None:
+def fence_checkpoints(config: AgentConfig, fence: Fence, access: OciAccess) -> bool:
     """Put this launch's fence on the folder of the task's checkpoints, and abort earlier attempts' uploads to it.
 
-    Where the folder cannot be reached just now, the first checkpoint does it. Raises AgentError when a later attempt
-    or launch saves there, or when the fence is damaged: nothing that this gang trains could be saved there.
+    Where the folder cannot be reached just now, return False: the first checkpoint does it. Raises AgentError when a
+    later attempt or launch saves there, or when the fence is damaged: nothing that this gang trains could be saved.
     """
     if config.checkpoints is None or config.checkpoints.uri is None:
-        return
+        return True
     from airflow_provider_ocidist.storage import fences
     from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
     from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -40,6 +41,25 @@ def fence_checkpoints(config: AgentConfig, fence: Fence, access: OciAccess) -> N
             "the folder of checkpoints cannot be fenced for this attempt yet (the first save tries again): %s",
             error,
         )
-        return
+        return False
     if config.attempt > 1 or config.generation:
         abort_left_behind(uri, fence, access)
+    return True
+
+
+def fence_checkpoints_within(seconds: float, config: AgentConfig, fence: Fence, access: OciAccess) -> bool:
+    """As `fence_checkpoints`; a store that has not answered in so many seconds cannot be reached either."""
+    is_fenced, errors = [False], list[AgentError]()
+
+    def ask() -> None:
+        try:
+            is_fenced.append(fence_checkpoints(config, fence, access))
+        except AgentError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, name="fence", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    return is_fenced[-1]

@@ -23,8 +23,16 @@ class Carried:
     """Links to some of them."""
     in_place: tuple[Candidate, ...]
     """Newest save of each series."""
-    newest: Whole | None
-    """The newest of them; None where one that is published is newer."""
+
+    @property
+    def newest(self) -> Whole:
+        """The newest of them: nothing that is published is newer."""
+        return self.waiting[-1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what lies there."""
+        return tuple(item.path.name for item in self.in_place)
 
 
 class NewestInPlace:
@@ -39,15 +47,17 @@ class NewestInPlace:
         self._newest[item.placed.series] = begun, item
 
     def found(self, series_of: Callable[[Placed], str]) -> tuple[Candidate, ...] | None:
-        """Return them; None where the program has deleted or overwritten one.
+        """Return them, the newest first; None where the program has deleted or overwritten one.
 
         What is stored then belongs to the newest: a program may resume from both together. `series_of`: the series of
         a name, by all that the program's names have shown.
         """
         newest: dict[str, Candidate] = {}
         for _, item in sorted(self._newest.values(), key=lambda each: each[0]):
-            newest[series_of(item.placed)] = item
-        return tuple(newest.values()) if all(map(_is_in_place, newest.values())) else None
+            series = series_of(item.placed)
+            newest.pop(series, None)
+            newest[series] = item
+        return tuple(reversed([*newest.values()])) if all(map(_is_in_place, newest.values())) else None
 
 
 def fetched_into(folder: Path, pattern: str | None, names: Collection[str]) -> list[Candidate]:

@@ -12,7 +12,8 @@ from airflow_provider_ocidist.storage.checkpoint_names import Placed
 MOST_PASSED = 2
 """Most checkpoints of other series that are sent before one has its turn, if it is the only one to have it."""
 MOST_HELD = 4
-"""Most checkpoints that are held: each may cost its size on the disk."""
+"""Most checkpoints that are held, and most of those before that the end of a launch has cut off: each may cost its
+size on the disk."""
 MOST_SINGLE = 2
 """Most series of one save that have their turn: of a program with a new name each time, only the newest counts."""
 

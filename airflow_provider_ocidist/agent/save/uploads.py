@@ -32,7 +32,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     cause_of_failed_save,
 )
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
-from airflow_provider_ocidist.agent.save.upload_order import UploadOrder
+from airflow_provider_ocidist.agent.save.upload_order import MOST_HELD, UploadOrder
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import (
     Cause,
@@ -106,7 +106,9 @@ class CheckpointUploader:
         self.error: Exception | None = None
         """Error of the last upload; None if it succeeded."""
         # Before the program starts: it would resume from the newest name.
-        self.ledger = _begun_ledger(folder, checkpoints, fetched, restarts=restarts)
+        # A full disk may have kept what is carried from the ledger.
+        known = (*fetched, *(carried.names if carried else ()))
+        self.ledger = _begun_ledger(folder, checkpoints, known, restarts=restarts)
         self._movement = Movement()
         self._taken_over = carried
         self.judge = self._new_judge()
@@ -123,12 +125,13 @@ class CheckpointUploader:
         self._waiting: dict[Path, Whole] = {}
         self._order = UploadOrder()
         self._newest_saves = NewestSaves()
-        there = carried.in_place if carried else fetched_into(folder, checkpoints.pattern, fetched)
-        self._in_place = NewestInPlace(there)
+        self._in_place = NewestInPlace(
+            carried.in_place if carried else fetched_into(folder, checkpoints.pattern, fetched)
+        )
         self._carried: Carried | None = None
         """Checkpoints that are left to the next launch."""
-        self._may_leave = False
-        """Whether what is not sent may be left to the next launch."""
+        self._may_leave = self._is_awaited = False
+        """Whether what is not sent may be left to the next launch; whether such a launch, on this node alone, waits."""
         self._leaving = threading.Lock()
         """Lock of the decision whether it is left."""
         self._fenced = False
@@ -201,7 +204,7 @@ class CheckpointUploader:
 
         None: all is sent, or has to be sent first, which `finish` does.
         """
-        self._may_leave = True
+        self._may_leave = self._is_awaited = True
         self._begin_end(Moment.CUT_OFF, deadline)
         self._thread.join(SENT_FIRST)
         with self._leaving:
@@ -211,7 +214,15 @@ class CheckpointUploader:
             self._thread.join(LEAVE_INTERVAL)
         with self._leaving:
             self._may_leave = False
+            if self._carried is None:
+                # What hangs may come back, and `finish` waits for all.
+                self._publisher.go_on()
             return self._carried
+
+    @property
+    def owes_carried(self) -> bool:
+        """Whether something still waits that the launch before has left to this one."""
+        return any(whole.begun <= self._before for whole in [*self._waiting.values()])
 
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
@@ -308,6 +319,9 @@ class CheckpointUploader:
             # Otherwise it was cut off, and has to be sent first.
             if self.error and not self._deadline.again(self._why(self.error), self.error):
                 return
+        if self._is_awaited:
+            # It stays on this node, set aside: it must not hold up the launch.
+            return
         deadline = self._deadline
         if self._end is Moment.CUT_OFF and deadline.left > SAVE_LIMIT:
             # Nothing goes on from these: another launch waits no longer for them than the end of a run does.
@@ -384,8 +398,13 @@ class CheckpointUploader:
     def _hold(self) -> None:
         """Keep what is sent next readable whatever the program deletes; older ones may go."""
         held = self._order.held(self._waiting.values(), in_turn=self._has_time)
-        kept = [whole for whole in self._waiting.values() if self._stays_held(whole)]
-        self._links.keep(whole.item for whole in [*held, *kept])
+        first = {whole.item.path for whole in held}
+        kept = [
+            whole
+            for whole in self._waiting.values()
+            if whole.item.path not in first and self._stays_held(whole)
+        ]
+        self._links.keep(whole.item for whole in [*held, *kept[-MOST_HELD:]])
 
     def _stays_held(self, whole: Whole) -> bool:
         """Whether a checkpoint stays held behind newer ones: the end of a launch has cut off its upload."""
@@ -571,17 +590,20 @@ class CheckpointUploader:
     def _rest(self) -> Carried | None:
         """Return what waits, if the next launch finds here all that it would find in the store."""
         rest = [whole for whole in self._waiting.values() if self._publisher.is_there(whole)]
-        in_place = self._in_place.found(self._order.series_of)
-        if rest and in_place is None:
-            logger.info(
-                "%s is uploaded before the next launch: not all files that belong to it are whole on this node",
-                rest[-1].item.path.name,
-            )
-        if not rest or in_place is None:
+        if not rest:
             return None
-        waiting = renumbered(rest)
-        newest = waiting[-1] if max(whole.begun for whole in rest) > self._newest else None
-        return Carried(waiting=waiting, links=self._links, in_place=in_place, newest=newest)
+        in_place = self._in_place.found(self._order.series_of)
+        why = "not all files that belong to it are whole on this node"
+        if any(whole.begun < self._newest for whole in rest):
+            # The next launch numbers what it sends above all that is stored.
+            why = "a newer one is published already"
+        elif any(whole.begun <= self._before for whole in rest):
+            # Failures may come faster than an upload: it would never be safe.
+            why = "the launch before has left it to this one already"
+        elif in_place is not None:
+            return Carried(waiting=renumbered(rest), links=self._links, in_place=in_place)
+        logger.info("%s is uploaded before the next launch: %s", rest[-1].item.path.name, why)
+        return None
 
     # What is not published
 

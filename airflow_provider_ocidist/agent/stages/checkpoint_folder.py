@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from airflow_provider_ocidist.agent.join.fencing import fence_checkpoints
+from airflow_provider_ocidist.agent.join.fencing import fence_checkpoints, fence_checkpoints_within
 from airflow_provider_ocidist.agent.join.peer_reports import is_first_with_newest, read_report
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.carried import Carried
@@ -25,7 +25,7 @@ from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, se
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
 from airflow_provider_ocidist.agent.save.publishing import Whole
-from airflow_provider_ocidist.agent.save.saving import SaveDeadline
+from airflow_provider_ocidist.agent.save.saving import ABORT_WITHIN, SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ocidist")
 
 Uploader = Union[CheckpointUploader, ShardUploader]
+
+FENCE_WITHIN = 3.0
+"""Seconds that a launch which goes on from the disk waits for the store to say whether a later attempt saves there."""
 
 
 class CheckpointFolder:
@@ -198,9 +201,8 @@ class CheckpointFolder:
             uploader = self._shard_uploader(folder, self.settings)
             if self._report_writing not in self.context.heartbeat.watches:
                 self.context.heartbeat.watches.append(self._report_writing)
-        self._sends_carried = self._carried is not None
         uploader.start()
-        self._uploader = uploader
+        self._uploader, self._sends_carried = uploader, self._carried is not None
         return uploader
 
     @property
@@ -212,9 +214,12 @@ class CheckpointFolder:
         """Leave what is not sent yet to the next launch; return whether that goes on from what is in the folder.
 
         Only where no other node has to go on from it: it could not find it in the store. What is carried is sent in
-        any case, by the next launch or by `sender_of_rest`.
+        any case, by the next launch or by `sender_of_rest`. Nothing is left in a folder that may be another attempt's
+        too, unless the store says that this one is the latest.
         """
         if self.context.config.nodes > 1 or not isinstance(uploader, CheckpointUploader):
+            return False
+        if self._may_be_common and not self._is_known_to_be_latest():
             return False
         self._carried, self._sends_carried = uploader.leave(deadline), False
         return self.goes_on_from_here
@@ -254,12 +259,28 @@ class CheckpointFolder:
             cause=Cause.USER,
         )
 
+    def _is_known_to_be_latest(self) -> bool:
+        """Whether the store says so; it is asked again, and told of, before the next launch."""
+        context = self.context
+        try:
+            return fence_checkpoints_within(FENCE_WITHIN, context.config, context.fence, context.access)
+        except AgentError:
+            return False
+
     def _go_on_from_here(self, carried: Carried) -> None:
+        context = self.context
+        try:
+            # Otherwise an attempt that is overtaken would train on, and clear up the later one's folder.
+            fence_checkpoints_within(FENCE_WITHIN, context.config, context.fence, context.access)
+        except AgentError:
+            self._carried = None
+            carried.links.let_go(ABORT_WITHIN)
+            raise
         self.on_restore()
         # What was fetched before may have been overwritten since: only what is known to be whole is offered.
         self._fetched, self._all_damaged = {}, None
-        context, names = self.context, [whole.item.path.name for whole in carried.waiting]
-        context.goes_on_from = self._reference_of(carried.newest) if carried.newest else None
+        names = [whole.item.path.name for whole in carried.waiting]
+        context.goes_on_from = self._reference_of(carried.newest)
         logger.info(
             "the next launch goes on from what is on this node; %s will be sent beside the training",
             names_text(names),

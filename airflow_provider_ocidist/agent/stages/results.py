@@ -9,10 +9,11 @@ from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save import outputs
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline, Undelivered
+from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder, Uploader
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
-from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.report import Phase, Sending
 from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 
@@ -71,7 +72,7 @@ class Results:
         # In one report: by the phase alone, the others would take this node for one that has succeeded.
         context.heartbeat.update(phase=Phase.SAVING, stopped=is_stopped, now=True)
         limit = self._limit_at_the_end(stop if is_last else None)
-        deadline = SaveDeadline(limit) if is_last else self._before_another_launch()
+        deadline = self._at_the_end(uploader, stop) if is_last else self._before_another_launch()
         if context.switch.is_lost:
             # The others have gone back to what was published before.
             deadline = SaveDeadline(0.0)
@@ -86,12 +87,26 @@ class Results:
             self.checkpoints.abandon_uploads()
 
     def save_rest(self, workspace: Workspace) -> None:
-        """Save what was left to a launch that did not begin, as the run ends before it."""
+        """Save what was left to a launch that did not begin, as the run ends before it. Raises nothing."""
+        try:
+            self._save_rest(workspace)
+        except Exception as error:
+            # What ends the run is told, and not this.
+            logger.error("what was left to the next launch cannot be uploaded: %s", error, exc_info=error)
+
+    def _save_rest(self, workspace: Workspace) -> None:
         uploader = None if self.context.switch.is_lost else self.checkpoints.sender_of_rest(workspace)
         if uploader:
             self.context.heartbeat.update(phase=Phase.SAVING, now=True)
-            deadline = SaveDeadline(self._limit_at_the_end(self.context.switch.stop))
+            deadline = self._at_the_end(uploader, self.context.switch.stop)
             _log(uploader.finish(moment=Moment.CUT_OFF, deadline=deadline))
+
+    def _at_the_end(self, uploader: Uploader | None, stop: Stop | None) -> SaveDeadline:
+        """Return the deadline of a run that fails; what was to be sent beside a launch has that of before one."""
+        is_asked = stop is not None and stop.cause in (None, Cause.ABANDONED)
+        if isinstance(uploader, CheckpointUploader) and uploader.owes_carried and not is_asked:
+            return self._before_another_launch()
+        return SaveDeadline(self._limit_at_the_end(stop))
 
     def _limit_at_the_end(self, stop: Stop | None) -> float:
         in_a_hurry = stop is not None and stop.cause is None and stop.hurried

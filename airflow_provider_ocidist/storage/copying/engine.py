@@ -47,7 +47,9 @@ class Engine:
         resume: bool = False,
         on_arrival: Callable[[Entry, Copied], None] | None = None,
         in_flight: InFlight | None = None,
+        left_after: float | None = None,
     ) -> None:
+        """`left_after`: seconds for which who cancels a copy to a store waits for what is under way; None: for all."""
         self.source = source
         self.target = target
         self.meter = meter
@@ -57,6 +59,7 @@ class Engine:
         self.on_arrival = on_arrival
         self.in_flight = in_flight or InFlight(lambda _: None)
         self.cancel = cancel or threading.Event()
+        self.left_after = left_after
         self.stopped = threading.Event()
         self.budget = budget
         self.memory = budget.memory
@@ -161,6 +164,18 @@ class Engine:
 
     def _stop(self, is_interruption: bool) -> None:
         self.stopped.set()
+        if self.left_after is None or self.target.folder is not None or not self.cancel.is_set():
+            self._clear_up(is_interruption)
+            return
+        # The store may never answer. What is left behind clears up by itself: the lanes end first, so that no part
+        # follows what is aborted.
+        thread = threading.Thread(
+            target=self._clear_up, args=(is_interruption,), name="copy-end", daemon=True
+        )
+        thread.start()
+        thread.join(self.left_after)
+
+    def _clear_up(self, is_interruption: bool) -> None:
         self.lanes.close()
         for file in self.open_files:
             if not file.upload or file.committed:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.save.carried import Carried
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState, Undelivered
@@ -20,7 +21,9 @@ from tests.agent.gangs import until
 class Watched:
     """An uploader over two folders, and what it has published."""
 
-    def __init__(self, root: Path, shards: object = None, **changes: object) -> None:
+    def __init__(
+        self, root: Path, shards: object = None, *, carried: Carried | None = None, **changes: object
+    ) -> None:
         self.folder, self.target = root / "checkpoints", root / "safe"
         self.folder.mkdir(exist_ok=True)
         (root / "meter").mkdir(exist_ok=True)
@@ -39,6 +42,7 @@ class Watched:
             fence=Fence(attempt=1),
             shards=shards,
             on_published=self.published.append,
+            carried=carried,
         )
         self.looked = 0
         look = self.uploader._look

@@ -13,17 +13,22 @@ import pytest
 
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save import saving, uploads
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
+from airflow_provider_ocidist.agent.stages import checkpoint_folder
 from airflow_provider_ocidist.agent.stages import results as stages_results
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.errors import Cause, StorageError
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Checkpoints, Limits, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
-from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.storage import checkpoints, fences
 from airflow_provider_ocidist.storage.checkpoints import newest
+from airflow_provider_ocidist.storage.fences import advance_fence, current_fence
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import until
 
 AGAIN = (Restart(cause=Cause.USER, message="ValueError"),)
@@ -98,7 +103,9 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     return results_of(tmp_path, monkeypatch, nodes=1)
 
 
-def results_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, nodes: int) -> Results:
+def results_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, nodes: int, folder: str | None = None
+) -> Results:
     monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.02)
     monkeypatch.setattr(uploads, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(saving, "FIRST_PAUSE", 0.02)
@@ -109,7 +116,7 @@ def results_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, nodes: int) -
         nodes=nodes,
         run_dir=str(tmp_path / "run"),
         program=Program(script="program.py"),
-        checkpoints=Checkpoints(path=str(tmp_path / "folder"), uri=str(tmp_path / "kept")),
+        checkpoints=Checkpoints(path=folder or str(tmp_path / "folder"), uri=str(tmp_path / "kept")),
         restarts=Restarts(program=1),
         limits=Limits(join_timeout=3.0, stop_grace=0.2),
     )
@@ -239,3 +246,147 @@ def test_where_all_was_sent_in_time_nothing_is_left_to_the_next_launch(tmp_path:
     assert newest(str(tmp_path / "kept")) is not None
     assert not only.checkpoints.goes_on_from_here
     assert only.checkpoints.sender_of_rest(place_of(tmp_path)) is None
+
+
+def carried(only: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Leave a checkpoint to the next launch, which begins; return its uploader. It arrives in four seconds."""
+    monkeypatch.setattr(uploads, "SENT_FIRST", 0.5)
+    slow_send(monkeypatch, 20)
+    place = place_of(tmp_path)
+    only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
+    assert only.checkpoints.goes_on_from_here
+    assert newest(str(tmp_path / "kept")) is None
+    only.checkpoints.go_back(place, [])
+    return only.checkpoints.start_uploader(place)
+
+
+@pytest.mark.parametrize("ends", ["a failure", "a hang", "a failure before its program runs"])
+def test_what_would_have_been_sent_before_a_launch_has_that_patience_when_the_run_fails_for_good(
+    tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """It takes longer than the end of a run waits for what a program has just saved."""
+    uploader, place = carried(only, tmp_path, monkeypatch), place_of(tmp_path)
+    if ends.endswith("runs"):
+        only.save_rest(place)
+    else:
+        only.checkpoints.program_ended()
+        only.save_after_failure(place, uploader, HANG if ends == "a hang" else None, is_last=True)
+    found = newest(str(tmp_path / "kept"))
+    assert found is not None
+    assert found.step == 5
+
+
+@pytest.mark.parametrize("ends", [SIGNALLED, ASKED, Stop(message="its lease is over", cause=Cause.ABANDONED)])
+@pytest.mark.parametrize("began", [True, False])
+def test_who_stops_a_run_does_not_wait_that_long(
+    tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch, ends: Stop, *, began: bool
+) -> None:
+    uploader, place = carried(only, tmp_path, monkeypatch), place_of(tmp_path)
+    only.context.switch.ask(ends)
+    if began:
+        only.checkpoints.program_ended()
+        only.save_after_failure(place, uploader, ends, is_last=True)
+    else:
+        only.save_rest(place)
+    assert newest(str(tmp_path / "kept")) is None
+
+
+@pytest.mark.parametrize("where", ["it starts", "it ends"])
+def test_an_error_in_what_was_left_does_not_replace_what_has_ended_the_run(
+    tmp_path: Path,
+    only: Results,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+) -> None:
+    monkeypatch.setattr(uploads, "SENT_FIRST", 0.2)
+    slow_send(monkeypatch, 20)
+    place = place_of(tmp_path)
+    only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(uploads.CheckpointUploader, "start" if where == "it starts" else "finish", fails)
+    only.save_rest(place)
+    assert "what was left to the next launch cannot be uploaded" in caplog.text
+    assert "No space left on device" in caplog.text
+
+
+def test_an_uploader_that_cannot_start_leaves_what_is_carried_to_another(
+    tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "SENT_FIRST", 0.2)
+    slow_send(monkeypatch, 5)
+    place, start = place_of(tmp_path), uploads.CheckpointUploader.start
+    only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
+    only.checkpoints.go_back(place, [])
+
+    def fails(_: Any) -> None:
+        raise OSError(24, "inotify instance limit reached")
+
+    monkeypatch.setattr(uploads.CheckpointUploader, "start", fails)
+    with pytest.raises(OSError, match="inotify"):
+        only.checkpoints.start_uploader(place)
+    monkeypatch.setattr(uploads.CheckpointUploader, "start", start)
+    only.save_rest(place)
+    found = newest(str(tmp_path / "kept"))
+    assert found is not None
+    assert found.step == 5
+
+
+# Whether a later attempt has the place
+
+
+def left(only: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Leave a checkpoint to the next launch, if that may be."""
+    monkeypatch.setattr(uploads, "SENT_FIRST", 0.2)
+    slow_send(monkeypatch, 20)
+    return only.checkpoints.leave_to_next_launch(saved(only, tmp_path), SaveDeadline(60))
+
+
+def test_an_attempt_that_a_later_one_has_overtaken_is_not_launched_again_from_its_disk(
+    tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert left(only, tmp_path, monkeypatch)
+    advance_fence(open_store(str(tmp_path / "kept")), Fence(attempt=7))
+    half = tmp_path / "folder" / "step-6.pt"
+    half.write_text("what the later one is just writing")
+    with pytest.raises(AgentError, match="attempt 7 has begun to save there"):
+        only.checkpoints.go_back(place_of(tmp_path), [])
+    assert not only.checkpoints.goes_on_from_here
+    only.save_rest(place_of(tmp_path))
+    assert half.exists()
+    assert not list(tmp_path.rglob(".folder.held.*"))
+
+
+@pytest.mark.parametrize("is_common", [True, False])
+@pytest.mark.parametrize("hangs", [True, False])
+def test_from_a_folder_that_may_be_another_attempts_too_only_who_has_the_fence_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_common: bool, hangs: bool
+) -> None:
+    folder, may_end = None if is_common else "folder", threading.Event()
+    only = results_of(tmp_path, monkeypatch, nodes=1, folder=folder)
+    monkeypatch.setattr(checkpoint_folder, "FENCE_WITHIN", 0.3)
+
+    def away(*_: Any) -> None:
+        if hangs and threading.current_thread().name == "fence":
+            may_end.wait(60)
+        raise StorageError("503", retryable=True)
+
+    monkeypatch.setattr(fences, "advance_fence", away)
+    assert left(only, tmp_path, monkeypatch) is not is_common
+    if not is_common:
+        only.checkpoints.go_back(place_of(tmp_path), [])
+        assert only.checkpoints.goes_on_from_here
+    may_end.set()
+
+
+def test_each_launch_that_goes_on_from_the_disk_takes_the_fence(
+    tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert left(only, tmp_path, monkeypatch)
+    only.context.heartbeat.update(restarts=AGAIN)
+    only.checkpoints.go_back(place_of(tmp_path), [])
+    assert current_fence(open_store(str(tmp_path / "kept"))) == only.context.fence
+    assert only.context.fence.launch == 1
