@@ -72,6 +72,8 @@ REFUSED_AGAIN_WITHIN = 1200.0
 usual rate limiter of client-go)."""
 OVERDUE_AFTER = 30.0
 """Seconds after the end of its grace for which a pod that is deleted may still be there."""
+LEFT_AFTER = 60.0
+"""Seconds after its last change for which a rejected pod may still be there."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 FORBIDDEN = ("is forbidden: ", "denied the request")
 """Texts in events about requests that the cluster does not allow now."""
@@ -168,8 +170,9 @@ def _replaceable(found: _Found, facts: NodeFacts, pod: Obj, container: str, now:
         return found
     phase = status.get("phase")
     if report is None and phase == "Failed" and found.cause is not Cause.DEADLINE:
-        # A kubelet has rejected it: the operator makes another.
-        return found if container_has_begun(pod, container) else replace(found, state=NodeState.PENDING)
+        # A kubelet has rejected it: the operator makes another. One that leaves it there needs a request for that.
+        is_over = container_has_begun(pod, container) or _is_left(status, now)
+        return found if is_over else replace(found, state=NodeState.PENDING)
     if phase in ("Succeeded", "Failed") or not runs_agent(pod):
         return found
     is_own = report is not None and report.instance == str((pod.get("metadata") or {}).get("uid"))
@@ -180,6 +183,13 @@ def _replaceable(found: _Found, facts: NodeFacts, pod: Obj, container: str, now:
     if report is None and facts.is_new and exit_of(pod, container) is not None:
         return replace(found, state=NodeState.PENDING)
     return found
+
+
+def _is_left(status: Obj, now: float) -> bool:
+    """Whether a rejected pod has been there for so long that its operator does not make another by itself."""
+    changes = (each.get("lastTransitionTime") for each in status.get("conditions") or ())
+    times = [time for text in (status.get("startTime"), *changes) if (time := unix_time(text)) is not None]
+    return bool(times) and now - max(times) > LEFT_AFTER
 
 
 def _is_overdue(pod: Obj, now: float) -> bool:

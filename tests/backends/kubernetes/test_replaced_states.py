@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
-from airflow_provider_ocidist.backends.kubernetes.states import OVERDUE_AFTER, with_preemption
+from airflow_provider_ocidist.backends.kubernetes.states import LEFT_AFTER, OVERDUE_AFTER, with_preemption
+from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState
@@ -56,6 +57,17 @@ def test_a_pod_that_its_kubelet_rejects_before_it_begins_is_waited_for_as_anothe
     assert looked_at(rejected, report=a_report(), replaces=True).state is NodeState.FAILED
     begun = pod("Failed", state=ended(143), reason=reason, message="no room")
     assert looked_at(begun, replaces=True).state is NodeState.FAILED
+
+
+def test_a_rejected_pod_that_its_operator_leaves_there_is_lost() -> None:
+    later = "2026-11-23T00:03:20Z"
+    disrupted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": later}
+    for conditions, since in (([], NOW), ([disrupted], unix_time(later) or 0.0)):
+        rejected = pod("Failed", reason="UnexpectedAdmissionError", message="no GPU", conditions=conditions)
+        for late, state in ((0.0, NodeState.PENDING), (1.0, NodeState.FAILED)):
+            assert looked_at(rejected, replaces=True, now=since + LEFT_AFTER + late).state is state
+    del rejected["status"]["startTime"], rejected["status"]["conditions"]
+    assert looked_at(rejected, replaces=True, now=NOW + 1e6).state is NodeState.PENDING
 
 
 def test_a_pod_whose_own_deadline_is_over_is_not_waited_for() -> None:
