@@ -51,7 +51,8 @@ def a_gang(folder: Path, **changes: Any) -> RunRef:
 def a_backend(pods: Pods) -> PyTorchJob:
     backend: Any = object.__new__(PyTorchJob)
     backend._objects, backend._run_dirs, backend.now = pods, RunDirs(LocalStore), lambda: NOW
-    return backend  # type: ignore[no-any-return]
+    made: PyTorchJob = backend
+    return made
 
 
 def a_report(instance: str, incarnation: int = 0, **changes: Any) -> NodeReport:

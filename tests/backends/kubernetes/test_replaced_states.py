@@ -77,7 +77,8 @@ def test_a_pod_whose_own_deadline_is_over_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("why", ["another", "disrupted", "neither"])
 def test_an_exit_code_0_after_sigterm_is_no_success_of_a_node_that_was_lost(why: str) -> None:
-    last = pod(state={"running": {}}, **({"conditions": DISRUPTED} if why == "disrupted" else {}))
+    more: dict[str, Any] = {"conditions": DISRUPTED} if why == "disrupted" else {}
+    last = pod(state={"running": {}}, **more)
     node = looked_at(
         None,
         Gang(GangState.SUCCEEDED),
