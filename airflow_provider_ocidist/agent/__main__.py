@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         before = report_before(config, environ, switch)
         if before is not None:
             close_report(before, config, environ, switch)
-            wait_for_end(switch, patience_of(config))
+            wait_for_end(config, environ, switch, patience_of(config))
             return STOPPED_CODE
         return NodeAgent(config, environ, switch).run()
     except Stopped as stopped:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 
+from airflow_provider_ocidist.agent.join.abandonment import Abandonment
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
+from airflow_provider_ocidist.agent.join.run_directory import run_directory
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.store_retries import cannot_be_used, with_retries_unless_stopped
-from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
+from airflow_provider_ocidist.agent.store_retries import with_retries_unless_stopped
 from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
-from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.stores.base import Store
-from airflow_provider_ocidist.storage.stores.opening import open_store
 
 logger = logging.getLogger("ocidist")
 
 STAY = 120.0
 """Seconds for which the node stays, while the waiting process reads the log of the first start and deletes the gang."""
+LOOK_INTERVAL = 5.0
+"""Seconds between two looks of a node that stays longer."""
 LOST_MESSAGE = "the platform restarted its container; the process before has ended without a report"
 
 
@@ -53,21 +52,13 @@ def close_report(
 
     def write() -> None:
         with run_directory(config, environ) as store:
-            store.write(report_of(before.rank), last.to_json())
+            now = load_report(store, before.rank)
+            # Another may have this one's place by now.
+            if now is None or (now.instance, now.incarnation) == (before.instance, before.incarnation):
+                store.write(report_of(before.rank), last.to_json())
 
     if last != before:
         with_retries_unless_stopped(write, config.limits.join_timeout, switch)
-
-
-@contextmanager
-def run_directory(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[Store]:
-    """Open the run directory of a node that does not report yet. Raises AgentError where that cannot be used."""
-    try:
-        yield open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
-    except OcidistError as error:
-        raise cannot_be_used("the run directory", error) from error
-    except (OSError, ValueError) as error:
-        raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.SERVICE) from error
 
 
 def _last_of(before: NodeReport) -> NodeReport:
@@ -78,9 +69,24 @@ def _last_of(before: NodeReport) -> NodeReport:
     return replace(before, lost=before.cause is not None or not before.has_succeeded)
 
 
-def wait_for_end(switch: StopSwitch, patience: float = 0.0) -> None:
-    """Wait until this node is ended: for `STAY`, or for `patience` seconds where its pod may be replaced by another."""
+def wait_for_end(
+    config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch, patience: float = 0.0
+) -> None:
+    """Wait until this node is ended: for `STAY`, or for `patience` seconds where its pod may be replaced by another.
+
+    It ends before its patience does if its run is to end, or nobody waits for that any more.
+    """
     logger.warning(
         "this container was restarted: the node stays idle, because only another pod, or another gang, takes its place"
     )
-    switch.event.wait(max(STAY, patience))
+    if not config.replaces:
+        switch.event.wait(STAY)
+        return
+    abandonment, began = Abandonment(config, environ), time.monotonic()
+    while not switch.event.wait(LOOK_INTERVAL):
+        why, waited = abandonment.why(), time.monotonic() - began
+        if waited >= (STAY if why else max(STAY, patience)):
+            logger.warning(
+                "the node stays idle no longer: %s", why or "no other pod has taken its place in time"
+            )
+            return

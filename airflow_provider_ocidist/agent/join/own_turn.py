@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from airflow_provider_ocidist.agent.join.container_restart import run_directory
+from airflow_provider_ocidist.agent.join.abandonment import Abandonment
 from airflow_provider_ocidist.agent.join.heartbeat import load_stop_request, stop_for
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
+from airflow_provider_ocidist.agent.join.run_directory import run_directory
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.store_retries import with_retries_unless_stopped
 from airflow_provider_ocidist.backports import dataclass
@@ -68,12 +69,14 @@ def await_own_turn(
         return None
     rank = identity_of(environ, config.nodes).rank
     look = partial(_look, config, environ, rank)
-    until, waits = time.monotonic() + patience, False
+    until, waits, abandonment = time.monotonic() + patience, False, Abandonment(config, environ)
     while True:
         found = with_retries_unless_stopped(look, config.limits.join_timeout, switch)
         number = found.turn(rank, instance)
         if number is not None:
             return number
+        if (why := abandonment.lease_expired()) is not None:
+            raise Stopped(Stop(message=why))
         if time.monotonic() >= until:
             raise AgentError(
                 "the task did not record in time that the node before this one is lost", cause=Cause.NODE

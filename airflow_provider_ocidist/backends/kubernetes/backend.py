@@ -38,6 +38,7 @@ from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodL
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
     container_has_begun,
     has_company,
+    starts_again,
     was_restarted,
 )
 from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
@@ -343,7 +344,8 @@ class KubernetesBackend(
         pods, container = list(self._objects.pods(namespace, name).values()), self.operator.container
         waits = len(pods) < ref.nodes or not all(container_has_begun(pod, container) for pod in pods)
         # One that waits still, for an image or in a queue, would begin when nobody waits for it.
-        lives_on = any(has_company(pod, container) for pod in pods) or (waits and not self._is_over(obj))
+        lives_on = any(has_company(pod, container) or starts_again(pod, container) for pod in pods)
+        lives_on = lives_on or (waits and not self._is_over(obj))
         if self.operator.stays(obj) or lives_on:
             log.info("%s: deleting what its nodes have left", ref.key.name)
             self._objects.delete(namespace, name)

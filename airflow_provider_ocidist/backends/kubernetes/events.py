@@ -8,8 +8,8 @@ from typing import NamedTuple
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj, picked, reason_and_message
 from airflow_provider_ocidist.backports import unix_time
 
-PREEMPTED = "Preempted"
-TAKEN = (PREEMPTED, "Evicted")
+PREEMPTED, EVICTED = "Preempted", "Evicted"
+TAKEN = (PREEMPTED, EVICTED)
 """Reasons of the events by which the scheduler and a kubelet name a pod that they have ended; they outlive the pod."""
 
 

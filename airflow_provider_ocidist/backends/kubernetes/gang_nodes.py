@@ -91,6 +91,8 @@ class GangNodes:
                 events=present([*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)], look.at),
                 last=last.get(rank),
                 replaces=ref.replaces,
+                is_new=ref.incarnation(rank) > 0,
+                has_another=rank in look.pods(ref) and rank not in pods,
             )
             return node_status(facts, gang, container=self._operator.container, now=look.at)
 

@@ -310,9 +310,12 @@ class GangObjects:
         path = f"{_pods_at(namespace)}/{pod['metadata']['name']}"
         self._api.delete(path, {"gracePeriodSeconds": grace})
 
-    def remove_pod(self, namespace: str, name: str, uid: str) -> None:
-        """Delete a pod that is lost at once, also where no kubelet confirms its end; one that is gone is no error."""
-        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+    def remove_pod(self, namespace: str, name: str, uid: str, grace: int) -> None:
+        """Delete a pod that is lost; one that is gone is no error.
+
+        `grace`: in seconds; 0: it is gone at once, also where no kubelet confirms its end.
+        """
+        body = {"gracePeriodSeconds": grace, "preconditions": {"uid": uid}}
         try:
             self._api.delete(f"{_pods_at(namespace)}/{name}", body)
         except BackendError as error:

@@ -56,6 +56,15 @@ def has_company(pod: Obj, container: str) -> bool:
     return "terminated" in own and any("running" in (each.get("state") or {}) for each in others)
 
 
+def starts_again(pod: Obj, container: str) -> bool:
+    """Whether the kubelet starts the agent's container again, which has failed: its pod lives on, and idles."""
+    phase = (pod.get("status") or {}).get("phase")
+    if not (runs_agent(pod) and may_restart(pod)) or phase in ("Succeeded", "Failed"):
+        return False
+    end = exit_of(pod, container)
+    return end is not None and end.get("exitCode") != 0
+
+
 def exit_of(pod: Obj, container: str) -> Obj | None:
     """Return how the container of this name has ended last, if it ever has."""
     own = container_of(pod, container)

@@ -7,13 +7,15 @@ agent waits (`agent.join.own_turn`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.capabilities import ReplacesNodes
 from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
 from airflow_provider_ocidist.backends.kubernetes.gang_nodes import uid_of
-from airflow_provider_ocidist.backends.kubernetes.objects import Obj
+from airflow_provider_ocidist.backends.kubernetes.objects import Obj, is_deleted
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import was_restarted
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace_of
 from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import BackendError
@@ -21,6 +23,11 @@ from airflow_provider_ocidist.model.replaced import Replaced
 from airflow_provider_ocidist.model.report import NodeReport, Restart
 from airflow_provider_ocidist.model.run import Plan, RunRecord, RunRef
 from airflow_provider_ocidist.work_dir import lost_runs
+
+log = logging.getLogger(__name__)
+
+KILLED_AFTER = 1
+"""Seconds that a pod has to end whose kubelet answers: with none, a new one could begin beside its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,8 @@ class LostPod:
     """Name of the pod, where it is still there."""
     seconds: float
     """Seconds for which it has run."""
+    grace: int = 0
+    """Seconds that it has to end; 0: nobody waits until a kubelet confirms that."""
 
 
 class ReplacingBackend(ReplacesNodes, KubernetesBackend):
@@ -41,7 +50,12 @@ class ReplacingBackend(ReplacesNodes, KubernetesBackend):
 
     def open(self, resource_id: str) -> RunRecord:
         record = super().open(resource_id)
-        return replace(record, ref=self._present(record.ref))
+        try:
+            return replace(record, ref=self._present(record.ref))
+        except BackendError as error:
+            # Who acts on it asks for the present nodes first.
+            log.warning("which nodes were replaced cannot be read now: %s", error)
+            return record
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
         ref = super()._adopted(plan, found)
@@ -65,12 +79,14 @@ class ReplacingBackend(ReplacesNodes, KubernetesBackend):
         return _with(ref, lost_runs.record(self._run_dirs, ref, now))
 
     def end_nodes(self, ref: RunRef, ranks: Sequence[int]) -> None:
-        self._remove(ref, self._lost(ref, ranks))
+        now = self.current(ref)
+        same = [rank for rank in ranks if now.incarnation(rank) == ref.incarnation(rank)]
+        self._remove(now, self._lost(now, same))
 
     def _remove(self, ref: RunRef, lost: Sequence[LostPod]) -> None:
         for each in lost:
             if each.name is not None:
-                self._objects.remove_pod(namespace_of(ref), each.name, each.uid)
+                self._objects.remove_pod(namespace_of(ref), each.name, each.uid, each.grace)
 
     def _lost(self, ref: RunRef, ranks: Sequence[int]) -> list[LostPod]:
         """Return the pods of the nodes that these ranks have by a reference, though others may have their names."""
@@ -80,16 +96,36 @@ class ReplacingBackend(ReplacesNodes, KubernetesBackend):
 
     def _lost_pod(self, ref: RunRef, rank: int, pod: Obj | None, report: NodeReport | None) -> LostPod:
         there = None if pod is None or uid_of(pod) in ref.lost_runs else pod
-        if report is not None and report.instance and report.incarnation == ref.incarnation(rank):
-            name = str(there["metadata"]["name"]) if there and uid_of(there) == report.instance else None
-            return LostPod(report.instance, name, max(0.0, report.ran_until - report.started_at))
-        if there is None:
+        number = ref.incarnation(rank)
+        if report is not None and report.incarnation > number:
+            raise BackendError(
+                f"{ref.key.name}: another process has replaced node {rank} just now", retryable=True
+            )
+        if report is not None and report.instance and report.incarnation == number:
+            own = there if there is not None and uid_of(there) == report.instance else None
+            began = min(report.started_at, _began(own) or report.started_at)
+            return self._as_lost(report.instance, own, report.ran_until - began)
+        if there is None or not self._shows_loss(there):
             raise BackendError(
                 f"{ref.key.name}: the cluster does not show now which pod was node {rank}", retryable=True
             )
         now = self.now()
-        began = unix_time((there.get("status") or {}).get("startTime")) or now
-        return LostPod(uid_of(there), str(there["metadata"]["name"]), max(0.0, now - began))
+        return self._as_lost(uid_of(there), there, now - (_began(there) or now))
+
+    def _shows_loss(self, pod: Obj) -> bool:
+        has_failed = (pod.get("status") or {}).get("phase") == "Failed"
+        return has_failed or is_deleted(pod) or was_restarted(pod, self.operator.container)
+
+    def _as_lost(self, uid: str, pod: Obj | None, seconds: float) -> LostPod:
+        if pod is None:
+            return LostPod(uid, None, max(0.0, seconds))
+        # One that is deleted already and is still there has no kubelet that answers; nor may one that is silent have.
+        answers = was_restarted(pod, self.operator.container) and not is_deleted(pod)
+        return LostPod(uid, str(pod["metadata"]["name"]), max(0.0, seconds), KILLED_AFTER if answers else 0)
+
+
+def _began(pod: Obj | None) -> float | None:
+    return unix_time(((pod or {}).get("status") or {}).get("startTime"))
 
 
 def _with(ref: RunRef, known: Replaced) -> RunRef:

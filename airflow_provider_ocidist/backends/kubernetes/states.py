@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_provider_ocidist.backends.kubernetes.events import Warned
+from airflow_provider_ocidist.backends.kubernetes.events import EVICTED, Warned
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.objects import (
     Obj,
@@ -15,6 +15,7 @@ from airflow_provider_ocidist.backends.kubernetes.objects import (
     true_conditions,
 )
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
+    container_has_begun,
     container_of,
     exit_of,
     may_restart,
@@ -43,8 +44,11 @@ DISRUPTIONS = {
     "TerminationByKubelet": Cause.NODE,
 }
 """Reasons of a pod's condition DisruptionTarget (Kubernetes' documentation, Disruptions)."""
+OWN_EXCESS = re.compile(r"^(?!.*low on resource).*\bexceed(s|ed)\b", re.DOTALL)
+"""Text of an eviction for what a pod itself uses: a limit of its storage. Of a full machine, older kubelets say too by
+how much the chosen pod exceeds its request."""
 POD_REASONS = {
-    "Evicted": Cause.PREEMPTED,
+    EVICTED: Cause.PREEMPTED,
     "Preempting": Cause.PREEMPTED,
     "NodeLost": Cause.NODE,
     "NodeShutdown": Cause.NODE,
@@ -68,6 +72,8 @@ REFUSED_AGAIN_WITHIN = 1200.0
 usual rate limiter of client-go)."""
 OVERDUE_AFTER = 30.0
 """Seconds after the end of its grace for which a pod that is deleted may still be there."""
+LEFT_AFTER = 60.0
+"""Seconds after its last change for which a rejected pod may still be there."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 FORBIDDEN = ("is forbidden: ", "denied the request")
 """Texts in events about requests that the cluster does not allow now."""
@@ -99,6 +105,10 @@ class NodeFacts:
     """Warnings about it."""
     replaces: bool = False
     """Whether another pod takes its place when it is lost."""
+    is_new: bool = False
+    """Whether it has the place of a lost one."""
+    has_another: bool = False
+    """Whether there is another pod in the place of its own."""
     last: Obj | None = None
     """Pod as seen last, which may have said why it would go; the only source about a node without an agent."""
 
@@ -121,9 +131,8 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         found = _of_pod(pod, container, facts.events, now)
         if report is not None and report.lost and not found.state.terminal:
             found = _Found(NodeState.FAILED, report.message, Cause.NODE)
-        if facts.replaces and found.state is NodeState.ENDING and _is_overdue(pod, now):
-            cause = (_disruption(pod.get("status") or {}) or ("", Cause.NODE))[1]
-            found = _Found(NodeState.FAILED, f"{found.details}; nothing confirms its end", cause)
+        if facts.replaces:
+            found = _replaceable(found, facts, pod, container, now)
         if report is None and gang.state is GangState.SUCCEEDED and is_deleted(pod) and found.state.terminal:
             # A program without an agent: SIGTERM was the operator's, and no failure.
             found = _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
@@ -147,6 +156,40 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         report=report,
         exited=found.exit_code,
     )
+
+
+def _replaceable(found: _Found, facts: NodeFacts, pod: Obj, container: str, now: float) -> _Found:
+    """Return what a pod shows of its node where another pod may take its place, or has done so."""
+    status, report = pod.get("status") or {}, facts.report
+    if found.state is NodeState.ENDING and _is_overdue(pod, now):
+        if report is not None and report.has_succeeded:
+            return _Found(NodeState.SUCCEEDED, "it had succeeded", None, report.finished_at)
+        cause = (_disruption(status) or ("", Cause.NODE))[1]
+        return _Found(NodeState.FAILED, f"{found.details}; nothing confirms its end", cause)
+    if found.state is not NodeState.FAILED:
+        return found
+    phase = status.get("phase")
+    if report is None and phase == "Failed" and found.cause is not Cause.DEADLINE:
+        # A kubelet has rejected it: the operator makes another. One that leaves it there needs a request for that.
+        is_over = container_has_begun(pod, container) or _is_left(status, now)
+        return found if is_over else replace(found, state=NodeState.PENDING)
+    if phase in ("Succeeded", "Failed") or not runs_agent(pod):
+        return found
+    is_own = report is not None and report.instance == str((pod.get("metadata") or {}).get("uid"))
+    if is_own and report is not None and report.phase is not Phase.DONE:
+        # Only its present process can have reported, if it was restarted before its turn.
+        runs = "running" in (container_of(pod, container).get("state") or {})
+        return _Found(NodeState.RUNNING) if runs else found
+    if report is None and facts.is_new and exit_of(pod, container) is not None:
+        return replace(found, state=NodeState.PENDING)
+    return found
+
+
+def _is_left(status: Obj, now: float) -> bool:
+    """Whether a rejected pod has been there for so long that its operator does not make another by itself."""
+    changes = (each.get("lastTransitionTime") for each in status.get("conditions") or ())
+    times = [time for text in (status.get("startTime"), *changes) if (time := unix_time(text)) is not None]
+    return bool(times) and now - max(times) > LEFT_AFTER
 
 
 def _is_overdue(pod: Obj, now: float) -> bool:
@@ -175,8 +218,10 @@ def _without_pod(facts: NodeFacts, gang: Gang, container: str) -> _Found:
         cause = _why_it_waits(gang, events)
         return _Found(NodeState.PENDING, "; ".join([*filter(None, [gang.details]), *events]) or None, cause)
     if done and report is not None:
-        # When the gang has succeeded, the operator ends what is left of it.
-        is_well = report.has_succeeded or (report.exit_code == 0 and gang.state is GangState.SUCCEEDED)
+        # When the gang has succeeded, the operator ends what is left of it; what was lost before has not succeeded.
+        was_lost = facts.replaces and (facts.has_another or lost is not None)
+        was_ended = gang.state is GangState.SUCCEEDED and not was_lost
+        is_well = report.has_succeeded or (report.exit_code == 0 and was_ended)
         state = NodeState.SUCCEEDED if is_well and report.cause is None else NodeState.FAILED
         said = (
             ("its pod was stopped", Cause.NODE) if report.stopped else (f"exit code {report.exit_code}", None)
@@ -304,6 +349,8 @@ def _reason_of(status: Obj) -> tuple[str, Cause | None] | None:
     if not reason:
         return None
     cause = Cause.CAPACITY if reason.startswith("OutOf") else POD_REASONS.get(reason)
+    if reason == EVICTED and OWN_EXCESS.search(str(status.get("message") or "")):
+        cause = Cause.USER
     return reason_and_message(status), cause
 
 
@@ -379,7 +426,10 @@ def with_preemption(node: NodeStatus, preempted: Mapping[str, str]) -> NodeStatu
         text = preempted.get(node.report.instance)
     else:
         text = next((text for name, text in preempted.items() if _is_pod_of(node, name)), None)
-    return node if text is None else replace(node, cause=Cause.PREEMPTED, details=text)
+    if text is None:
+        return node
+    is_excess = text.startswith(EVICTED) and OWN_EXCESS.search(text)
+    return replace(node, cause=Cause.USER if is_excess else Cause.PREEMPTED, details=text)
 
 
 def _is_pod_of(node: NodeStatus, name: str) -> bool:

@@ -34,6 +34,8 @@ ROLE, INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/repli
 """Labels with a pod's role, and its number within that, from operator 1.4 on."""
 RESTARTS = 3
 """Most restarts of all pods together where a job has pods restarted and names no `backoff_limit`."""
+RESTARTS_PER_NODE = 20
+"""Restarts for each node, and as many again, after which the operator ends a gang whose lost pods are replaced."""
 WAITER = "ocidist-wait"
 MASTER, WORKERS = "master_and_workers", "workers"
 
@@ -176,9 +178,9 @@ def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
 def _run_policy(job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan) -> dict[str, Any]:
     limit = options.backoff_limit
     if limit is None and plan.replaces:
-        # The container of a node that has failed is restarted, and then idles: this count is reached only if no
-        # process ends the gang.
-        limit = job.nodes + 1
+        # The container of a node that has failed is restarted, and then idles: this count is to be reached only if no
+        # process ends the gang. It is of all containers, also of those that run beside healthy nodes.
+        limit = RESTARTS_PER_NODE * (job.nodes + 1)
     elif limit is None and options.restart_policy != "Never":
         limit = RESTARTS
     return {

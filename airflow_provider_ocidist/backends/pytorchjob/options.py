@@ -70,6 +70,16 @@ def _restarts(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("backend.restart_policy", why)
     if options.backoff_limit is not None and options.backoff_limit < 0:
         yield Problem("backend.backoff_limit", "must be 0 or more")
+    elif options.backoff_limit is not None and _replaces_pods(job):
+        why = "is for jobs with a `container` of their own: with `restarts.node` ocidist sets the limit"
+        yield Problem("backend.backoff_limit", why)
+
+
+def _replaces_pods(job: TrainingJob) -> bool:
+    """Whether lost pods may be made anew one by one, as far as the job says it: a submitter may give it a lease."""
+    options: Any = job.backend
+    able = job.nodes > 1 and job.container is None and not options.elastic_policy
+    return able and job.restarts.node > 0 and job.limits.lease != 0
 
 
 def _elastic(job: TrainingJob) -> Iterator[Problem]:

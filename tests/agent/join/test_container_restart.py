@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent import store_retries
-from airflow_provider_ocidist.agent.join import container_restart
+from airflow_provider_ocidist.agent.join import container_restart, run_directory
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.job import Program
-from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.model.work_dir import report_of
+from airflow_provider_ocidist.model.job import Limits, Program
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
+from airflow_provider_ocidist.model.work_dir import LEASE_FILE, STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.base import Buffer
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.local_files import local_errors
+
+PATIENCE = 600.0
 
 
 def config(folder: Path, *, starts_again: bool = True) -> AgentConfig:
@@ -132,7 +134,7 @@ def test_a_store_that_does_not_answer_for_a_moment_makes_no_node_fail(
 ) -> None:
     begun = a_report(0, Phase.TRAINING)
     write(tmp_path, begun)
-    monkeypatch.setattr(container_restart, "open_store", lambda uri, _: Away(uri))
+    monkeypatch.setattr(run_directory, "open_store", lambda uri, _: Away(uri))
     monkeypatch.setattr(store_retries, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(Away, "faults", 2)
     monkeypatch.setattr(Away, "fault", fault, raising=False)
@@ -155,7 +157,7 @@ def test_a_store_that_does_not_answer_for_a_moment_makes_no_node_fail(
 def test_a_fault_that_does_not_pass_in_time_has_the_cause_that_airflow_may_retry_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, cause: Cause
 ) -> None:
-    monkeypatch.setattr(container_restart, "open_store", lambda uri, _: Away(uri))
+    monkeypatch.setattr(run_directory, "open_store", lambda uri, _: Away(uri))
     monkeypatch.setattr(store_retries, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(Away, "faults", 10**6)
     monkeypatch.setattr(Away, "fault", fault, raising=False)
@@ -166,10 +168,77 @@ def test_a_fault_that_does_not_pass_in_time_has_the_cause_that_airflow_may_retry
     assert caught.value.cause is cause
 
 
-def test_it_stays_until_it_is_ended() -> None:
-    switch = StopSwitch()
-    waiting = threading.Thread(target=container_restart.wait_for_end, args=(switch,), daemon=True)
+def idling(
+    folder: Path, switch: StopSwitch, lease: float = 600.0, *, replaces: bool = True
+) -> threading.Thread:
+    """Return a thread in which a node idles."""
+    limited = replace(config(folder), replaces=replaces, limits=Limits(lease=lease))
+    given = (limited, environment(0), switch, PATIENCE if replaces else 0.0)
+    waiting = threading.Thread(target=container_restart.wait_for_end, args=given, daemon=True)
     waiting.start()
+    return waiting
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_restart, "LOOK_INTERVAL", 0.02)
+    monkeypatch.setattr(container_restart, "STAY", 0.1)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_one_that_idles_where_another_pod_may_come_ends_with_the_run(tmp_path: Path) -> None:
+    restart = Restart(cause=Cause.NODE, message="gone", rank=0)
+    request = StopRequest(cause=Cause.NODE, message="another launch", restarts=(restart,))
+    (tmp_path / STOP_FILE).write_bytes(request.to_json())
+    waiting = idling(tmp_path, StopSwitch())
+    waiting.join(0.5)
+    assert waiting.is_alive(), "another pod may take its place"
+    for content in (b"{", request.to_json(), replace(request, restarts=()).to_json()):
+        (tmp_path / "new").write_bytes(content)
+        (tmp_path / "new").rename(tmp_path / STOP_FILE)
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_one_that_idles_where_another_pod_may_come_ends_once_nobody_waits_for_the_run(tmp_path: Path) -> None:
+    waiting = idling(tmp_path, StopSwitch(), lease=0.6)
+    waiting.join(1.2)
+    assert waiting.is_alive(), "without a first renewal there is no lease"
+    (tmp_path / LEASE_FILE).write_bytes(b"1")
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_while_the_task_may_read_its_log_one_that_idles_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_restart, "STAY", 600.0)
+    request = StopRequest(cause=Cause.CANCELED, message="enough")
+    (tmp_path / STOP_FILE).write_bytes(request.to_json())
+    switch = StopSwitch()
+    waiting = idling(tmp_path, switch)
+    waiting.join(0.5)
+    assert waiting.is_alive()
+    switch.ask(Stop(message="deleted"))
+    waiting.join(30)
+
+
+def test_a_report_of_the_node_in_its_place_is_left_alone(tmp_path: Path) -> None:
+    own = replace(a_report(0, Phase.TRAINING), instance="a")
+    for later in (replace(own, instance="b", incarnation=1), replace(own, incarnation=1)):
+        file = write(tmp_path, later)
+        container_restart.close_report(own, config(tmp_path), environment(0), StopSwitch())
+        assert NodeReport.from_json(file.read_bytes()) == later
+    file = write(tmp_path, replace(own, heartbeat_at=9.0))
+    container_restart.close_report(own, config(tmp_path), environment(0), StopSwitch())
+    assert NodeReport.from_json(file.read_bytes()).lost
+
+
+def test_it_stays_until_it_is_ended(tmp_path: Path) -> None:
+    switch = StopSwitch()
+    waiting = idling(tmp_path, switch, replaces=False)
     time.sleep(0.05)
     assert waiting.is_alive()
     switch.ask(Stop(message="deleted"))

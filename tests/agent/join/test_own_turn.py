@@ -15,10 +15,10 @@ from airflow_provider_ocidist.agent.join.own_turn import Found, await_own_turn
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE, RANK_VARIABLE, AgentConfig
-from airflow_provider_ocidist.model.job import Program
+from airflow_provider_ocidist.model.job import Limits, Program
 from airflow_provider_ocidist.model.replaced import Replaced
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
-from airflow_provider_ocidist.model.work_dir import REPLACED_FILE, STOP_FILE, report_of
+from airflow_provider_ocidist.model.work_dir import LEASE_FILE, REPLACED_FILE, STOP_FILE, report_of
 
 END = StopRequest(cause=Cause.CANCELED, message="enough")
 PATIENCE = 60.0
@@ -29,9 +29,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_turn, "LOOK_INTERVAL", 0.02)
 
 
-def config(folder: Path, *, replaces: bool = True) -> AgentConfig:
+def config(folder: Path, *, replaces: bool = True, lease: float = 600.0) -> AgentConfig:
     program = Program(script="train.py")
     return AgentConfig(
+        limits=Limits(lease=lease),
         run_name="run",
         nodes=3,
         run_dir=str(folder),
@@ -124,7 +125,7 @@ def test_one_that_was_given_up_itself_ends(tmp_path: Path) -> None:
 
 def test_one_that_waits_ends_with_the_run_with_its_patience_and_by_a_signal(tmp_path: Path) -> None:
     write(tmp_path, report_of(1), a_report("a").to_json())
-    with pytest.raises(AgentError, match="was not given up") as caught:
+    with pytest.raises(AgentError, match="did not record in time") as caught:
         turn(tmp_path, "b", patience=0.1)
     assert caught.value.cause is Cause.NODE
     switch = StopSwitch()
@@ -134,6 +135,30 @@ def test_one_that_waits_ends_with_the_run_with_its_patience_and_by_a_signal(tmp_
     write(tmp_path, STOP_FILE, END.to_json())
     with pytest.raises(Stopped, match="enough"):
         turn(tmp_path, "b")
+
+
+def test_one_that_waits_ends_once_nobody_waits_for_the_run_by_its_own_clock(tmp_path: Path) -> None:
+    write(tmp_path, report_of(1), a_report("a").to_json())
+    write(tmp_path, LEASE_FILE, b"1")
+    renewals = 0
+    real = own_turn._look
+
+    def look(*given: Any) -> Found:
+        nonlocal renewals
+        if renewals < 20:
+            renewals += 1
+            write(tmp_path, LEASE_FILE, str(renewals).encode())
+        return real(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_turn, "_look", look)
+        with pytest.raises(Stopped, match="nobody has waited for this run"):
+            await_own_turn(config(tmp_path, lease=0.6), environment("b"), StopSwitch(), PATIENCE)
+    assert renewals == 20, "as long as it is renewed the node waits"
+    # Without a first renewal there is no lease.
+    (tmp_path / LEASE_FILE).unlink()
+    with pytest.raises(AgentError, match="did not record in time"):
+        await_own_turn(config(tmp_path, lease=0.05), environment("b"), StopSwitch(), 1.0)
 
 
 def test_another_launch_is_no_reason_for_a_waiting_pod_to_end(tmp_path: Path) -> None:

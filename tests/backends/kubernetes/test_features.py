@@ -420,6 +420,21 @@ def test_what_runs_on_beside_nodes_that_have_ended_is_ended_with_the_gang(pytorc
     until(lambda: not live_pods(pytorchjob))
 
 
+def test_a_gang_of_which_all_containers_are_started_again_after_their_failure_is_ended(
+    pytorchjob: Home,
+) -> None:
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "60", "--fail-rank", "1"]}
+    limits = {"stop_grace": 1, "lease": 600}
+    job = pytorchjob.job(program=program, restarts={"node": 1}, limits=limits)
+    backend, ref = submitted(pytorchjob, job)
+    assert ref.replaces
+    status = wait_until(backend, ref, ended)
+    assert {node.state for node in status.nodes} == {NodeState.FAILED}
+    # By a process that has seen nothing before.
+    connected(pytorchjob).end_leftovers(ref)
+    until(lambda: not pytorchjob.pods())
+
+
 def test_a_native_sidecar_runs_beside_a_node_and_ends_with_it(pytorchjob: Home) -> None:
     sidecar = {
         "name": "proxy",

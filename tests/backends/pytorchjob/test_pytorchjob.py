@@ -248,7 +248,7 @@ def test_only_a_gang_of_which_lost_pods_are_made_anew_asks_the_operator_for_it()
         roles = made["spec"]["pytorchReplicaSpecs"].values()
         assert plan.replaces is wanted, changes
         assert {role["restartPolicy"] for role in roles} == {"OnFailure" if wanted else "Never"}
-        assert made["spec"]["runPolicy"].get("backoffLimit") == (nodes + 1 if wanted else None)
+        assert made["spec"]["runPolicy"].get("backoffLimit") == (20 * (nodes + 1) if wanted else None)
         assert (names.REPLACES in made["metadata"]["annotations"]) is wanted
         for container in containers(plan):
             instances = [each for each in container["env"] if each["name"] == INSTANCE_VARIABLE]
@@ -320,6 +320,7 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
             "name the program",
         ),
         ({"backend": {"restart_policy": "OnFailure"}}, "backend.restart_policy", "Airflow retries"),
+        ({"backend": {"backoff_limit": 9}, "restarts": {"node": 1}}, "backend.backoff_limit", "ocidist sets the limit"),
         ({"backend": {"elastic_policy": {"minReplicas": 5}}}, "backend.elastic_policy.minReplicas", "excludes"),
         ({"backend": {"secrets": {"A": {"name": "s", "kei": "k"}}}}, "backend.secrets.A.kei", "'key'"),
         (

@@ -276,3 +276,15 @@ def test_the_dialect_and_the_options_of_its_backend_name_the_same_keys() -> None
     assert set(options.SCHEDULING) == limits.SCHEDULING
     assert set(options.ELASTIC) == limits.ELASTIC | set(limits.NO_ELASTIC)
     assert (options.KIND, options.CONTAINER) == (dialect.KIND, roles.CONTAINER)
+
+
+def test_a_limit_of_restarts_is_ignored_where_the_agent_starts_the_command() -> None:
+    for policy in ("Never", "OnFailure"):
+        mapping = manifest()
+        for role in mapping["spec"]["pytorchReplicaSpecs"].values():
+            role["restartPolicy"] = policy
+        mapping["spec"]["runPolicy"] = {"backoffLimit": 3}
+        made = created(mapping)
+        assert "backoffLimit" not in made["spec"]["runPolicy"]
+        roles_made = made["spec"]["pytorchReplicaSpecs"].values()
+        assert {role["restartPolicy"] for role in roles_made} == {"Never"}

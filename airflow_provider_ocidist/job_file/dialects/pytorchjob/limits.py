@@ -39,7 +39,8 @@ def put(draft: Draft, spec: Section, roles: list[Role], *, at_home: bool) -> Non
     for key in ("backoffLimit", "ttlSecondsAfterFinished"):
         draft.whole_number(policy, key, 0, default=0)
     if at_home:
-        draft.copy(policy, AT_HOME)
+        has_own_start = "container" in draft.mapping
+        draft.copy(policy, {key: to for key, to in AT_HOME.items() if has_own_start or key != "backoffLimit"})
         _restarts(draft, roles)
     elif policy.value.get("suspend"):
         draft.complain(policy.at("suspend"), "cannot be done here: a run starts when its task does")

@@ -1,0 +1,162 @@
+"""What a pod says of a node whose gang has lost pods made anew one by one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
+from airflow_provider_ocidist.backends.kubernetes.states import LEFT_AFTER, OVERDUE_AFTER, with_preemption
+from airflow_provider_ocidist.backports import unix_time
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState
+from tests.backends.kubernetes.test_states import (
+    DISRUPTED,
+    NOW,
+    START,
+    a_report,
+    ended,
+    looked_at,
+    of_agent,
+    pod,
+    waiting,
+)
+
+UID = "uid-1"
+STOPPED = a_report(phase=Phase.DONE, exit_code=0, stopped=True)
+REJECTED = [
+    "UnexpectedAdmissionError",
+    "OutOfnvidia.com/gpu",
+    "OutOfcpu",
+    "NodeAffinity",
+    "Evicted",
+    "Terminated",
+]
+
+
+def agents(found: dict[str, Any], last: dict[str, Any] | None = None, restarts: int = 0) -> dict[str, Any]:
+    made = of_agent(found, last, restarts)
+    made["metadata"]["uid"] = UID
+    return made
+
+
+@pytest.mark.parametrize("reason", REJECTED)
+@pytest.mark.parametrize("container", [None, waiting("PodInitializing")])
+def test_a_pod_that_its_kubelet_rejects_before_it_begins_is_waited_for_as_another_is_made(
+    reason: str, container: Any
+) -> None:
+    rejected = pod("Failed", state=container, reason=reason, message="no room")
+    node = looked_at(rejected, replaces=True)
+    assert node.state is NodeState.PENDING
+    assert reason in str(node.details)
+    # Where no other is made, or after the agent has begun, it is an end.
+    assert looked_at(rejected).state is NodeState.FAILED
+    assert looked_at(rejected, report=a_report(), replaces=True).state is NodeState.FAILED
+    begun = pod("Failed", state=ended(143), reason=reason, message="no room")
+    assert looked_at(begun, replaces=True).state is NodeState.FAILED
+
+
+def test_a_rejected_pod_that_its_operator_leaves_there_is_lost() -> None:
+    later = "2026-11-23T00:03:20Z"
+    disrupted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": later}
+    for conditions, since in (([], NOW), ([disrupted], unix_time(later) or 0.0)):
+        rejected = pod("Failed", reason="UnexpectedAdmissionError", message="no GPU", conditions=conditions)
+        for late, state in ((0.0, NodeState.PENDING), (1.0, NodeState.FAILED)):
+            assert looked_at(rejected, replaces=True, now=since + LEFT_AFTER + late).state is state
+    del rejected["status"]["startTime"], rejected["status"]["conditions"]
+    assert looked_at(rejected, replaces=True, now=NOW + 1e6).state is NodeState.PENDING
+
+
+def test_a_pod_whose_own_deadline_is_over_is_not_waited_for() -> None:
+    late = pod("Failed", reason="DeadlineExceeded", message="active longer than specified deadline")
+    assert looked_at(late, replaces=True).state is NodeState.FAILED
+
+
+@pytest.mark.parametrize("why", ["another", "disrupted", "neither"])
+def test_an_exit_code_0_after_sigterm_is_no_success_of_a_node_that_was_lost(why: str) -> None:
+    more: dict[str, Any] = {"conditions": DISRUPTED} if why == "disrupted" else {}
+    last = pod(state={"running": {}}, **more)
+    node = looked_at(
+        None,
+        Gang(GangState.SUCCEEDED),
+        STOPPED,
+        last=last,
+        replaces=True,
+        has_another=why == "another",
+    )
+    # The operator ends what is left of a gang that has succeeded.
+    assert node.state is (NodeState.SUCCEEDED if why == "neither" else NodeState.FAILED)
+    # Whoever had succeeded before has.
+    done = a_report(phase=Phase.DONE, exit_code=0)
+    node = looked_at(None, Gang(GangState.SUCCEEDED), done, last=last, replaces=True, has_another=True)
+    assert node.state is NodeState.SUCCEEDED
+
+
+RUNNING: dict[str, Any] = {"running": {}}
+
+
+def test_a_new_pod_whose_container_was_restarted_before_its_turn_is_no_failure() -> None:
+    before_its_report = agents(pod(state=RUNNING), ended(3), restarts=1)
+    for state in (RUNNING, waiting("CrashLoopBackOff")):
+        again = agents(pod(state=state), ended(3), restarts=1)
+        node = looked_at(again, replaces=True, is_new=True)
+        assert node.state is NodeState.PENDING
+        assert "exit code 3" in str(node.details)
+    # The first pod of a rank has no turn to wait for.
+    assert looked_at(before_its_report, replaces=True).state is NodeState.FAILED
+    alive = a_report(instance=UID, incarnation=1)
+    assert looked_at(before_its_report, report=alive, replaces=True, is_new=True).state is NodeState.RUNNING
+    for report in (
+        a_report(instance="uid-0"),
+        a_report(instance=UID, phase=Phase.DONE, lost=True, message="started again"),
+        a_report(instance=UID, phase=Phase.DONE, exit_code=3),
+    ):
+        assert looked_at(before_its_report, report=report, replaces=True).state is NodeState.FAILED
+    # Its process has ended, and none is there yet that could have reported.
+    waits = agents(pod(state=waiting("CrashLoopBackOff")), ended(3), restarts=1)
+    assert looked_at(waits, report=alive, replaces=True).state is NodeState.FAILED
+
+
+@pytest.mark.parametrize(
+    "message, cause",
+    [
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ", Cause.USER),
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ', Cause.USER),
+        ('Container pytorch exceeded its local ephemeral storage limit "1Gi". ', Cause.USER),
+        ("The node was low on resource: memory. Container pytorch was using 9Gi, request is 0", Cause.PREEMPTED),
+        # Of older kubelets: the machine was full, and this pod was chosen.
+        (
+            "The node was low on resource: ephemeral-storage. Container c was using 9Gi, exceeds its request of 0",
+            Cause.PREEMPTED,
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_that_is_evicted_for_what_it_uses_itself_is_no_machine_that_was_taken(
+    message: str, cause: Cause
+) -> None:
+    disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+    for conditions in ([], disrupted):
+        evicted = pod("Failed", state=ended(137), reason="Evicted", message=message, conditions=conditions)
+        assert looked_at(evicted, report=a_report()).cause is cause
+        assert looked_at(None, report=a_report(), last=evicted).cause is cause
+    vanished = looked_at(None, report=a_report(instance=UID))
+    assert with_preemption(vanished, {UID: f"Evicted: {message}"}).cause is cause
+    assert with_preemption(vanished, {UID: f"Preempted: {message}"}).cause is Cause.PREEMPTED
+
+
+def test_a_node_that_had_succeeded_when_its_machine_died_has_succeeded() -> None:
+    found = agents(pod(state=RUNNING))
+    found["metadata"]["deletionTimestamp"] = START
+    late = NOW + OVERDUE_AFTER + 1
+    done = a_report(phase=Phase.DONE, exit_code=0, finished_at=7.0)
+    node = looked_at(found, report=done, now=late, replaces=True)
+    assert (node.state, node.finished_at) == (NodeState.SUCCEEDED, 7.0)
+    draw = random.Random(seed := random.randrange(10_000))
+    print("seed", seed)
+    for _ in range(50):
+        report: NodeReport = draw.choice([a_report(), STOPPED, a_report(phase=Phase.DONE, exit_code=1)])
+        assert looked_at(found, report=report, now=late, replaces=True).state is NodeState.FAILED
+    assert looked_at(found, report=done, now=NOW, replaces=True).state is NodeState.ENDING
