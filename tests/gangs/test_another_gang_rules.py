@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_ocidist.agent.join.peer_reports import REPORTED_WITHIN
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import another_gang
-from airflow_provider_ocidist.gangs.another_gang import lost_gang, was_launched
+from airflow_provider_ocidist.gangs.another_gang import lost_gang
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -148,7 +148,7 @@ def test_a_launch_that_reports_no_step_was_where_it_went_on_from_once_it_has_beg
     phase: Phase, exit_code: int | None, *, begun: bool
 ) -> None:
     report = replace(REPORT, phase=phase, exit_code=exit_code)
-    assert was_launched(report) is begun
+    assert report.was_launched is begun
     found = lost_gang(Cause.NODE, "m", gang(report, None, stored=SAVED))
     assert found is not None
     assert found.step == (8 if begun else None)
