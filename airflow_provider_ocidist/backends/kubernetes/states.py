@@ -175,14 +175,22 @@ def _replaceable(found: _Found, facts: NodeFacts, pod: Obj, container: str, now:
         return found if is_over else replace(found, state=NodeState.PENDING)
     if phase in ("Succeeded", "Failed") or not runs_agent(pod):
         return found
-    is_own = report is not None and report.instance == str((pod.get("metadata") or {}).get("uid"))
-    if is_own and report is not None and report.phase is not Phase.DONE:
-        # Only its present process can have reported, if it was restarted before its turn.
-        runs = "running" in (container_of(pod, container).get("state") or {})
-        return _Found(NodeState.RUNNING) if runs else found
+    if report is not None and _reports_now(report, pod, container):
+        # It was restarted before its turn.
+        return _Found(NodeState.RUNNING)
     if report is None and facts.is_new and exit_of(pod, container) is not None:
         return replace(found, state=NodeState.PENDING)
     return found
+
+
+def _reports_now(report: NodeReport, pod: Obj, container: str) -> bool:
+    """Whether the present process of a container has written a report, and no process before it."""
+    running = (container_of(pod, container).get("state") or {}).get("running")
+    is_own = report.instance == str((pod.get("metadata") or {}).get("uid"))
+    if running is None or not is_own or report.phase is Phase.DONE:
+        return False
+    # Both times are of its machine's clock.
+    return report.heartbeat_at >= (unix_time(running.get("startedAt")) or 0.0)
 
 
 def _is_left(status: Obj, now: float) -> bool:

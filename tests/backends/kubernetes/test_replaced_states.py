@@ -115,7 +115,11 @@ def test_a_new_pod_whose_container_was_restarted_before_its_turn_is_no_failure()
         a_report(instance=UID, phase=Phase.DONE, exit_code=3),
     ):
         assert looked_at(before_its_report, report=report, replaces=True).state is NodeState.FAILED
-    # Its process has ended, and none is there yet that could have reported.
+    # The report is of the process before, which has ended; or none is there yet that could have reported.
+    for heartbeat_at, wanted in ((NOW - 1, NodeState.FAILED), (NOW, NodeState.RUNNING)):
+        restarted = agents(pod(state={"running": {"startedAt": START}}), ended(3), restarts=1)
+        beats = a_report(instance=UID, heartbeat_at=heartbeat_at)
+        assert looked_at(restarted, report=beats, replaces=True).state is wanted
     waits = agents(pod(state=waiting("CrashLoopBackOff")), ended(3), restarts=1)
     assert looked_at(waits, report=alive, replaces=True).state is NodeState.FAILED
 

@@ -308,9 +308,10 @@ def test_a_pod_that_comes_late_is_waited_for(home: Home, backend: PyTorchJob, tm
 
 
 def test_the_new_pod_is_no_node_until_the_waiting_process_has_seen_that_the_one_before_is_lost(
-    home: Home, backend: PyTorchJob, job: TrainingJob
+    home: Home, backend: PyTorchJob, tmp_path: Path
 ) -> None:
-    record = submitted(backend, job)
+    # The others train on until then.
+    record = submitted(backend, a_job(home, tmp_path, pause=2.0))
     wait_until(backend, record.ref, has_saved)
     before = uids(home, record.ref)
     befall(home, "evict", record.ref.run_ids[2])
