@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from airflow_provider_ocidist.agent.join.lease import LeaseWatch
 from airflow_provider_ocidist.agent.join.peer_reports import read_reports
-from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor.node_hours import BudgetWatch, spent_before
 from airflow_provider_ocidist.agent.monitor.recovery import RecoveryClock
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors

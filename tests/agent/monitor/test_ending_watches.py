@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.agent.join.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor import hang
 from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime, is_hung
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch, is_used
-from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.report import Usage
 

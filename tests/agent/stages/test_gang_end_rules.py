@@ -17,7 +17,7 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
+from airflow_provider_ocidist.agent.join.lease import LeaseWatch
 from airflow_provider_ocidist.agent.stages import gang_end
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.monitor.lease import LOOKS, LeaseWatch
+from airflow_provider_ocidist.agent.join.lease import LOOKS, LeaseWatch
 from airflow_provider_ocidist.errors import Cause, StorageError
 from airflow_provider_ocidist.job import Checkpoints, Limits, Output
 from airflow_provider_ocidist.model.report import Phase, Renewal
