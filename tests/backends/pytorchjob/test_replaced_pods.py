@@ -96,8 +96,8 @@ def a_job(home: Home, folder: Path, **changes: Any) -> TrainingJob:
     return parsing.build(written(home, folder, **changes))
 
 
-def written(home: Home, folder: Path, pause: float = 0.5, **limits: Any) -> dict[str, Any]:
-    """`pause`: in seconds, for each step."""
+def written(home: Home, folder: Path, pause: float = 1.0, **limits: Any) -> dict[str, Any]:
+    """`pause`: in seconds, for each step: a training that ends before the fault shows nothing."""
     source = folder / "program"
     source.mkdir(exist_ok=True)
     (source / "train.py").write_text(PROGRAM)
@@ -264,7 +264,7 @@ def test_where_no_machine_takes_the_new_pod_the_same_try_makes_another_gang(
     with DAG("dag", schedule=None):
         task = DistributedTrainingOperator(
             task_id="train",
-            job=written(home, tmp_path, replace_timeout=5),
+            job=written(home, tmp_path, pause=2.0, replace_timeout=5),
             conn_id="kubernetes_default",
             deferrable=False,
             poll_interval=0.2,
