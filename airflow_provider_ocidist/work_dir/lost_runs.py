@@ -12,6 +12,7 @@ from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.model.work_dir import REPLACED_FILE, report_of
 from airflow_provider_ocidist.storage import conditional_writes
 from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.work_dir.reports import report_in
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 
@@ -56,8 +57,8 @@ def _read(store: Store, prefix: str) -> Replaced:
 
 def _report(store: Store, name: str) -> NodeReport | None:
     try:
-        return NodeReport.from_json(store.read(name))
-    except (FileNotFoundError, ValueError, TypeError):
+        return report_in(name, store.read(name))
+    except FileNotFoundError:
         return None
 
 

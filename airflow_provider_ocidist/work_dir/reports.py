@@ -220,7 +220,7 @@ class Reports:
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: %s cannot be read now: %s", run_dir, entry.name, error)
             return True
-        report = _report_in(store.uri_of(entry.name), text)
+        report = report_in(store.uri_of(entry.name), text)
         self._dirs[run_dir].known[_file_of(entry)] = Reported(report, entry.etag, now)
         return False
 
@@ -243,7 +243,8 @@ def _modified(entry: Entry) -> float:
     return entry.modified or 0.0
 
 
-def _report_in(place: str, text: bytes) -> NodeReport | None:
+def report_in(place: str, text: bytes) -> NodeReport | None:
+    """Return the report that a file holds; None, with a warning, where it is damaged or of another version."""
     try:
         return NodeReport.from_json(text)
     except (ValueError, TypeError, LookupError, AttributeError) as error:

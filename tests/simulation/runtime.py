@@ -296,7 +296,7 @@ class World:
         return over()
 
     def _switch(self, task: Task) -> None:
-        """Let whoever is due next go on, and return when this thread is: the way over the hub takes two switches."""
+        """Let the thread that is due next go on, and return when this one is: going over the hub takes two switches."""
         loop = _get_loop()
         task.loop = loop
         if loop is not None:

@@ -84,14 +84,14 @@ def story(seed: int, *, pieces: int) -> list[tuple[float, str]]:
     """Return what threads that sleep, wait for each other and begin others have done, in a world run in pieces."""
     world = World(f"story {seed}")
     runtime.WORLD = world
-    dice, told, lock = random.Random(seed), [], Lock()
+    dice, done, lock = random.Random(seed), [], Lock()
 
     def live(name: str, generation: int) -> None:
         for _ in range(dice.randint(1, 4)):
             # No two are due at one time: their order is drawn anew where a run ends before them.
             world.sleep(3 * dice.random())
             with lock:
-                told.append((world.now, name))
+                done.append((world.now, name))
                 world.sleep(dice.random())
             if generation < 3 and dice.random() < 0.5:
                 world.current.process.spawn(live, f"{name}'", generation + 1, delay=dice.random())
@@ -99,12 +99,12 @@ def story(seed: int, *, pieces: int) -> list[tuple[float, str]]:
     for number in range(4):
         Process(world, f"process {number}").spawn(live, str(number), 0)
     for piece in range(pieces):
-        # Each piece is over by its time, or by what has been told.
-        world.run(60.0 * (piece + 1) / pieces, lambda piece=piece: piece % 2 == 1 and len(told) > 8 * piece)
+        # Each piece is over by its time, or by the number of steps that are done.
+        world.run(60.0 * (piece + 1) / pieces, lambda piece=piece: piece % 2 == 1 and len(done) > 8 * piece)
     world.run(60.0, lambda: False)
     world.close()
     assert world.crashes == []
-    return told
+    return done
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -311,10 +311,10 @@ class CheckpointUploader:
         unproved = self._look()
         for verdict in unproved:
             self._not_published(verdict)
-        if (self.error or self._publisher.is_cancelled) and self._leaves_rest():
+        if (self.error or self._publisher.is_cancelled) and self._leave_rest():
             return
         while not self._upload():
-            if self._fenced or self._leaves_rest():
+            if self._fenced or self._leave_rest():
                 return
             # Otherwise it was cut off, and has to be sent first.
             if self.error and not self._deadline.again(self._why(self.error), self.error):
@@ -566,8 +566,8 @@ class CheckpointUploader:
         names = [whole.item.path.name for whole in self._waiting.values()]
         return f"the checkpoint {', '.join(names[-3:])} cannot be published: {error}"
 
-    def _leaves_rest(self) -> bool:
-        """Whether the next launch goes on from what is here, and its uploader sends what waits.
+    def _leave_rest(self) -> bool:
+        """Leave what waits to the next launch, if that can go on from what is here; return whether it can.
 
         Otherwise all is sent before it.
         """
@@ -575,9 +575,9 @@ class CheckpointUploader:
             return False
         # Without the lock: a mount may not answer.
         rest = self._rest()
-        return self._decided(rest)
+        return self._decide(rest)
 
-    def _decided(self, rest: Carried | None) -> bool:
+    def _decide(self, rest: Carried | None) -> bool:
         with self._leaving:
             if not self._may_leave:
                 return False

@@ -260,7 +260,7 @@ class CheckpointFolder:
         )
 
     def _is_known_to_be_latest(self) -> bool:
-        """Whether the store says so; it is asked again, and told of, before the next launch."""
+        """Whether the store says so. The next launch asks it again, and raises its error."""
         context = self.context
         try:
             return fence_checkpoints_within(FENCE_WITHIN, context.config, context.fence, context.access)

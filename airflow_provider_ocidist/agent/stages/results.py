@@ -91,7 +91,7 @@ class Results:
         try:
             self._save_rest(workspace)
         except Exception as error:
-            # What ends the run is told, and not this.
+            # The run reports what ended it, not this.
             logger.error("what was left to the next launch cannot be uploaded: %s", error, exc_info=error)
 
     def _save_rest(self, workspace: Workspace) -> None:

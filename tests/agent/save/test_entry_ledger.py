@@ -281,6 +281,7 @@ def test_what_the_program_deletes_meanwhile_is_no_error(
     monkeypatch.setattr(entry_ledger, "candidates", lambda *_: found)
     monkeypatch.setattr(entry_ledger.shutil.os, "rmdir", refuse)
     discard(folder)
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == []
 
 
 def refuse(*_: object, **__: object) -> None:

@@ -89,7 +89,7 @@ def test_an_exit_code_0_after_sigterm_is_no_success_of_a_node_that_was_lost(why:
     )
     # The operator ends what is left of a gang that has succeeded.
     assert node.state is (NodeState.SUCCEEDED if why == "neither" else NodeState.FAILED)
-    # Whoever had succeeded before has.
+    # A node that had succeeded before has.
     done = a_report(phase=Phase.DONE, exit_code=0)
     node = looked_at(None, Gang(GangState.SUCCEEDED), done, last=last, replaces=True, has_another=True)
     assert node.state is NodeState.SUCCEEDED
