@@ -69,7 +69,7 @@ NAME ?=
 
 test test-gangs test-homes test-airflow test-clients test-launchers test-containers test-python39: export LEAVE_TO_NIGHT := $(LEAVE_TO_NIGHT)
 
-.PHONY: help demo up down test test-gangs test-homes test-k8s test-clients test-airflow test-launchers test-programs test-gpu test-matrix test-containers test-chaos drills test-python39 packages environments fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-gangs test-homes test-k8s test-clients test-airflow test-launchers test-programs test-gpu test-matrix test-containers test-chaos drills test-python39 packages compiled environments fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -212,6 +212,12 @@ clean: down ## remove what make made: environments, the demo's folder, caches
 # Of all that CI runs, so that it is installed once, beside other things.
 packages: $(READY) ## install the Debian packages that tests need; as root
 	@$(NEEDS) $(BROWSER) $(LOGINS) $(COMPILER) $(KUBECTL) $(CONTAINER_TOOLS) postgresql $(if $(filter pypy3,$(PYTHON39)),pypy3 pypy3-venv)
+
+# Four processes of tests would each compile the same modules at their first import, all at once.
+compiled: $(READY) ## compile the modules of others that each test process imports
+	@home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT && AIRFLOW_HOME="$$home" $(BIN)/python -c 'import airflow.api_fastapi.app, \
+	  airflow.jobs.triggerer_job_runner, airflow.models.dagbag, airflow.sdk.execution_time.task_runner, oci.data_science, oci.logging, \
+	  oci.object_storage, torch.distributed.checkpoint' >/dev/null
 
 environments: $(CLIENTS_READY) $(LAUNCHERS_READY) $(OLDER)/.ready $(TYPES39)/.ready ## install the further environments that CI's tests need
 

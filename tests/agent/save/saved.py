@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.distributed import checkpoint as dcp
-
 
 @dataclass(frozen=True)
 class Save:
@@ -43,16 +40,27 @@ def move(folder: Path, to: Path) -> Path:
     return folder.rename(to)
 
 
+# torch is imported where it is used: each worker collects these tests, and few run them.
 def torch_bytes(value: Any, *, legacy: bool = False) -> bytes:
+    import torch
+
     buffer = io.BytesIO()
     torch.save(value, buffer, _use_new_zipfile_serialization=not legacy)
     return buffer.getvalue()
 
 
 def some_state(random_: random.Random, **more: Any) -> dict[str, Any]:
+    import torch
+
     size = random_.randrange(200, 4000)
     tensors = {f"layer.{number}": torch.rand(size) for number in range(random_.randrange(1, 6))}
     return {"model": tensors, "epoch": 3, **more}
+
+
+def rng_state_bytes() -> bytes:
+    import torch
+
+    return torch_bytes({"cpu": torch.get_rng_state()})
 
 
 def safetensors_bytes(random_: random.Random) -> bytes:
@@ -105,7 +113,7 @@ def _trainer(step: int, random_: random.Random) -> Save:
         "training_args.bin": torch_bytes({"lr": 0.1}),
         "optimizer.pt": torch_bytes(some_state(random_)),
         "scheduler.pt": torch_bytes({"last_epoch": step}),
-        "rng_state.pth": torch_bytes({"cpu": torch.get_rng_state()}),
+        "rng_state.pth": rng_state_bytes(),
         "trainer_state.json": json.dumps({"global_step": step, "log_history": []}, indent=2).encode(),
     }
     return _folder("trainer", f"checkpoint-{step}", files)
@@ -120,14 +128,17 @@ def _sharded_trainer(step: int, random_: random.Random) -> Save:
         "model.safetensors.index.json": json.dumps(index).encode(),
         "optimizer.pt": torch_bytes(some_state(random_)),
         "scheduler.pt": torch_bytes({"last_epoch": step}),
-        "rng_state_0.pth": torch_bytes({"cpu": torch.get_rng_state()}),
-        "rng_state_1.pth": torch_bytes({"cpu": torch.get_rng_state()}),
+        "rng_state_0.pth": rng_state_bytes(),
+        "rng_state_1.pth": rng_state_bytes(),
         "trainer_state.json": json.dumps({"global_step": step}).encode(),
     }
     return _folder("sharded trainer", f"checkpoint-{step}", files)
 
 
 def _distributed(step: int, random_: random.Random) -> Save:
+    import torch
+    from torch.distributed import checkpoint as dcp
+
     place = Path(tempfile.mkdtemp())
     try:
         with warnings.catch_warnings():
@@ -191,8 +202,8 @@ def _trainer_with_deepspeed(step: int, random_: random.Random) -> Save:
         **parts,
         "latest": f"global_step{step}".encode(),
         "scheduler.pt": torch_bytes({"last_epoch": step}),
-        "rng_state_0.pth": torch_bytes({"cpu": torch.get_rng_state()}),
-        "rng_state_1.pth": torch_bytes({"cpu": torch.get_rng_state()}),
+        "rng_state_0.pth": rng_state_bytes(),
+        "rng_state_1.pth": rng_state_bytes(),
         "trainer_state.json": json.dumps({"global_step": step}).encode(),
     }
     return _folder("trainer with deepspeed", f"checkpoint-{step}", files)
