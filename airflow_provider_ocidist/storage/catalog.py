@@ -177,8 +177,8 @@ def selected(found: Sequence[Item], selection: PruneRule, now: float) -> list[It
         *_older(unkept, now - selection.older_than),
         *_older(rest, now - max(selection.older_than, ABANDONED_AFTER_S)),
     ]
-    gone = without_needed([item.folder for item in chosen], {item.folder: item.files for item in found})
-    return [item for item in chosen if item.folder in gone]
+    doomed = without_needed([item.folder for item in chosen], {item.folder: item.files for item in found})
+    return [item for item in chosen if item.folder in doomed]
 
 
 def _older(found: Sequence[Item], than: float) -> list[Item]:

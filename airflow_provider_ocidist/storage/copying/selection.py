@@ -108,8 +108,8 @@ def refuse_overlap(found: Selection, target: str, rename: str | None) -> None:
         raise StorageError(f"{places}: a tree cannot be copied into itself", uri=target)
     written = {f"{target}/{rename or entry.name}" for entry in found.entries}
     for entry in found.entries:
-        places = (f"{source}/{name}" for name in (entry.name, entry.behind) if name)
-        if place := next((each for each in places if each in written), None):
+        read = [f"{source}/{name}" for name in (entry.name, entry.behind) if name]
+        if place := next((each for each in read if each in written), None):
             raise StorageError(
                 f"{locations.shown(place)} would be written over by this copy, of which it is a source",
                 uri=place,
