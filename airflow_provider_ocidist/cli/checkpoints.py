@@ -26,6 +26,7 @@ from airflow_provider_ocidist.model.amounts import size_text, time_text
 if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
     from airflow_provider_ocidist.storage.catalog import Item, PruneRule
+    from airflow_provider_ocidist.storage.manifests import Manifest
     from airflow_provider_ocidist.storage.stores.base import Store
 
 FOLDER_COLOURS = {"damaged": "red", "unfinished": "yellow", "unproved": "yellow"}
@@ -96,6 +97,11 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
     _add_one(parser)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace what is at the target already, also files that are not of the checkpoint",
+    )
     parser.set_defaults(run=_fetch)
 
 
@@ -146,9 +152,11 @@ def _found(options: argparse.Namespace) -> Iterator[tuple[Store, Sequence[Item]]
 
     uri, access = _uri(options), _access(options)
     store = _opened(uri, access)
-    places = catalog.places(store) or [""]
-    # Several tasks may save below one folder; one checkpoint's own folder has its manifest directly in it.
-    for place in places:
+    if own := catalog.own_item(store):
+        yield store, [own]
+        return
+    # Several tasks may save below one folder.
+    for place in catalog.places(store) or [""]:
         there = _opened(f"{uri.rstrip('/')}/{place}", access) if place else store
         items = catalog.items(there)
         if not items:
@@ -184,7 +192,7 @@ def _opened(uri: str, access: OciAccess) -> Store:
 def _as_json(place: Store, item: Item) -> dict[str, Any]:
     manifest = item.manifest
     return {
-        "uri": f"{place.uri.rstrip('/')}/{item.folder}",
+        "uri": f"{place.uri.rstrip('/')}/{item.folder}".rstrip("/"),
         "state": str(item.state),
         "problem": item.fault,
         "step": manifest.step if manifest else None,
@@ -214,7 +222,7 @@ def _row(item: Item) -> list[str]:
     attempt = f"g{manifest.generation}-a{manifest.attempt}" if manifest else ""
     age = "" if item.saved_at is None else time_text(time.time() - item.saved_at)
     why = item.fault or (manifest.proof if manifest else "")
-    return [item.folder, step, loss, size_text(item.size), age, attempt, str(item.state), why]
+    return [item.folder or ".", step, loss, size_text(item.size), age, attempt, str(item.state), why]
 
 
 # verify
@@ -307,8 +315,22 @@ def _prune_rule(options: argparse.Namespace) -> PruneRule:
 def _fetch(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.storage import checkpoints
 
-    _print_path(options, checkpoints.fetch(_one(options), options.target, _access(options)))
+    uri, access = _one(options), _access(options)
+    if not options.force:
+        _refuse_loss(options.target, checkpoints.verify(uri, access))
+    _print_path(options, checkpoints.fetch(uri, options.target, access))
     return FINE
+
+
+def _refuse_loss(target: Path, manifest: Manifest) -> None:
+    """Raise Unusable where a fetch would delete what is not of the checkpoint."""
+    from airflow_provider_ocidist.storage import reuse
+
+    place = target / manifest.name
+    if foreign := reuse.foreign_in(manifest, place):
+        raise Unusable(
+            f"{place}: exists already, and {foreign}; name another TARGET, or replace it with --force"
+        )
 
 
 def _export(options: argparse.Namespace) -> int:

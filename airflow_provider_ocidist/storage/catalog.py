@@ -9,9 +9,14 @@ from dataclasses import field
 
 from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import CheckpointError
+from airflow_provider_ocidist.model.work_dir import WHEELS
 from airflow_provider_ocidist.storage.checkpoint_names import UNPROVED
-from airflow_provider_ocidist.storage.listing import fault_of
-from airflow_provider_ocidist.storage.locations import join
+from airflow_provider_ocidist.storage.listing import (
+    fault_of,
+    holds_checkpoints,
+    manifests_in,
+    without_needed,
+)
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention, superfluous
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
@@ -75,14 +80,35 @@ class PruneRule:
 def places(store: Store) -> list[str]:
     """Return the folders, relative to the store, that hold checkpoints: a work directory has one for each task.
 
-    The empty text is the store itself. Raises StorageError when the store cannot be read.
+    The empty text is the store itself. A program's own `manifest.json` within a checkpoint, and the list of a run's
+    packages, make no place. Raises StorageError when the store cannot be read.
     """
-    found = {
-        entry.name[: -len(MANIFEST) - 1].rpartition("/")[0]
-        for entry in store.list()
-        if entry.name.endswith(f"/{MANIFEST}")
+    found: set[str] = set()
+    named = {
+        entry.name.rpartition("/")[0] for entry in store.list() if f"/{entry.name}".endswith(f"/{MANIFEST}")
     }
+    for folder in sorted(named, key=lambda name: name.count("/")):
+        place, _, name = folder.rpartition("/")
+        above = _above(folder)
+        if not folder or named.intersection(above) or place in found:
+            continue
+        # Below a folder of a place, or beside a run's packages, lies what need not be a checkpoint.
+        is_certain = name != WHEELS and found.isdisjoint(above)
+        if is_certain or manifests_in(store, {folder: {MANIFEST: Entry(name="", size=None)}}):
+            found.add(place)
     return sorted(found)
+
+
+def _above(folder: str) -> set[str]:
+    """Return the folders above one, with the store itself."""
+    parts = folder.split("/")
+    return {"/".join(parts[:count]) for count in range(len(parts))}
+
+
+def own_item(store: Store) -> Item | None:
+    """Return the published checkpoint whose own folder a store is; None where it is none. Raises StorageError."""
+    files = {entry.name: entry for entry in store.list()}
+    return _item(store, "", files) if MANIFEST in files else None
 
 
 def items(store: Store) -> list[Item]:
@@ -117,10 +143,13 @@ def _item(store: Store, folder: str, files: Mapping[str, Entry]) -> Item | None:
         return Item(
             folder=folder, state=FolderState.UNPROVED, files=files, fault="nothing proved that it is whole"
         )
+    if MANIFEST not in files and holds_checkpoints(store, files):
+        # A place of its own, below this one.
+        return None
     if MANIFEST not in files:
         return Item(folder=folder, state=FolderState.UNFINISHED, files=files, fault=f"it has no {MANIFEST}")
     try:
-        manifest = Manifest.from_json(store.read(f"{folder}/{MANIFEST}"))
+        manifest = Manifest.from_json(store.read(files[MANIFEST].name))
     except CheckpointError as error:
         return Item(folder=folder, state=FolderState.DAMAGED, files=files, fault=str(error))
     except FileNotFoundError:
@@ -140,13 +169,16 @@ def selected(found: Sequence[Item], selection: PruneRule, now: float) -> list[It
     manifests = [item.manifest for item in whole if item.manifest is not None]
     if not manifests:
         return []
-    gone = superfluous(manifests, selection.rule, max(each.fence for each in manifests))
+    latest = max(each.fence for each in manifests)
+    gone = superfluous(manifests, selection.rule, latest, [item.folder for item in whole])
     unkept = [item for item in whole if any(item.manifest is each for each in gone)]
     rest = [item for item in found if item.state is not FolderState.WHOLE] if selection.remains else []
-    return [
+    chosen = [
         *_older(unkept, now - selection.older_than),
         *_older(rest, now - max(selection.older_than, ABANDONED_AFTER_S)),
     ]
+    doomed = without_needed([item.folder for item in chosen], {item.folder: item.files for item in found})
+    return [item for item in chosen if item.folder in doomed]
 
 
 def _older(found: Sequence[Item], than: float) -> list[Item]:
@@ -166,7 +198,7 @@ def what_differs(store: Store, item: Item, on_bytes: Callable[[int], None] = lam
             digest.update(piece)
             on_bytes(len(piece))
         if digest.hexdigest() != file.sha256:
-            return f"{join(item.folder, file.path)} is not what was published: its SHA-256 differs"
+            return f"{item.files[file.path].name} is not what was published: its SHA-256 differs"
     return None
 
 

@@ -105,6 +105,7 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 _ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
+_AGAIN = re.compile(r"\.again-[0-9]+$")
 _OWNER = re.compile(r"\.attempt-(?P<attempt>[0-9]+)(?:\.launch-[0-9]+)?(?:\.again-[0-9]+)?$")
 
 
@@ -113,6 +114,11 @@ def published_folder(name: str, fence: Fence, count: int = 1) -> str:
     own = f"{name}.attempt-{fence.attempt}" if fence.attempt > 1 else name
     own = f"{own}.launch-{fence.launch}" if fence.launch else own
     return own if count == 1 else f"{own}.again-{count}"
+
+
+def save_folder(folder: str) -> str:
+    """Return what the folders of all versions of one save have in common."""
+    return _AGAIN.sub("", folder)
 
 
 def publishing_attempt(folder: str) -> int:

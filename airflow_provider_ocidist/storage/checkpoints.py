@@ -192,7 +192,7 @@ def newest(uri: str, access: OciAccess | None = None) -> CheckpointRef | None:
 
 def newest_in(store: Store) -> CheckpointRef | None:
     """Return what `newest` does, for a store that is open."""
-    return next(iter(_references_in(store)), None)
+    return next(iter(complete_of(store)), None)
 
 
 def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
@@ -200,7 +200,7 @@ def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
 
     The newest is the last of the latest attempt, at any step: an attempt may restart at 0.
     """
-    return _references_in(open_store(uri, access))
+    return complete_of(open_store(uri, access))
 
 
 def published(uri: str, access: OciAccess | None = None) -> list[str]:
@@ -209,7 +209,7 @@ def published(uri: str, access: OciAccess | None = None) -> list[str]:
     return sorted(folder for folder, files in folders.items() if MANIFEST in files)
 
 
-def _references_in(store: Store) -> list[CheckpointRef]:
+def complete_of(store: Store) -> list[CheckpointRef]:
     """Return the complete checkpoints of a store, the newest first."""
     return [item.ref(store) for item in complete_now(store)]
 
@@ -303,7 +303,7 @@ def _send(
 
 def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
     is_file = path.is_file()
-    source = LocalStore(path.parent if is_file else path, strict=True)
+    source = LocalStore(path.parent if is_file else path, strict=True, follows=True)
     try:
         entries = [source.stat(path.name)] if is_file else source.list()
     except FileNotFoundError:
@@ -345,8 +345,10 @@ def _free_folder(
     elif step is not None and (placed is None or placed.number != step):
         named = f"{name}.step-{step}"
     wanted = published_folder(named, fence)
-    places = (entry.name.partition("/") for entry in store.list(wanted))
+    places = [entry.name.partition("/") for entry in store.list(wanted)]
     taken = {folder for folder, _, name in places if empty or name == MANIFEST}
+    # What is written to a link of that name would lie in another checkpoint.
+    taken.update(store.skipped)
     for folder in (published_folder(named, fence, count) for count in range(1, 1000)):
         if folder not in taken:
             return folder
@@ -369,7 +371,10 @@ def _replace(arrived: Path, final: Path) -> None:
     """Move a file or folder to its place; an existing folder is moved away just before."""
     former = final.with_name(unfinished_name(final.name))
     for _ in range(_REPLACE_TRIES):
-        if final.is_dir():
+        if final.is_symlink():
+            # Only the link gives way, not what it leads to.
+            final.unlink(missing_ok=True)
+        elif final.is_dir():
             with suppress(FileNotFoundError):
                 final.rename(former)
         try:

@@ -22,7 +22,7 @@ def data_version(uri: str, access: OciAccess | None) -> str | None:
     place = parse(uri)
     access = access if place.kind == "oci" else None
     if place.is_folder:
-        return _digest(open_store(uri, access).list())
+        return _digest(open_store(uri, access).as_source().list())
     try:
         entry = open_store(place.parent, access).stat(place.name)
     except FileNotFoundError:

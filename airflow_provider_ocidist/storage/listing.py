@@ -118,7 +118,30 @@ def fault_of(manifest: Manifest, files: Mapping[str, Entry]) -> str | None:
             return f"{item.path} is missing"
         if found.size != item.size:
             return f"{item.path} has {found.size} bytes instead of {item.size}"
+        if found.behind and not found.behind.startswith(found.name.removesuffix(item.path)):
+            # Who fetches the checkpoint sees its own folder alone.
+            return f"{item.path} is a link that leads out of the checkpoint"
     return None
+
+
+def holds_checkpoints(store: Store, files: Mapping[str, Entry]) -> bool:
+    """Whether a folder without a manifest is no interrupted upload, but has published checkpoints below it."""
+    inner = {
+        entry.name.removesuffix(f"/{MANIFEST}"): {MANIFEST: entry}
+        for name, entry in files.items()
+        if name.endswith(f"/{MANIFEST}")
+    }
+    return bool(manifests_in(store, inner))
+
+
+def without_needed(doomed: Sequence[str], folders: Mapping[str, Mapping[str, Entry]]) -> list[str]:
+    """Return those of the folders into which no file of a folder that stays is a link."""
+    staying = [files for folder, files in folders.items() if folder not in doomed]
+    links = [f"{entry.behind}" for files in staying for entry in files.values() if entry.behind]
+    spared = {folder for folder in doomed if any(link.startswith(f"{folder}/") for link in links)}
+    left = [folder for folder in doomed if folder not in spared]
+    # What stays for a link may have links of its own.
+    return without_needed(left, folders) if spared else left
 
 
 def delete_folder(store: Store, files: Mapping[str, Entry]) -> None:

@@ -63,7 +63,8 @@ def parse(uri: str) -> Location:
     scheme, separator, rest = text.partition("://")
     if not separator and (misspelt := _MISSPELT.match(text)):
         raise Unopenable(f"{text} names no place: write {misspelt[1]}://", uri=text)
-    if not separator or scheme == "file":
+    # fsspec has two names for this machine; its driver would follow links that lead anywhere.
+    if not separator or scheme in ("file", "local"):
         return _local(rest if separator else text)
     if scheme == "oci":
         return _oci(text, rest)

@@ -12,9 +12,16 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.job import Best, Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.checkpoint_names import publishing_attempt
+from airflow_provider_ocidist.storage.checkpoint_names import publishing_attempt, save_folder
 from airflow_provider_ocidist.storage.companions import companions
-from airflow_provider_ocidist.storage.listing import Complete, by_folder, complete_in, delete_folder
+from airflow_provider_ocidist.storage.listing import (
+    Complete,
+    by_folder,
+    complete_in,
+    delete_folder,
+    holds_checkpoints,
+    without_needed,
+)
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -41,24 +48,27 @@ class Retention:
         return cls(keep=checkpoints.keep, every=checkpoints.keep_every, best=checkpoints.keep_best)
 
 
-def superfluous(manifests: Sequence[Manifest], rule: Retention, fence: Fence) -> list[Manifest]:
+def superfluous(
+    manifests: Sequence[Manifest], rule: Retention, fence: Fence, folders: Sequence[str] = ()
+) -> list[Manifest]:
     """Return the complete checkpoints that no rule keeps; `manifests` has the newest first.
 
+    `folders`: the folder of each, which tells the versions of one save from another run's; without them names tell.
     Never the newest, no companion of a kept one, and none of an attempt later than `fence`.
     """
-    versions, manifests = manifests, _last_versions(manifests)
+    versions, manifests = manifests, _last_versions(manifests, folders or [each.name for each in manifests])
     last = _last(manifests, max(1, rule.keep))
     kept = [*last, *_every(manifests, rule.every), *_best(manifests, rule.best)]
     kept += [each for one in kept for each in companions(one, manifests)]
     return [each for each in versions if each.fence <= fence and not any(each is other for other in kept)]
 
 
-def _last_versions(manifests: Sequence[Manifest]) -> Sequence[Manifest]:
+def _last_versions(manifests: Sequence[Manifest], folders: Sequence[str]) -> Sequence[Manifest]:
     """Return the last version of each save: a file that a program adds to a whole one makes another."""
     found: dict[object, Manifest] = {}
-    for number, each in enumerate(manifests):
+    for number, (each, folder) in enumerate(zip(manifests, folders)):
         # Version 1 had no numbers.
-        save = (each.fence, each.sequence, each.name) if each.sequence else number
+        save = (each.fence, each.sequence, each.name, save_folder(folder)) if each.sequence else number
         found.setdefault(save, each)
     return tuple(found.values())
 
@@ -97,8 +107,9 @@ def _best(manifests: Sequence[Manifest], best: Best | None) -> Sequence[Manifest
 def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None = None) -> tuple[str, ...]:
     """Delete the complete checkpoints below a URI that no rule keeps, and old remains; return their folders.
 
-    Incomplete ones count in no rule. Manifests are deleted first, so that no half-deleted checkpoint is found. Raises
-    Fenced, and deletes nothing more, once a later attempt or launch saves there.
+    Incomplete ones count in no rule. What a file of a folder that stays is a link to stays, too. Manifests are deleted
+    first, so that no half-deleted checkpoint is found. Raises Fenced, and deletes nothing more, once a later attempt or
+    launch saves there.
     """
     store = open_store(uri, access)
     fences.advance_fence(store, fence)
@@ -106,9 +117,12 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
     complete = complete_in(store, folders)
     if not complete:
         return ()
-    gone = superfluous([item.manifest for item in complete], rule, fence)
+    gone = superfluous([item.manifest for item in complete], rule, fence, [item.folder for item in complete])
     doomed = [item.folder for item in complete if any(item.manifest is each for each in gone)]
-    doomed += _remains(folders, complete[0], fence)
+    remains = [
+        each for each in _remains(folders, complete[0], fence) if not holds_checkpoints(store, folders[each])
+    ]
+    doomed = without_needed([*doomed, *remains], folders)
     for folder in doomed:
         fences.advance_fence(store, fence)
         delete_folder(store, folders[folder])

@@ -24,6 +24,7 @@ from airflow_provider_ocidist.storage.copying.selection import (
     absolute,
     find,
     is_wanted,
+    refuse_links,
     refuse_loss,
 )
 from airflow_provider_ocidist.storage.locations import shown
@@ -164,6 +165,7 @@ def copy_selection(
     if rules.delete_extra:
         _require_tree(found, wanted)
         refuse_loss(found, absolute(landed.store))
+    refuse_links((landed.rename or entry.name for entry in wanted), landed.store)
     with destination(landed, found, resume=resume) as place, budget.member():
         there = _already_there(found.store, wanted, place, rules, repeated=repeated)
         engine = Engine(

@@ -28,7 +28,7 @@ SEEN = "ocidist_seen"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All files below a prefix at one moment, each by name and etag."""
+    """All files below a prefix at one moment, each by name and etag; without an etag, by size and time."""
 
     files: frozenset[tuple[str, str | None]]
     bytes: int = 0
@@ -130,8 +130,8 @@ class NewDataTrigger(BaseEventTrigger):
         from airflow_provider_ocidist.storage.locations import shown
 
         store = opened.store(opened.hook.uri(self.uri))
-        entries = store.list()
-        files = frozenset((entry.name, entry.etag) for entry in entries)
+        entries = store.as_source().list()
+        files = frozenset((entry.name, entry.etag or f"{entry.size}-{entry.modified}") for entry in entries)
         # Without secrets: the URI goes into events, which many may read.
         return Listing(files, sum(entry.size or 0 for entry in entries), shown(store.uri))
 
@@ -260,7 +260,7 @@ class CheckpointLook:
 
 
 def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:
-    """Return uri, step and loss of the newest complete checkpoint if its step is above `after_step`, else None.
+    """Return uri, step and loss of the newest complete checkpoint whose step is above `after_step`, None without any.
 
     A checkpoint without a step counts only if `after_step` is negative.
 
@@ -269,10 +269,12 @@ def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] 
     from airflow_provider_ocidist.model import codec
     from airflow_provider_ocidist.storage import checkpoints
 
-    found = shared_storage(conn_id).use(lambda opened: checkpoints.newest_in(opened.store(uri)))
-    if found is None or (after_step >= 0 and (found.step is None or found.step <= after_step)):
-        return None
-    return dict(codec.encode(found))
+    complete = shared_storage(conn_id).use(lambda opened: checkpoints.complete_of(opened.store(uri)))
+    later = (
+        each for each in complete if after_step < 0 or (each.step is not None and each.step > after_step)
+    )
+    found = next(later, None)
+    return None if found is None else dict(codec.encode(found))
 
 
 def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:

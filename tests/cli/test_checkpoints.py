@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -115,6 +116,61 @@ def test_fetch_takes_the_newest_or_the_wanted_step(place, tmp_path, capsys):
     assert torch.load(tmp_path / "here" / "step-10.pt")["step"] == 10
     assert ocidist("fetch", place / "step-20.pt", tmp_path / "here") == 0
     assert (tmp_path / "here" / "step-20.pt").exists()
+
+
+def test_fetch_deletes_nothing_of_the_users_unless_it_is_told_to(tmp_path, capsys):
+    program = tmp_path / "program" / "step-10"
+    program.mkdir(parents=True)
+    (program / "model.pt").write_bytes(b"published")
+    publish(program, str(tmp_path / "place"), step=10)
+    here = tmp_path / "here" / "step-10"
+    here.mkdir(parents=True)
+    (here / "my-notes.txt").write_text("mine")
+    assert ocidist("fetch", tmp_path / "place", tmp_path / "here") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{here}: exists already, and my-notes.txt is not of the checkpoint" in line
+    assert "--force" in line
+    assert [path.name for path in here.iterdir()] == ["my-notes.txt"]
+    (here / "my-notes.txt").unlink()
+    for other in (b"half", b"PUBLISHED"):
+        (here / "model.pt").write_bytes(other)
+        assert ocidist("fetch", tmp_path / "place", tmp_path / "here") == 2
+        assert "model.pt is not as it was published" in capsys.readouterr().err
+        assert (here / "model.pt").read_bytes() == other
+    assert ocidist("fetch", tmp_path / "place", tmp_path / "here", "--force") == 0
+    assert (here / "model.pt").read_bytes() == b"published"
+    assert ocidist("fetch", tmp_path / "place", tmp_path / "here") == 0, "it is the same"
+    (here / "model.pt").unlink()
+    assert ocidist("fetch", tmp_path / "place", tmp_path / "here") == 0, "what is missing is added"
+    assert (here / "model.pt").read_bytes() == b"published"
+    shutil.rmtree(here)
+    here.symlink_to(program)
+    assert ocidist("fetch", tmp_path / "place", tmp_path / "here") == 2
+    assert "is a link" in capsys.readouterr().err
+    assert here.is_symlink()
+
+
+def test_verify_takes_one_checkpoint_and_whole_work_directories(place, tmp_path, capsys):
+    assert ocidist("verify", place / "step-20.pt") == 0
+    assert "1 checkpoint read: 0 damaged" in capsys.readouterr().out
+    work = tmp_path / "work"
+    shutil.copytree(place, work / "checkpoints" / "train-g0")
+    for folder in ("run-1/wheels", "checkpoints/train-g0/step-20.pt/onnx"):
+        (work / folder).mkdir(parents=True)
+        (work / folder / "manifest.json").write_text('{"torch-2.whl": "sha256"}')
+    assert ocidist("verify", work) == 0
+    assert "3 checkpoints read: 0 damaged" in capsys.readouterr().out
+    assert ocidist("list", place / "step-20.pt") == 0
+    content = (place / "step-20.pt" / "step-20.pt").read_bytes()
+    (place / "step-20.pt" / "step-20.pt").write_bytes(content[:-1] + b"?")
+    assert ocidist("verify", place / "step-20.pt") == 1
+    assert "step-20.pt is not what was published" in capsys.readouterr().out
+
+
+def test_prune_leaves_a_checkpoint_that_is_named_by_itself(place, capsys):
+    assert ocidist("prune", place / "step-10.pt", "--keep", 1, "--remains", "--yes") == 0
+    assert "0 checkpoints" in capsys.readouterr().out
+    assert len(checkpoints.complete(str(place))) == 3
 
 
 def _equal(found: dict[str, torch.Tensor]) -> bool:

@@ -46,6 +46,21 @@ def test_a_manifest_is_read_once_and_a_retired_checkpoint_leaves_the_list(tmp_pa
     assert read == []
 
 
+def test_a_damaged_one_is_shown_as_such_and_the_newest_is_a_whole_one(tmp_path):
+    for step in (10, 20, 30):
+        published(tmp_path, step)
+    listed = CheckpointList()
+    assert [each.fault for each in listed.read(str(tmp_path / "target"), ACCESS).items] == [None, None, None]
+    (tmp_path / "target" / "step-000030.pt" / "step-000030.pt").write_bytes(b"half")
+    (tmp_path / "target" / "step-000020.pt" / "step-000020.pt").unlink()
+    found = listed.read(str(tmp_path / "target"), ACCESS)
+    assert [(each.step, each.fault) for each in found.items] == [
+        (10, None),
+        (30, "step-000030.pt has 4 bytes instead of 30"),
+        (20, "step-000020.pt is missing"),
+    ]
+
+
 def test_what_cannot_be_read_is_reported_and_what_was_known_stays(tmp_path):
     published(tmp_path, 10)
     listed = CheckpointList()

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.storage import catalog, checkpoints
 from airflow_provider_ocidist.storage.catalog import FolderState, Item, PruneRule
 from airflow_provider_ocidist.storage.listing import delete_folder
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
-from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention
+from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention, retain
 from airflow_provider_ocidist.storage.stores.base import Entry
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -78,6 +78,49 @@ def test_the_places_of_several_tasks_are_found_below_a_work_directory(place, tmp
     assert catalog.places(open_store(str(work_dir))) == ["checkpoints/a-g0", "checkpoints/b-g1"]
     assert catalog.places(open_store(str(place))) == [""]
     assert catalog.places(open_store(str(place / "checkpoint-10"))) == []
+
+
+def test_manifests_that_are_no_checkpoints_make_no_place(place, tmp_path):
+    """Of a run's packages, and of a program's own files within a checkpoint."""
+    work_dir = tmp_path / "work"
+    shutil.copytree(place, work_dir / "checkpoints" / "a-g0")
+    for folder in ("run-1/wheels", "checkpoints/a-g0/checkpoint-20/onnx"):
+        (work_dir / folder).mkdir(parents=True)
+        (work_dir / folder / MANIFEST).write_text('{"torch-2.whl": "sha256"}')
+    shutil.copytree(place / "checkpoint-10", work_dir / "checkpoints" / "a-g0" / "checkpoint-30" / "within")
+    assert catalog.places(open_store(str(work_dir))) == ["checkpoints/a-g0"]
+    assert catalog.places(open_store(str(work_dir / "checkpoints" / "a-g0"))) == [""]
+
+
+def test_a_place_whose_manifests_are_all_corrupt_is_found_beside_others(place, tmp_path):
+    work_dir = tmp_path / "work"
+    for task in ("a", "b"):
+        shutil.copytree(place, work_dir / task)
+    for manifest in (work_dir / "b").glob(f"*/{MANIFEST}"):
+        manifest.write_text("{")
+    assert catalog.places(open_store(str(work_dir))) == ["a", "b"]
+
+
+def test_runs_with_checkpoints_of_one_name_lose_none_to_one_another(place, tmp_path):
+    archive = tmp_path / "archive"
+    for run in ("run-A", "run-B"):
+        shutil.copytree(place / "checkpoint-10", archive / run)
+    found = catalog.items(open_store(str(archive)))
+    assert catalog.selected(found, PruneRule(rule=Retention(keep=5)), 100 * NOW) == []
+    assert len(catalog.selected(found, PruneRule(rule=Retention(keep=1)), 100 * NOW)) == 1
+
+
+def test_a_place_below_a_place_is_no_remains(place):
+    """As another run's checkpoints that a person has put there."""
+    (place / "old" / "run-B").mkdir(parents=True)
+    shutil.copytree(place / "checkpoint-10", place / "old" / "run-B" / "checkpoint-10")
+    for path in (place / "old").rglob("*"):
+        os.utime(path, (0, 0))
+    store = open_store(str(place))
+    assert catalog.places(store) == ["", "old/run-B"]
+    assert "old" not in listed(place)
+    retain(str(place), Retention(keep=5), fence=Fence(attempt=9))
+    assert (place / "old" / "run-B" / "checkpoint-10" / MANIFEST).exists()
 
 
 def test_any_changed_byte_is_found(place):

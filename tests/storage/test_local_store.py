@@ -97,8 +97,15 @@ def test_links_are_followed_inside_and_named_when_they_lead_out_or_nowhere(
         ("loop", "."),
     ):
         (store.folder / name).symlink_to(target)
-    assert [entry.name for entry in store.list()] == ["file", "inner/x", "real/x"]
-    assert store.skipped == ("loop", "nowhere", "out", "out-file")
+    source = store.as_source()
+    assert [entry.name for entry in source.list()] == ["file", "inner/x", "real/x"]
+    assert source.skipped == ("loop", "nowhere", "out", "out-file")
+    assert [entry.name for entry in store.list()] == ["file", "real/x"], (
+        "who may write or delete sees one name of each"
+    )
+    assert store.skipped == ("inner", "loop", "nowhere", "out", "out-file")
+    assert {entry.name: entry.behind for entry in store.list()} == {"file": "real/x", "real/x": None}
+    assert store.stat("file").behind == "real/x"
     store.list("real/")
     assert store.skipped == (), "of the last listing"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -255,6 +256,22 @@ def test_a_place_is_never_taken_again_for_another_version_of_one_name(tmp_path):
         seen.add(publish(write(tmp_path, "last.ckpt", f"version {number}"), uri, step=None).uri)
         retain(uri, Retention(keep=1), fence=FIRST)
     assert len(seen) == 6
+
+
+def test_a_version_replaces_the_one_before_of_its_folder_and_no_other_save():
+    """Two runs' checkpoints, or a copy that a person made, have the same numbers and names."""
+    found = [manifest(3), manifest(2), manifest(2), manifest(2), manifest(1)]
+    folders = ["c", "b.again-2", "kept/b", "b", "a"]
+    gone = superfluous(found, Retention(keep=3), FIRST, folders)
+    assert [folder for folder, each in zip(folders, found) if any(each is one for one in gone)] == ["b", "a"]
+
+
+def test_a_copy_of_a_checkpoint_beside_it_is_deleted_only_by_a_rule(tmp_path):
+    uri = str(tmp_path / "target")
+    for step in (10, 20, 30):
+        publish(write(tmp_path, f"step-{step}", "content"), uri, step=step)
+    shutil.copytree(tmp_path / "target" / "step-30", tmp_path / "target" / "step-30-keep")
+    assert retain(uri, Retention(keep=4), fence=FIRST) == ()
 
 
 def test_a_late_attempt_deletes_nothing(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import httpx
 import pytest
 
@@ -17,7 +18,13 @@ from airflow_provider_ocidist.oci_client import clients as oci_clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
 from airflow_provider_ocidist.triggers import connections
-from airflow_provider_ocidist.triggers.storage import CheckpointTrigger, Deliveries, Listing, NewDataTrigger
+from airflow_provider_ocidist.triggers.storage import (
+    CheckpointTrigger,
+    Deliveries,
+    Listing,
+    NewDataTrigger,
+    later_checkpoint,
+)
 from scripts.emulator_process import Access
 from tests.storage.published import publish
 
@@ -52,6 +59,20 @@ def test_a_replaced_file_is_news_and_a_removed_one_is_not():
     deliveries.complete(listing(a="1", b="1"), 0)
     assert not deliveries.complete(listing(a="1"), 1)
     assert deliveries.complete(listing(a="2"), 2)
+
+
+def test_a_replaced_file_is_news_also_where_a_place_has_no_etags(tmp_path: Path):
+    """As places that a driver of fsspec reaches."""
+    driver, place = fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}"
+    driver.pipe_file(f"{place}/a.csv", b"one")
+    trigger = NewDataTrigger(f"memory:/{place}/")
+    listings = [trigger._listing()]
+    for content in (b"twice", b"other"):
+        driver.pipe_file(f"{place}/a.csv", content)
+        listings.append(trigger._listing())
+    assert len({each.digest for each in listings}) == 3
+    deliveries = Deliveries(None, settle=0)
+    assert [deliveries.complete(each, now) for now, each in enumerate(listings)] == [False, True, True]
 
 
 def test_what_landed_while_nobody_looked_is_reported():
@@ -124,6 +145,7 @@ def test_a_relative_place_without_a_work_dir_is_refused(monkeypatch):
 def test_an_event_does_not_show_what_opens_a_web_address():
     address = "https://objectstorage.us-ashburn-1.oraclecloud.com/p/the-secret/n/ns/b/bucket/o"
     store = SimpleNamespace(list=list, uri=address)
+    store.as_source = lambda: store
     opened: Any = SimpleNamespace(hook=SimpleNamespace(uri=str), store=lambda _: store)
     assert NewDataTrigger(address)._listing_by(opened).uri == address.replace("the-secret", "***")
 
@@ -192,6 +214,22 @@ def test_the_sensor_waits_for_a_later_checkpoint(emulator: Access, folder: str, 
     published(emulator, folder, tmp_path, 20)
     assert sensor.poke({})
     assert sensor.execute({})["step"] == 20
+
+
+def test_a_later_checkpoint_counts_though_a_newer_one_has_no_step(tmp_path: Path):
+    place = str(tmp_path / "place")
+    for name, step in (("step-300.pt", 300), ("best.pt", None), ("step-100.pt", 100)):
+        (tmp_path / name).write_bytes(b"1")
+        publish(tmp_path / name, place, step=step)
+    assert found_after(place, 200) == f"{place}/step-300.pt"
+    assert found_after(place, 99) == f"{place}/step-100.pt", "the newest that counts"
+    assert found_after(place, -1) == f"{place}/step-100.pt"
+    assert found_after(place, 300) is None
+
+
+def found_after(place: str, step: int) -> str | None:
+    found = later_checkpoint(place, "oci_default", step)
+    return found and found["uri"]
 
 
 def test_the_trigger_finds_a_checkpoint_that_comes_later(

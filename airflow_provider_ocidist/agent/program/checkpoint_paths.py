@@ -193,6 +193,9 @@ def _move(source: Path, target: Path, folder: Path) -> None:
     The older one is never seen with a part of the newer: sizes alone would not show that.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_symlink():
+        # The files behind it belong to another name.
+        target.unlink()
     if not (source.is_dir() and target.is_dir()):
         source.replace(target)
         return

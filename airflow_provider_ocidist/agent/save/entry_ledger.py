@@ -104,7 +104,9 @@ def _move_aside(path: Path) -> Path:
 def _move(path: Path, aside: Path) -> Path:
     place = aside / path.name
     aside.mkdir(exist_ok=True)
-    if place.is_dir():
+    if place.is_symlink():
+        place.unlink()
+    elif place.is_dir():
         shutil.rmtree(place)
     path.replace(place)
     return aside
@@ -144,7 +146,7 @@ def discard(
         name = item.path.name
         if name in fetched or (before and before.get(name) == _stamps(item)):
             continue
-        if item.path.is_dir():
+        if item.path.is_dir() and not item.path.is_symlink():
             shutil.rmtree(item.path, ignore_errors=True)
         else:
             item.path.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,10 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})")
 """Variable in the URI of an output, or `$$` for a dollar sign."""
+
+
+_NODES = re.compile("node-[0-9]+")
+_FAILED = re.compile("failed-[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +74,12 @@ def planned_copies(
     rank: int,
     is_main: bool,
     failed_run: str | None = None,
+    alone: bool = False,
 ) -> list[OutputCopy]:
-    """Return what this node has to copy; `failed_run` is the name of a run that did not succeed.
+    """Return what this node has to copy.
 
-    Raises AgentError where two outputs would write the same file.
+    `failed_run` is the name of a run that did not succeed; `alone`: whether the gang has no other node. Raises
+    AgentError where two outputs, of this node or of two, would write the same file.
     """
     chosen = [
         OutputCopy(
@@ -84,7 +91,9 @@ def planned_copies(
         for output in outputs
         if (is_main or output.nodes == "all") and (failed_run is None or output.when == "always")
     ]
-    _refuse_overwriting(chosen)
+    places = _places(chosen)
+    if is_main:
+        _refuse_others_folders(places, outputs, failed_run, alone=alone)
     return chosen
 
 
@@ -98,25 +107,63 @@ def _attempt(run_name: str) -> str:
     return run_name if attempt is None else str(attempt)
 
 
-def _refuse_overwriting(chosen: Sequence[OutputCopy]) -> None:
-    owners: dict[tuple[str, str], str] = {}
+def _places(chosen: Sequence[OutputCopy]) -> dict[str, str]:
+    """Return the output that writes each place. Raises AgentError for a place that two write."""
+    owners: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for output in chosen:
+        root = _absolute(output.uri)
         for name in _names(output.source):
-            owner = owners.setdefault((output.uri, name), output.path)
-            if owner != output.path:
+            place = join(root, name)
+            # On a file system, a file where the other has a folder cannot be written either.
+            above = [join(root, folder) for folder in _folders_above(name)] if root.startswith("/") else []
+            for other in (owners.setdefault(place, output.path), folders.get(place), *map(owners.get, above)):
+                if other not in (None, output.path):
+                    raise AgentError(
+                        f"the outputs {other} and {output.path} would both write {shown(place)}: "
+                        "give them different URIs",
+                        cause=Cause.CONFIG,
+                    )
+            folders.update((folder, output.path) for folder in above)
+    return owners
+
+
+def _folders_above(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _absolute(uri: str) -> str:
+    """Return what two URIs of one folder share."""
+    place = parse(uri)
+    return os.path.realpath(place.path) if place.kind == "local" else uri
+
+
+def _refuse_others_folders(
+    places: Mapping[str, str], outputs: Sequence[Output], failed_run: str | None, *, alone: bool
+) -> None:
+    """Raise AgentError where the main node would write to a folder that is another node's, or a failed attempt's."""
+    for output in outputs:
+        root = _absolute(_place(output.uri, 0, is_main=True, failed_run=failed_run))
+        kinds = [_NODES] if output.nodes == "all" and not alone else []
+        kinds += [_FAILED] if output.when == "always" and failed_run is None else []
+        for place, path in places.items():
+            first, _, below = place.removeprefix(f"{root}/").partition("/")
+            if place.startswith(f"{root}/") and below and any(kind.fullmatch(first) for kind in kinds):
                 raise AgentError(
-                    f"the outputs {owner} and {output.path} would both write {name} to {shown(output.uri)}: "
-                    "give them different URIs",
+                    f"the output {path} would write {shown(place)}, to which other nodes or attempts copy the "
+                    f"output {output.path}: rename {first}, or give them different URIs",
                     cause=Cause.CONFIG,
                 )
 
 
 def _names(path: Path) -> list[str]:
+    """Return the names of the files that a copy of an output sends."""
+    from airflow_provider_ocidist.storage.stores.local import LocalStore
+
     if path.is_file():
         return [path.name]
-    return (
-        [str(item.relative_to(path)) for item in path.rglob("*") if item.is_file()] if path.is_dir() else []
-    )
+    return [entry.name for entry in LocalStore(path).as_source().list()] if path.is_dir() else []
 
 
 def copy_outputs(
@@ -157,13 +204,9 @@ def copy_outputs(
 
 def _odd_names(output: OutputCopy) -> list[str]:
     """Return the names, of those that a copy sends, that the target cannot hold."""
-    from airflow_provider_ocidist.storage.stores.local import LocalStore
-
     if parse(output.uri).kind == "local":
         return []
-    source = output.source
-    names = [source.name] if source.is_file() else [entry.name for entry in LocalStore(source).list()]
-    return [name for name in names if not is_text(name)]
+    return [name for name in _names(output.source) if not is_text(name)]
 
 
 def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline | None) -> str:

@@ -148,6 +148,7 @@ class Results:
             rank=self.context.rank,
             is_main=self.context.is_main,
             failed_run=failed_run,
+            alone=self.context.config.nodes == 1,
         )
 
 

@@ -175,7 +175,7 @@ function checkpoints({ items, older, problem, uri, yet }) {
       h("th", { scope: "row", class: "number" }, each.step == null ? "" : number(each.step)),
       h("td", { class: "number" }, significant(each.loss) ?? ""),
       known && [h("td", { class: "number" }, each.size === undefined ? "" : size(each.size)), h("td", { class: "line" }, each.created_at ? moment(each.created_at) : "")],
-      h("td", { class: "place" }, h("code", { title: each.uri }, each.uri), copyButton(each.uri, `the URI of the checkpoint ${each.uri}`))))))),
+      h("td", { class: "place" }, h("code", { title: each.uri }, each.uri), each.fault && h("span", { class: "quiet" }, ` damaged: ${each.fault} `), copyButton(each.uri, `the URI of the checkpoint ${each.uri}`))))))),
     older > 0 && h("p", { class: "quiet" }, `and ${plural(older, "older one")} at ${uri}`)];
 }
 

@@ -45,12 +45,13 @@ def extra(source: Store, entries: Sequence[Entry], target: Store, wanted: Callab
     """Return the names that are only at the target, of those that are wanted.
 
     `entries` are the source's as they were copied; it is listed once more, as another copy may have copied newer files
-    since. A source file that cannot be copied, such as a link that leads out, does not count as missing.
+    since. A source file that cannot be copied, such as a link that leads out, does not count as missing; a link of the
+    target's is nobody's copy.
     """
     known = {entry.name for entry in entries}
     left_out = {f"{name}/" for name in source.skipped}
     # The target is listed first: its files were in the source before.
-    names = [entry.name for entry in target.list() if entry.name not in known and wanted(entry.name)]
+    names = [entry.name for entry in _files(target) if entry.name not in known and wanted(entry.name)]
     if not names:
         return []
     known |= {entry.name for entry in source.list()}
@@ -118,8 +119,14 @@ def _chosen(
 
 def _present(target: Store, rename: str | None) -> dict[str, Entry]:
     if rename is None:
-        return {entry.name: entry for entry in target.list()}
+        return {entry.name: entry for entry in _files(target)}
     try:
-        return {rename: target.stat(rename)}
+        there = target.stat(rename)
     except FileNotFoundError:
         return {}
+    return {rename: there} if there.behind is None else {}
+
+
+def _files(target: Store) -> list[Entry]:
+    """Return the target's files without its links: the content of one changes with another file."""
+    return [entry for entry in target.list() if entry.behind is None]

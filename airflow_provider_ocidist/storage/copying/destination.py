@@ -18,7 +18,7 @@ from airflow_provider_ocidist.storage.copying.selection import Selection, absolu
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, places_digest, this_boot
 from airflow_provider_ocidist.storage.stores.local import LocalStore
-from airflow_provider_ocidist.storage.stores.local_files import local_errors
+from airflow_provider_ocidist.storage.stores.local_files import local_errors, refuse_links_above
 from airflow_provider_ocidist.storage.stores.opening import Stores
 
 
@@ -38,7 +38,7 @@ class Destination:
         if self.journal is None or not self.journal.records:
             return set()
         noted = {name: (source, target) for name, source, target in self.journal.records}
-        there = {entry.name: entry.etag for entry in self.store.list()}
+        there = {entry.name: entry.etag for entry in self.store.list() if entry.behind is None}
         if self.is_staged:
             for name in there.keys() - {entry.name for entry in wanted}:
                 self.store.delete(name)
@@ -161,6 +161,7 @@ def _move_into_place(staging: Path, final: Path) -> None:
         if not final.is_dir():
             raise
         for entry in LocalStore(staging).list():
+            refuse_links_above(final, entry.name)
             (final / entry.name).parent.mkdir(parents=True, exist_ok=True)
             (staging / entry.name).replace(final / entry.name)
         shutil.rmtree(staging, ignore_errors=True)

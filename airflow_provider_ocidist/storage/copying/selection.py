@@ -12,6 +12,7 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.local_files import local_errors, refuse_links_above
 from airflow_provider_ocidist.storage.stores.opening import Stores
 
 _WILD = re.compile(r"[*?\[]")
@@ -42,10 +43,10 @@ def find(source: str, stores: Stores) -> Selection:
     """
     place = locations.parse(source)
     if not place.is_folder and place.name and not place.is_local_folder:
-        parent = stores.open(place.parent + place.query)
+        parent = stores.open(place.parent + place.query).as_source()
         with contextlib.suppress(FileNotFoundError):
             return Selection(store=parent, entries=[parent.stat(place.name)], is_tree=False)
-    store = stores.open(source)
+    store = stores.open(source).as_source()
     entries = store.list()
     if not entries and not place.is_local_folder:
         return _matching(place, stores)
@@ -56,7 +57,7 @@ def _matching(place: locations.Location, stores: Stores) -> Selection:
     base, pattern = _split(place.uri)
     if not pattern or place.is_web:
         raise StorageError(f"there is nothing at {locations.shown(place.uri)}", uri=place.uri)
-    store = stores.open(base)
+    store = stores.open(base).as_source()
     entries = [entry for entry in store.list(_WILD.split(pattern[0])[0]) if fits(entry.name, pattern)]
     if not entries:
         raise StorageError(
@@ -107,11 +108,22 @@ def refuse_overlap(found: Selection, target: str, rename: str | None) -> None:
         raise StorageError(f"{places}: a tree cannot be copied into itself", uri=target)
     written = {f"{target}/{rename or entry.name}" for entry in found.entries}
     for entry in found.entries:
-        if (place := f"{source}/{entry.name}") in written:
+        read = [f"{source}/{name}" for name in (entry.name, entry.behind) if name]
+        if place := next((each for each in read if each in written), None):
             raise StorageError(
                 f"{locations.shown(place)} would be written over by this copy, of which it is a source",
                 uri=place,
             )
+
+
+def refuse_links(names: Iterable[str], store: Store) -> None:
+    """Raise StorageError, before anything is copied, where a file would be written behind a link of the target."""
+    if store.folder is None:
+        return
+    # One name of each folder is enough.
+    for name in sorted({name.rpartition("/")[0]: name for name in names}.values()):
+        with local_errors(store.folder):
+            refuse_links_above(store.folder, name)
 
 
 def refuse_loss(found: Selection, target: str) -> None:
@@ -134,7 +146,13 @@ def is_below(place: str, folder: str) -> bool:
 def _is_beside(found: Selection, target: str, source: str) -> bool:
     """Whether what is written in the source's own folder does not fit the pattern that is read there."""
     below = f"{target}/".removeprefix(f"{source}/")
-    return bool(found.pattern) and not any(fits(below + entry.name, found.pattern) for entry in found.entries)
+    if not found.pattern or any(fits(below + entry.name, found.pattern) for entry in found.entries):
+        return False
+    # A link that fits may lead to the target.
+    return found.store.folder is None or not any(
+        is_below(os.path.realpath(f"{source}/{folder}"), target)
+        for folder in {entry.name.rpartition("/")[0] for entry in found.entries} - {""}
+    )
 
 
 def absolute(store: Store) -> str:

@@ -30,6 +30,8 @@ class Entry:
     """Unix time, in seconds."""
     md5: str | None = None
     """Base64 of the content's MD5 digest, where a listing has it."""
+    behind: str | None = None
+    """Name, relative to the store, of the file that a symbolic link of this name leads to; None where it is no link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,10 @@ class Store(ABC):
     """Files that the last `list` left out, since they cannot be copied."""
     folder: Path | None = None
     """Folder of the files, for a store on this machine."""
+
+    def as_source(self) -> Store:
+        """Return the store as one to copy from: it then lists what is behind its links to folders, too."""
+        return self
 
     @abstractmethod
     def read(self, name: str) -> bytes:

@@ -25,21 +25,35 @@ from airflow_provider_ocidist.storage.stores.base import (
     not_the_promised_size,
 )
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.stores.local_files import READ_SIZE, etag_of, local_errors
+from airflow_provider_ocidist.storage.stores.local_files import (
+    READ_SIZE,
+    etag_of,
+    local_errors,
+    refuse_links_above,
+)
 from airflow_provider_ocidist.storage.stores.local_upload import LocalUpload
 
 
 class LocalStore(Store):
-    """Files of a local folder. Symbolic links are followed while they stay inside it."""
+    """Files of a local folder, which may itself be a symbolic link.
+
+    A link to a file of the folder is listed as a file. What is behind a link to a folder has two names: deleting or
+    replacing one of them would lose the other. So only a source lists it, while the link stays inside, and nothing is
+    written or deleted behind a link.
+    """
 
     streams = True
 
-    def __init__(self, root: str | Path, *, strict: bool = False) -> None:
-        """`strict`: refuse to read a file that was touched since it was listed."""
+    def __init__(self, root: str | Path, *, strict: bool = False, follows: bool = False) -> None:
+        """`strict`: refuse to read a file that was touched since it was listed; `follows`: see `as_source`."""
         self.folder: Path = Path(root)
         self.uri = str(root)
         self.strict = strict
-        self.skipped: tuple[str, ...] = ()  # links that lead outside or nowhere, sockets, pipes
+        self.follows = follows
+        self.skipped: tuple[str, ...] = ()  # links that are not followed, sockets, pipes
+
+    def as_source(self) -> LocalStore:
+        return LocalStore(self.uri, strict=self.strict, follows=True)
 
     def read(self, name: str) -> bytes:
         path = self._path(name)
@@ -47,7 +61,7 @@ class LocalStore(Store):
             return path.read_bytes()
 
     def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
-        path = self._path(name)
+        path = self._own_path(name)
         with local_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.parent):
@@ -64,7 +78,7 @@ class LocalStore(Store):
         return sorted(found, key=lambda entry: entry.name)
 
     def delete(self, name: str) -> None:
-        path = self._path(name)
+        path = self._own_path(name)
         with local_errors(path):
             path.unlink(missing_ok=True)
         # Object stores have no folders: an empty one would look like a leftover.
@@ -82,10 +96,10 @@ class LocalStore(Store):
             status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a file", str(path))
-        return _entry(name, status)
+        return _entry(name, status, self._behind(path) if path.is_symlink() else None)
 
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
-        return LocalUpload(self._path(name), origin)
+        return LocalUpload(self._own_path(name), origin)
 
     def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
         found = []
@@ -102,7 +116,7 @@ class LocalStore(Store):
         for child in (self.folder / folder).glob("*"):
             if is_partial_file(child.name):
                 yield from [child] if finished_name(child.name).startswith(start) else []
-            elif child.name.startswith(start) and child.is_dir():
+            elif child.name.startswith(start) and child.is_dir() and not child.is_symlink():
                 yield from (part for part in child.rglob(".*.part") if is_partial_file(part.name))
 
     def abort_upload(self, upload: OpenUpload) -> None:
@@ -124,6 +138,13 @@ class LocalStore(Store):
     def _path(self, name: str) -> Path:
         return self.folder / safe_name(name)
 
+    def _own_path(self, name: str) -> Path:
+        """Return where a file is written or deleted. Raises StorageError for what would lie behind a link."""
+        path = self._path(name)
+        with local_errors(path):
+            refuse_links_above(self.folder, name)
+        return path
+
     def _walk(self, folder: Path, prefix: str, above: frozenset[str], skipped: set[str]) -> Iterator[Entry]:
         real = os.path.realpath(folder)
         if real in above:
@@ -137,13 +158,14 @@ class LocalStore(Store):
             name = prefix + child.name
             if is_partial_file(child.name):
                 continue
-            if child.is_symlink() and not self._inside(child.path):
+            is_link = child.is_symlink()
+            if is_link and (not self._inside(child.path) or (child.is_dir() and not self.follows)):
                 skipped.add(name)
             elif child.is_dir():
                 yield from self._walk(Path(child.path), f"{name}/", above | {real}, skipped)
             elif child.is_file():
                 with contextlib.suppress(FileNotFoundError):  # files come and go while we look
-                    yield _entry(name, child.stat())
+                    yield _entry(name, child.stat(), self._behind(child.path) if is_link else None)
             else:
                 skipped.add(name)
 
@@ -151,6 +173,9 @@ class LocalStore(Store):
         root = os.path.realpath(self.folder)
         target = os.path.realpath(link)
         return Path(target).exists() and os.path.commonpath([root, target]) == root
+
+    def _behind(self, link: str | Path) -> str:
+        return os.path.relpath(os.path.realpath(link), os.path.realpath(self.folder))
 
 
 class LocalDownload(Download):
@@ -193,5 +218,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _entry(name: str, status: os.stat_result) -> Entry:
-    return Entry(name=name, size=status.st_size, etag=etag_of(status), modified=status.st_mtime)
+def _entry(name: str, status: os.stat_result, behind: str | None = None) -> Entry:
+    return Entry(
+        name=name, size=status.st_size, etag=etag_of(status), modified=status.st_mtime, behind=behind
+    )

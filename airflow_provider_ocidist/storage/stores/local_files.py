@@ -48,6 +48,22 @@ def local_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{str(path)!r}: its name cannot be written here", uri=str(path)) from error
 
 
+def refuse_links_above(root: Path, name: str) -> None:
+    """Raise StorageError where a folder between a root and a name below it is a symbolic link.
+
+    Written or deleted there, it would be a file of another name, or of another place. The root itself may be a link.
+    """
+    folder = str(root)
+    for part in name.split("/")[:-1]:
+        folder = f"{folder}/{part}"
+        if os.path.islink(folder):  # noqa: PTH114 - a path for each folder of each small file takes longer
+            raise StorageError(
+                f"refused to write or delete {root / name}: {folder} is a link to {os.readlink(folder)}, and nothing "  # noqa: PTH115
+                "behind a link is changed; remove the link, or name the folder that it leads to",
+                uri=str(root / name),
+            )
+
+
 def etag_of(status: os.stat_result) -> str:
     """Return a mark that changes with the file's content: its time, its size and its inode."""
     return f"{status.st_mtime_ns:x}-{status.st_size:x}-{status.st_ino:x}"

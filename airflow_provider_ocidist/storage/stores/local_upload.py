@@ -66,7 +66,7 @@ class LocalUpload(Upload):
         # The folder may vanish between the two calls, when someone deletes the last file in it.
         for _ in range(3):
             with contextlib.suppress(FileNotFoundError):
-                return os.open(self.part, os.O_RDWR | os.O_CREAT | more, 0o666)
+                return os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | more, 0o666)
             self.part.parent.mkdir(parents=True, exist_ok=True)
         raise StorageError(f"cannot create {self.part}: its folder keeps disappearing", uri=str(self.path))
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,8 +72,61 @@ def test_two_outputs_that_would_write_the_same_file_are_refused(tmp_path: Path) 
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pt").touch()
     outputs = (Output(path="a", uri="/to"), Output(path="b", uri="/to"))
-    with pytest.raises(AgentError, match=r"a and b would both write model\.pt to /to"):
+    with pytest.raises(AgentError, match=r"a and b would both write /to/model\.pt: give"):
         planned_copies(outputs, tmp_path, rank=0, is_main=True)
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_outputs_of_which_one_goes_below_the_other_are_refused_too(tmp_path: Path, *, is_file: bool) -> None:
+    for name in ("metrics/a.json", "outputs/metrics/a.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    first = "metrics/a.json" if is_file else "metrics"
+    outputs = (Output(path=first, uri="oci://b/to/metrics/"), Output(path="outputs", uri="oci://b/to"))
+    with pytest.raises(AgentError, match=rf"{first} and outputs would both write .*to/metrics/a\.json"):
+        planned_copies(outputs, tmp_path, rank=0, is_main=True)
+    apart = (outputs[0], Output(path="outputs", uri="oci://b/to/other"))
+    assert len(planned_copies(apart, tmp_path, rank=0, is_main=True)) == 2
+
+
+def test_a_file_where_another_output_has_a_folder_is_refused(tmp_path: Path) -> None:
+    for name in ("a/x", "b/x/y"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    with pytest.raises(AgentError, match="a and b would both write /to/x"):
+        planned_copies(
+            (Output(path="a", uri="/to"), Output(path="b", uri="/to")), tmp_path, rank=0, is_main=True
+        )
+
+
+def test_a_file_behind_a_link_in_an_output_is_one_of_its_files(tmp_path: Path) -> None:
+    for name in ("a/step-1/x", "b/latest/x"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "latest").symlink_to("step-1")
+    with pytest.raises(AgentError, match="a and b would both write /to/latest/x"):
+        planned_copies(
+            (Output(path="a", uri="/to"), Output(path="b", uri="/to")), tmp_path, rank=0, is_main=True
+        )
+
+
+@pytest.mark.parametrize("name", ["node-1", "failed-2"])
+def test_a_folder_of_the_name_that_other_nodes_or_attempts_write_to_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "out" / name).mkdir(parents=True)
+    (tmp_path / "out" / name / "x").touch()
+
+    def planned(uri: str = "/to", **more: Any) -> int:
+        outputs = (Output(path="out", uri=uri, nodes="all", when="always"),)
+        return len(planned_copies(outputs, tmp_path, **{"rank": 0, "is_main": True, **more}))
+
+    with pytest.raises(AgentError, match=rf"out would write /to/{name}/x, .*rename {name}"):
+        planned()
+    assert planned(rank=1, is_main=False) == 1, "it is within a folder of its own"
+    assert (planned(alone=True) if name == "node-1" else 1) == 1, "there is no other node"
+    (tmp_path / "out" / name).rename(tmp_path / "out" / f"{name}-plots")
+    assert planned() == 1
 
 
 def test_all_nodes_deliver_each_under_its_own_name_with_the_variables_of_its_role(tmp_path: Path) -> None:

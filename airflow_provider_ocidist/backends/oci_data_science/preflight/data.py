@@ -63,7 +63,7 @@ def _readable(uri: str, access: OciAccess) -> Finding:
     place = locations.parse(uri)
     try:
         if place.is_folder:
-            there = bool(open_store(place.uri, access).list())
+            there = bool(open_store(place.uri, access).as_source().list())
         else:
             there = open_store(place.parent + place.query, access).exists(place.name)
     except (StorageError, OSError) as error:
