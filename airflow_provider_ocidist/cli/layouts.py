@@ -69,7 +69,7 @@ def _save(weights: Mapping[str, Any], target: Path) -> None:
 
 def _weights(fetched: Path, file: str | None, key: str | None) -> Mapping[str, Any]:
     """Return a model's tensors by name."""
-    if fetched.is_dir() and (fetched / dcp.METADATA).exists():
+    if file is None and fetched.is_dir() and (fetched / dcp.METADATA).exists():
         _torch()
         return _tensors(dcp_weights.read(fetched), fetched.name, key)
     paths = weight_files.of_model(fetched, file)

@@ -34,6 +34,8 @@ class _Model:
 def of_model(fetched: Path, file: str | None) -> Sequence[Path]:
     """Return the file, or all shards, of one model. Raises Unusable where several can be it, or a shard is missing."""
     if fetched.is_file():
+        if file not in (None, fetched.name):
+            raise Unusable(f"--file {file}: the checkpoint is one file, {fetched.name}")
         return [fetched]
     models = list(_models(fetched))
     if file is not None:

@@ -368,6 +368,19 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path, capsys):
     assert "has layer.bias, which another part" in capsys.readouterr().err
 
 
+def test_the_named_file_is_taken_though_it_lies_beside_a_distributed_checkpoint(tmp_path):
+    _distributed(tmp_path, {"model": OTHER})
+    place = _files(tmp_path, {"averaged.safetensors": WEIGHTS})
+    named = ["--file", "averaged.safetensors"]
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", *named) == 0
+    assert _equal(safetensors.load_file(tmp_path / "new"))
+
+
+def test_a_file_that_is_not_the_checkpoint_is_refused(place, tmp_path, capsys):
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", "--file", "ema.pt") == 2
+    assert "--file ema.pt: the checkpoint is one file, step-30.pt" in capsys.readouterr().err
+
+
 def test_a_key_is_refused_where_a_format_has_no_entries(tmp_path, capsys):
     place = _files(tmp_path, {"model.safetensors": WEIGHTS})
     assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", "--key", "model") == 2
