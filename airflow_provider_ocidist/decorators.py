@@ -26,17 +26,20 @@ if TYPE_CHECKING:
 
     from airflow_provider_ocidist.model.job import TrainingJob
 
-SCRIPT = "{name}.py"
+CODE = "ocidist_function"
+"""Name of the script and of its folder. A script's folder is the first in which Python looks for modules, so that one
+named after the function would take the place of a module: `tokenize`, `datasets`, `evaluate`."""
+SCRIPT = f"{CODE}.py"
 PROGRAM = """\
 from __future__ import annotations
 
 {source}
 
 if __name__ == "__main__":
-    import json
+    import json as _ocidist_json
 
-    call = json.loads({call!r})
-    {name}(*call["args"], **call["kwargs"])
+    _ocidist_call = _ocidist_json.loads({call!r})
+    {name}(*_ocidist_call["args"], **_ocidist_call["kwargs"])
 """
 
 
@@ -87,10 +90,8 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
     def job_arguments(self, context: Context) -> JobArguments:
         """Return what the arguments say of the job, whose program calls the function."""
         name = self.python_callable.__name__
-        script = SCRIPT.format(name=name)
-        code = WrittenCode(
-            folder=name, files={script: self._program(name)}, overrides={"program.script": script}
-        )
+        files = {SCRIPT: self._program(name)}
+        code = WrittenCode(folder=CODE, files=files, overrides={"program.script": SCRIPT})
         return replace(super().job_arguments(context), code=code)
 
     def _program(self, name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 
-from airflow_provider_ocidist.decorators import PROGRAM, distributed_training_task, source_of
+from airflow_provider_ocidist.decorators import PROGRAM, SCRIPT, distributed_training_task, source_of
 
 JOB = {"name": "x", "backend": {"shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8}}
 
@@ -69,12 +71,50 @@ at the margin"""
         )
 
     (tmp_path / "train.py").write_text(PROGRAM.format(source=source_of(train), call="{}", name="train"))
-    program = (tmp_path / "train.py").read_text().replace("call = json.loads('{}')", "call = CALL")
+    program = (tmp_path / "train.py").read_text().replace("_ocidist_json.loads('{}')", "CALL")
     (tmp_path / "train.py").write_text('CALL = {"args": ["x"], "kwargs": {}}\n' + program.partition("\n")[2])
     done = subprocess.run(
         [sys.executable, str(tmp_path / "train.py")], capture_output=True, text=True, check=True
     )
     assert done.stdout == "x\nat the margin\n"
+
+
+def _code_of_a_function_named(name: str, folder: Path):
+    """Return the code of a function that imports modules and says so."""
+    imports = "import json, profile, random, tokenize"
+    (folder / "dag_file.py").write_text(f"def {name}(word):\n    {imports}\n    print(word, tokenize.open)\n")
+    specification = importlib.util.spec_from_file_location("dag_file", folder / "dag_file.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    with DAG("dag", schedule=None):
+        return distributed_training_task(getattr(module, name), job=JOB)("x").operator.job_arguments({}).code
+
+
+SHADOWING = ["call", "json", "profile", "tokenize"]
+SEED = random.randrange(1 << 32)
+IDENTIFIERS = sorted(
+    name for name in sys.stdlib_module_names if name.isidentifier() and not name.startswith("_")
+)
+
+
+@pytest.mark.parametrize("name", [*SHADOWING, *random.Random(SEED).sample(IDENTIFIERS, 6)])
+def test_a_function_has_any_name_and_hides_no_module(tmp_path: Path, name: str):
+    print("seed", SEED)
+    with _code_of_a_function_named(name, tmp_path).written() as folder:
+        (script,) = folder.iterdir()
+        done = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, check=False, cwd=folder
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("x <function open")
+
+
+def test_a_function_named_as_a_module_runs_under_torchrun(tmp_path: Path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    with _code_of_a_function_named("tokenize", tmp_path).written() as folder:
+        done = subprocess.run([*torchrun, *folder.iterdir()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "x <function open" in done.stdout
 
 
 def test_a_coroutine_is_refused_when_the_dag_is_read():
@@ -111,6 +151,6 @@ def test_the_program_of_a_function_is_there_only_while_it_is_needed():
     operator = operator_of("data")
     code = operator.job_arguments({}).code
     with code.written() as folder:
-        assert (folder / "train.py").exists()
+        assert [path.name for path in folder.iterdir()] == [SCRIPT]
     assert not folder.exists()
     assert operator.overrides is None

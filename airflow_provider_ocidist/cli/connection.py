@@ -37,17 +37,34 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the connection's fields, by the names that backends and storage use."""
-    variable = f"{CONN_VARIABLE}{options.conn_id.upper()}"
+    """Return the connection's fields, by the names that backends and storage use. Raises Unusable."""
+    given = _read(options.conn_id, needed=options.conn_id != DEFAULT_CONN_ID)
+    return _with_storage(given | credentials.oci_fields(dict(map(_field, options.field))), (options.conn_id,))
+
+
+def _read(conn_id: str, *, needed: bool, why: str = "") -> dict[str, Any]:
+    variable = f"{CONN_VARIABLE}{conn_id.upper()}"
     text = os.environ.get(variable)
-    if text is None and options.conn_id != DEFAULT_CONN_ID:
-        raise Unusable(f"{variable} is not set: {_remedy()}")
+    if text is None and needed:
+        raise Unusable(f"{why}{variable} is not set: {_remedy()}")
     try:
-        given = _given(text) if text else {}
+        return _given(text) if text else {}
     except ValueError as error:
         # Without the text itself: it may hold a key.
         raise Unusable(f"{variable} does not contain a connection: {error}") from error
-    return given | credentials.oci_fields(dict(map(_field, options.field)))
+
+
+def _with_storage(fields: dict[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields with those of the connection for storage, which they win over, as in the hook."""
+    storage = fields.get("storage_conn_id")
+    if not storage:
+        return fields
+    if storage in above:
+        raise Unusable(
+            f"storage_conn_id of the connection {above[-1]} is {storage}, which leads back to itself"
+        )
+    why = f"storage_conn_id is {storage}, and "
+    return _with_storage(_read(str(storage), needed=True, why=why), (*above, str(storage))) | fields
 
 
 def absence_of(options: argparse.Namespace) -> str | None:

@@ -92,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _refuse_counts(options)
+    _refuse_report(options.report)
     job = with_lease(load(options.file, options), LEASE)
     _refuse_common_folder(job)
     backend = backend_of(options, job.backend.kind)
@@ -120,6 +121,18 @@ def _refuse_counts(options: argparse.Namespace) -> None:
         raise Unusable(f"--campaign {options.campaign}: must be at least 1")
     if options.campaign is not None and options.fault:
         raise Unusable("--campaign draws faults, and --fault names them: use one of them")
+
+
+def _refuse_report(page: Path | None) -> None:
+    """Raise Unusable where the report cannot be written: a campaign takes hours."""
+    if page is None:
+        return
+    if page.is_dir():
+        raise Unusable(f"--report {page}: is a folder; name a file")
+    if not page.parent.is_dir():
+        raise Unusable(f"--report {page}: the folder {page.parent} does not exist; make it first")
+    if not os.access(page if page.exists() else page.parent, os.W_OK):
+        raise Unusable(f"--report {page}: cannot be written here; name another file")
 
 
 def _refuse_common_folder(job: TrainingJob) -> None:
@@ -309,22 +322,31 @@ def _all_well(options: argparse.Namespace, done: Sequence[Drilled]) -> bool:
 
 
 def _report(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:
+    """Print the tables, and then write the page, which may fail. Raises Unusable then."""
     options = choice.options
-    if options.report:
-        how = (
-            f"`{_command(options)}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, "
-            f"{seconds / 60:.0f} minutes."
-        )
-        page = drill_report.page(f"Drills of `{choice.job.name}`", done, how, choice.left_out)
-        options.report.write_text(without_secrets(page))
     if options.json:
         print_json([drill_report.as_json(each, done) for each in done])
-        return
-    _print_table(drill_report.rows_of(done))
-    if options.campaign is not None:
-        say("")
-        _print_table(drill_report.grouped(done))
-    say(drill_report.summary(done), "green" if _all_well(options, done) else "red")
+    else:
+        _print_table(drill_report.rows_of(done))
+        if options.campaign is not None:
+            say("")
+            _print_table(drill_report.grouped(done))
+        say(drill_report.summary(done), "green" if _all_well(options, done) else "red")
+    if options.report:
+        _write_page(choice, done, seconds)
+
+
+def _write_page(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:
+    options = choice.options
+    how = (
+        f"`{_command(options)}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, "
+        f"{seconds / 60:.0f} minutes."
+    )
+    page = drill_report.page(f"Drills of `{choice.job.name}`", done, how, choice.left_out)
+    try:
+        options.report.write_text(without_secrets(page))
+    except OSError as error:
+        raise Unusable(f"--report {options.report}: cannot be written: {error.strerror}") from error
 
 
 def _command(options: argparse.Namespace) -> str:

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_ocidist.cli import dcp_weights, weight_files
 from airflow_provider_ocidist.cli.terminal import Unusable
 from airflow_provider_ocidist.model import dcp
 
-TORCH = (".pt", ".pth", ".bin", ".ckpt")
-OPTIMIZERS = ("optim", "sched", "rng", "scaler", "training_args", "random_states", "trainer_state")
-"""Parts of names that hold no weights of the model."""
 OUTERMOST = "."
 """The key of the tensors that are in no other entry."""
 BESIDE_WEIGHTS = (
@@ -71,41 +69,28 @@ def _save(weights: Mapping[str, Any], target: Path) -> None:
 
 def _weights(fetched: Path, file: str | None, key: str | None) -> Mapping[str, Any]:
     """Return a model's tensors by name."""
-    if fetched.is_dir() and (fetched / dcp.METADATA).exists():
-        return _tensors(_from_dcp(fetched), fetched.name, key)
-    paths = _weight_files(fetched, file)
-    if all(path.suffix == ".safetensors" for path in paths):
-        return {name: tensor for path in paths for name, tensor in _safetensors().load_file(path).items()}
-    (path,) = paths
+    if file is None and fetched.is_dir() and (fetched / dcp.METADATA).exists():
+        _torch()
+        return _tensors(dcp_weights.read(fetched), fetched.name, key)
+    paths = weight_files.of_model(fetched, file)
+    if key is not None and paths[0].suffix == weight_files.SAFETENSORS:
+        raise Unusable(f"--key {key}: {paths[0].name} has no entries: name the file with --file")
+    whole: dict[str, Any] = {}
+    for path in paths:
+        part = _tensors_of_file(path, key)
+        if twice := whole.keys() & part.keys():
+            raise Unusable(
+                f"{path.name}: has {min(twice)}, which another part of the model has too; name one with --file"
+            )
+        whole |= part
+    return whole
+
+
+def _tensors_of_file(path: Path, key: str | None) -> Mapping[str, Any]:
+    if path.suffix == weight_files.SAFETENSORS:
+        tensors: Mapping[str, Any] = _safetensors().load_file(path)
+        return tensors
     return _tensors(_loaded(path), path.name, key)
-
-
-def _weight_files(fetched: Path, file: str | None) -> list[Path]:
-    """Return the one file of torch's format, or all of safetensors', that hold the weights."""
-    if fetched.is_file():
-        return [fetched]
-    if file is not None:
-        if not (fetched / file).is_file():
-            raise Unusable(f"--file {file}: is not in the checkpoint {fetched.name}")
-        return [fetched / file]
-    if any(fetched.rglob("zero_to_fp32.py")) or any(fetched.rglob("*_optim_states.pt")):
-        raise Unusable(
-            f"{fetched.name}: DeepSpeed has split its weights over the ranks; `ocidist checkpoints fetch` it, "
-            "then run the zero_to_fp32.py that DeepSpeed has put into it"
-        )
-    candidates = [
-        path for path in sorted(fetched.rglob("*")) if path.is_file() and not _is_beside_weights(path.name)
-    ]
-    safe = [path for path in candidates if path.suffix == ".safetensors"]
-    if safe:
-        return safe
-    torches = [path for path in candidates if path.suffix in TORCH]
-    if len(torches) != 1:
-        names = ", ".join(str(path.relative_to(fetched)) for path in torches) or "none"
-        raise Unusable(
-            f"{fetched.name}: which file contains the model's weights? --file NAME; there are: {names}"
-        )
-    return torches
 
 
 def _loaded(path: Path) -> Any:
@@ -120,15 +105,6 @@ def _loaded(path: Path) -> Any:
         ) from error
 
 
-def _from_dcp(folder: Path) -> Any:
-    _torch()
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    whole = folder.with_name(".whole.pt")
-    dcp_to_torch_save(folder, whole)
-    return _loaded(whole)
-
-
 def _tensors(content: Any, name: str, key: str | None) -> Mapping[str, Any]:
     """Return the tensors of a model in what a file holds: the only entry, at any depth, that looks like one."""
     states = dict(_states(content, ""))
@@ -137,7 +113,7 @@ def _tensors(content: Any, name: str, key: str | None) -> Mapping[str, Any]:
         if key not in states:
             raise Unusable(f"--key {key}: {name} has no such entry of tensors; it has: {shown}")
         return states[key]
-    named = {path: state for path, state in states.items() if not _is_beside_weights(path)}
+    named = {path: state for path, state in states.items() if not weight_files.is_beside_weights(path)}
     models = {
         path: state for path, state in named.items() if any(map(_may_be_weight, state.items()))
     } or named
@@ -157,14 +133,10 @@ def _states(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from _states(each, f"{path}.{name}" if path else str(name))
 
 
-def _is_beside_weights(name: str) -> bool:
-    return any(part in name.lower() for part in OPTIMIZERS)
-
-
 def _may_be_weight(named: tuple[str, Any]) -> bool:
     """Whether a tensor may be one of a model's weights: programs also keep losses and random states as tensors."""
     name, tensor = named
-    return tensor.dim() > 0 and not _is_beside_weights(name)
+    return tensor.dim() > 0 and not weight_files.is_beside_weights(name)
 
 
 def _torch() -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Generator
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +27,7 @@ class OciTaskLogs:
     :param folder: `oci://connection@bucket/logs`, or `oci://bucket@namespace/logs` with a `conn_id`
     :param conn_id: connection of type `oci`; None: the one in `folder`, or else `oci_default`
     :param local_folder: where Airflow writes logs
-    :param delete_local: whether to remove the local folder of a task's logs after the upload
+    :param delete_local: whether to remove a local log after its upload
     """
 
     processors: tuple[Any, ...] = ()
@@ -58,9 +57,24 @@ class OciTaskLogs:
         if not local.is_file():
             return
         name = local.relative_to(self.local_folder).as_posix()
-        self._store.write(name, _joined(self._sent(name), local.read_bytes()))
+        content = local.read_bytes()
+        self._store.write(name, _joined(self._sent(name), content))
         if self.delete_local:
-            shutil.rmtree(local.parent, ignore_errors=True)
+            self._delete(local, size=len(content))
+
+    def _delete(self, local: Path, *, size: int) -> None:
+        """Delete a log of which so many bytes were uploaded, and the folders that are empty then.
+
+        Beside it are logs of other attempts and of the trigger: they are still written, or their upload has failed.
+        """
+        with contextlib.suppress(OSError):
+            if local.stat().st_size != size:
+                return
+            local.unlink()
+            for folder in local.parents:
+                if folder == self.local_folder:
+                    return
+                folder.rmdir()
 
     def stream(self, relative_path: str, ti: Any) -> tuple[list[str], list[Generator[str]]]:  # noqa: ARG002 - Airflow's
         """Return the places and the lines of the logs of one attempt, including its trigger's."""

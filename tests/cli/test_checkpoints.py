@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 import shutil
 
 import pytest
 import torch
 from safetensors import torch as safetensors
 
-from airflow_provider_ocidist.cli import main
+from airflow_provider_ocidist.cli import dcp_weights, main
 from airflow_provider_ocidist.storage import checkpoints
 from tests.storage.published import publish
 
@@ -250,19 +252,195 @@ def test_the_layout_of_hugging_face_has_the_weights_and_what_stands_beside(tmp_p
     assert _equal(safetensors.load_file(tmp_path / "new" / "model.safetensors"))
 
 
+class Evil:
+    """What writes a file when it is unpickled."""
+
+    def __init__(self, proof):
+        self.proof = proof
+
+    def __reduce__(self):
+        return (self.proof.write_text, ("x",))
+
+
 def test_code_in_a_checkpoint_is_never_run(tmp_path, capsys):
-    import pickle
-
-    class Evil:
-        def __reduce__(self):
-            return (tmp_path.joinpath("run").write_text, ("x",))
-
-    (tmp_path / "m.pt").write_bytes(pickle.dumps(Evil()))
+    (tmp_path / "m.pt").write_bytes(pickle.dumps(Evil(tmp_path / "run")))
     publish(tmp_path / "m.pt", str(tmp_path / "place"), step=1)
     assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors") == 2
     assert "torch cannot load it without running its code" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "new").exists()
+
+
+def _distributed(tmp_path, state=None, change=lambda metadata: metadata):
+    """Publish a checkpoint of torch.distributed.checkpoint whose description is changed; return its place."""
+    from torch.distributed import checkpoint as dcp
+
+    folder = tmp_path / "program" / "step-5"
+    dcp.save({"model": WEIGHTS, **(state or {})}, checkpoint_id=folder, no_dist=True)
+    description = folder / ".metadata"
+    description.write_bytes(pickle.dumps(change(pickle.loads(description.read_bytes()))))
+    publish(folder, str(tmp_path / "place"), step=5)
+    return tmp_path / "place"
+
+
+def test_code_in_the_description_of_a_distributed_checkpoint_is_never_run(tmp_path, capsys):
+    place = _distributed(tmp_path, change=lambda _: Evil(tmp_path / "run"))
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors") == 2
+    assert "step-5: its .metadata cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("field", ["planner_data", "storage_meta", "version"])
+def test_code_beside_a_true_description_is_never_run(tmp_path, field):
+    place = _distributed(
+        tmp_path, change=lambda metadata: dataclasses.replace(metadata, **{field: Evil(tmp_path / "run")})
+    )
+    ocidist("export", place, tmp_path / "new", "--to", "safetensors")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_object_that_is_code_is_left_out_of_a_distributed_checkpoint(tmp_path):
+    place = _distributed(tmp_path, {"extra": Evil(tmp_path / "run"), "step": 5})
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors") == 0
+    assert not (tmp_path / "run").exists()
+    assert _equal(safetensors.load_file(tmp_path / "new"))
+
+
+def test_a_distributed_checkpoint_names_no_file_outside_it(tmp_path, capsys):
+    def moved(metadata):
+        for info in metadata.storage_data.values():
+            info.relative_path = f"../step-5/{info.relative_path}"
+        return metadata
+
+    assert (
+        ocidist("export", _distributed(tmp_path, change=moved), tmp_path / "new", "--to", "safetensors") == 2
+    )
+    assert "names a file outside the checkpoint" in capsys.readouterr().err
+
+
+def test_the_objects_of_a_distributed_checkpoint_have_their_places_and_types(tmp_path):
+    state = {
+        "layers": [torch.ones(2, dtype=torch.bfloat16), {"a": torch.zeros(1)}],
+        "step": 7,
+        "names": ("x", 1),
+    }
+    _distributed(tmp_path, state)
+    found = dcp_weights.read(tmp_path / "program" / "step-5")
+    assert _equal(found["model"])
+    assert found["layers"][0].dtype == torch.bfloat16
+    assert torch.equal(found["layers"][1]["a"], torch.zeros(1))
+    assert (found["step"], found["names"]) == (7, ("x", 1))
+
+
+def test_a_cut_off_description_is_one_line(tmp_path, capsys):
+    place = _distributed(tmp_path)
+    folder = tmp_path / "program" / "step-5"
+    (folder / ".metadata").write_bytes((folder / ".metadata").read_bytes()[:100])
+    publish(folder, str(place), step=6)
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors") == 2
+    assert ".metadata cannot be read" in capsys.readouterr().err
+
+
+OTHER = {name: tensor + 1 for name, tensor in WEIGHTS.items()}
+FIRST_PART, SECOND_PART = (dict([item]) for item in WEIGHTS.items())
+
+
+def _files(tmp_path, files):
+    """Publish safetensors files, and texts; return the place."""
+    folder = tmp_path / "program" / "step-5"
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            (folder / name).write_text(content)
+        elif name.endswith("safetensors"):
+            safetensors.save_file(content, folder / name)
+        else:
+            torch.save(content, folder / name)
+    publish(folder, str(tmp_path / "place"), step=5)
+    return tmp_path / "place"
+
+
+TWO_MODELS = {
+    "two of Accelerate": ("model.safetensors", "model_1.safetensors"),
+    "a model and its average": ("model.safetensors", "ema.safetensors"),
+    "a folder of diffusers": (
+        "unet/diffusion_pytorch_model.safetensors",
+        "vae/diffusion_pytorch_model.safetensors",
+    ),
+}
+
+
+@pytest.mark.parametrize("names", TWO_MODELS.values(), ids=TWO_MODELS)
+def test_two_models_in_safetensors_are_asked_for_rather_than_merged(tmp_path, capsys, names):
+    place = _files(tmp_path, dict(zip(names, (WEIGHTS, OTHER), strict=True)))
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors") == 2
+    err = capsys.readouterr().err
+    assert "which file contains the model's weights?" in err
+    assert all(name in err for name in names)
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", "--file", names[0]) == 0
+    assert _equal(safetensors.load_file(tmp_path / "new"))
+
+
+INDEX = json.dumps({"weight_map": {"layer.weight": "a.safetensors", "layer.bias": "b.safetensors"}})
+SHARDS = {
+    "by number": {
+        "model-00001-of-00002.safetensors": FIRST_PART,
+        "model-00002-of-00002.safetensors": SECOND_PART,
+    },
+    "by index": {
+        "a.safetensors": FIRST_PART,
+        "b.safetensors": SECOND_PART,
+        "m.safetensors.index.json": INDEX,
+    },
+    "of torch": {
+        "pytorch_model-00001-of-00002.bin": FIRST_PART,
+        "pytorch_model-00002-of-00002.bin": SECOND_PART,
+    },
+}
+
+
+@pytest.mark.parametrize("files", SHARDS.values(), ids=SHARDS)
+@pytest.mark.parametrize("beside", [{}, {"sub/ema.safetensors": OTHER}], ids=["alone", "beside another"])
+def test_the_shards_of_one_model_become_one_file(tmp_path, files, beside):
+    place = _files(tmp_path, files | beside)
+    named = ["--file", next(iter(files))] if beside else []
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", *named) == 0
+    assert _equal(safetensors.load_file(tmp_path / "new"))
+
+
+@pytest.mark.parametrize("files", SHARDS.values(), ids=SHARDS)
+def test_a_model_without_one_of_its_shards_is_refused(tmp_path, capsys, files):
+    first, *_ = files
+    place = _files(tmp_path, {name: content for name, content in files.items() if name != first})
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors") == 2
+    assert "not there" in (err := capsys.readouterr().err) or "only 1 of 2 parts are there" in err
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path, capsys):
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    place = _files(tmp_path, dict.fromkeys(names, WEIGHTS))
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors") == 2
+    assert "has layer.bias, which another part" in capsys.readouterr().err
+
+
+def test_the_named_file_is_taken_though_it_lies_beside_a_distributed_checkpoint(tmp_path):
+    _distributed(tmp_path, {"model": OTHER})
+    place = _files(tmp_path, {"averaged.safetensors": WEIGHTS})
+    named = ["--file", "averaged.safetensors"]
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", *named) == 0
+    assert _equal(safetensors.load_file(tmp_path / "new"))
+
+
+def test_a_file_that_is_not_the_checkpoint_is_refused(place, tmp_path, capsys):
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", "--file", "ema.pt") == 2
+    assert "--file ema.pt: the checkpoint is one file, step-30.pt" in capsys.readouterr().err
+
+
+def test_a_key_is_refused_where_a_format_has_no_entries(tmp_path, capsys):
+    place = _files(tmp_path, {"model.safetensors": WEIGHTS})
+    assert ocidist("export", place, tmp_path / "new", "--to", "safetensors", "--key", "model") == 2
+    assert "--key model: model.safetensors has no entries" in capsys.readouterr().err
 
 
 def test_deepspeeds_parts_are_left_to_deepspeed(tmp_path, capsys):

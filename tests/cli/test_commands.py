@@ -19,6 +19,7 @@ import yaml
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli import COMMANDS, EXIT_CODES, main
+from airflow_provider_ocidist.cli.connection import connection_of
 from airflow_provider_ocidist.cli.files import load
 from airflow_provider_ocidist.cli.note import read
 from airflow_provider_ocidist.cli.terminal import Unusable
@@ -417,6 +418,41 @@ def test_where_the_connection_is_missing_it_is_named(folder, capsys):
         "there is no connection: AIRFLOW_CONN_OCI_DEFAULT is not set; put the connection there"
     )
     assert not (folder / "info.yaml").exists()
+
+
+def _fields(*arguments):
+    options = argparse.Namespace(conn_id="cluster", field=list(arguments))
+    return connection_of(options)
+
+
+def test_the_connection_for_storage_is_read_too_and_the_clusters_fields_win(monkeypatch):
+    cluster = {"storage_conn_id": "Store", "work_dir": "oci://b@n/cluster"}
+    store = {"tenancy": "ocid1.tenancy.oc1..team", "region": "eu-frankfurt-1", "work_dir": "oci://b@n/store"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "kubernetes", "extra": cluster}))
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps({"conn_type": "oci", "login": "me", "extra": store}))
+    found = _fields()
+    assert (found["tenancy"], found["region"]) == (store["tenancy"], store["region"])
+    assert found["work_dir"] == cluster["work_dir"]
+    from airflow_provider_ocidist.hooks.oci import OciHook
+
+    assert found == dict(OciHook("cluster").fields)
+
+
+@pytest.mark.parametrize("given", ["field", "connection"])
+def test_a_connection_for_storage_that_is_not_set_is_named_with_the_remedy(monkeypatch, given):
+    extra = {"storage_conn_id": "nonsense"} if given == "connection" else {}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    with pytest.raises(
+        Unusable, match=r"storage_conn_id is nonsense, and AIRFLOW_CONN_NONSENSE is not set: put"
+    ):
+        _fields(*(["storage_conn_id=nonsense"] if given == "field" else []))
+
+
+def test_a_connection_for_storage_that_names_itself_is_refused(monkeypatch):
+    extra = {"storage_conn_id": "cluster"}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    with pytest.raises(Unusable, match="leads back to itself"):
+        _fields()
 
 
 def test_a_connection_that_is_not_set_is_reported_with_those_that_are(folder, capsys, monkeypatch):

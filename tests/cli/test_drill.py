@@ -58,6 +58,16 @@ def test_an_impossible_fault_is_refused_before_anything_is_trained(folder: Path)
     assert not (folder / "work").exists()
 
 
+@pytest.mark.parametrize("page", ["missing/page.md", "."])
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_trained(
+    folder: Path, page: str
+) -> None:
+    done = drill(a_file(folder), "--report", str(folder / page))
+    assert done.returncode == 2
+    assert f"--report {folder / page}: " in done.stderr
+    assert not (folder / "work").exists()
+
+
 def test_a_folder_that_all_trainings_would_share_is_refused_before_anything_is_trained(folder: Path) -> None:
     mount = folder / "mount"
     done = drill(a_file(folder, checkpoints={"path": str(mount)}), "--fault", "kill-rank")

@@ -6,12 +6,14 @@ import argparse
 import os
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.cli.drill import _all_well, _Choice, _others_for
+from airflow_provider_ocidist.cli.drill import _all_well, _Choice, _others_for, _report
 from airflow_provider_ocidist.cli.drill_report import as_json, grouped, page, rows_of, summary
+from airflow_provider_ocidist.cli.terminal import Unusable
 from airflow_provider_ocidist.gangs.drill_measures import DrillRecovery, SavePace
 from airflow_provider_ocidist.gangs.drills import Drilled
 from airflow_provider_ocidist.job_file import parsing
@@ -190,3 +192,18 @@ def test_a_node_that_was_only_slow_may_cost_no_launch(kind: FaultKind, when: Whe
         assert (", 1 launched again though only slow" in summary(done)) is not is_well
         late = replace(hurt, recovery=None)
         assert rows_of([done[0], late])[-1][-1] == "did not happen"
+
+
+@pytest.mark.parametrize("as_tables", [True, False])
+def test_the_result_is_printed_though_the_folder_of_the_page_was_removed_meanwhile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_tables: bool
+) -> None:
+    gone = tmp_path / "removed" / "page.md"
+    options = argparse.Namespace(
+        report=gone, json=not as_tables, campaign=None, fault=[], file="job.yaml", parallel=1, tries=3
+    )
+    job = parsing.build({"name": "x", "program": {"source": str(PROGRAMS), "script": "steps.py"}})
+    done = [a_training(None, None, None), a_training(FaultKind.KILL_RANK, 3.0, 2)]
+    with pytest.raises(Unusable, match=r"--report .*page.md: cannot be written: No such file"):
+        _report(_Choice(options, job, (), None), done, 1.0)
+    assert "kill-rank" in capsys.readouterr().out

@@ -83,6 +83,43 @@ def test_the_local_copy_is_deleted_where_airflow_is_set_to(logs):
     assert read(logs) == ["one"]
 
 
+OTHERS = {
+    "of an attempt whose upload failed": NAME,
+    "of the trigger, which is still written": f"{NAME.replace('=1.', '=2.')}.trigger.7.log",
+    "of a mapped task": "dag_id=d/run_id=r/task_id=t/map_index=1/attempt=2.log",
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_local_log_stays_until_it_is_uploaded_itself(logs, other):
+    logs.delete_local = True
+    write(logs, "not sent\n", other)
+    logs.upload(write(logs, "sent\n", NAME.replace("=1.", "=2.")))
+    assert [path.read_text() for path in logs.local_folder.rglob("*.log")] == ["not sent\n"]
+    logs.upload(other)
+    assert read(logs, other) == ["not sent"]
+    assert list(logs.local_folder.iterdir()) == []
+
+
+def test_a_local_log_that_grows_during_its_upload_stays(logs, monkeypatch):
+    logs.delete_local = True
+    path = logs.local_folder / write(logs, "sent\n")
+    store = logs._store
+
+    class Grown:
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+        def write(self, name, content):
+            store.write(name, content)
+            with path.open("a") as file:
+                file.write("later\n")
+
+    monkeypatch.setattr(logs, "_store", Grown())
+    logs.upload(NAME)
+    assert path.read_text() == "sent\nlater\n"
+
+
 def test_an_unreadable_place_is_reported_where_the_log_would_be(logs):
     broken = OciTaskLogs("oci://logging@no-such-bucket/x", conn_id=None, local_folder=logs.local_folder)
     sources, lines = broken.stream(NAME, None)

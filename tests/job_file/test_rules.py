@@ -97,7 +97,7 @@ WRONG = [
     ({"program": {"python_path": ["src", "a:b"]}}, "program.python_path.1: must be one folder"),
     (
         {"program": {"source": "https://user:t0ken@host/repo.git"}},
-        "program.source: contains a password, which the service would store as plain text",
+        "program.source: contains a password or token, which the service would store as plain text",
     ),
     ({"program": {"source_secret": SECRET}}, "program.source_secret: is for code that comes from Git"),
     (
@@ -170,3 +170,61 @@ def test_a_token_in_place_of_a_secrets_ocid_is_not_shown(build):
     with pytest.raises(JobFileError) as caught:
         build({"source": GIT, "source_secret": "ghp_0123456789"})
     assert "ghp_" not in str(caught.value)
+
+
+SECRET_URIS = [
+    "git+https://ghp_16C7e42F292c6912E7710c838347Ae178B4a@github.com/o/r.git",
+    "https://ghp_x@github.com/o/r.git#main",
+    "https://x-access-token:ghp_x@github.com/o/r.git",
+    "https://ghp_x:x-oauth-basic@github.com/o/r.git",
+    "https://git:t0ken@host/r.git",
+    "https://me%3At0ken@host/r.git",
+    "https://me:pa/ss@host:8443/r.git",
+    "https://:t0ken@host/code.zip",
+    "HTTPS://t0ken@host/code.zip",
+    "ssh://git:pw@host/r.git",
+    "git+ssh://me:pw@host/r.git",
+    "git://me:pw@host/r.git",
+    "s3://key:secret@bucket/code.zip",
+    "zip://x::https://me:pw@host/code.zip",
+    "ftp://me:pw@host/code.zip",
+]
+
+
+@pytest.mark.parametrize("uri", SECRET_URIS)
+def test_a_source_with_a_password_or_token_is_refused_without_showing_it(build, uri):
+    with pytest.raises(JobFileError) as caught:
+        build(program={"source": uri, "script": "train.py"})
+    text = str(caught.value)
+    assert "program.source: contains a password or token" in text
+    assert uri not in text
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "git+https://git@github.com/o/r.git@main",
+        "https://git:@host/r.git",
+        "https://host:8443/o/r.git@v1",
+        "https://host/o/r.git@v1",
+        "git@github.com:o/r.git",
+        "ssh://me@host:22/o/r.git",
+        "oci://bucket@namespace/code.zip",
+        "https://host/code.zip?sig=a:b@c",
+    ],
+)
+def test_a_source_that_only_names_a_user_or_a_revision_passes(build, uri):
+    assert build(program={"source": uri, "script": "train.py"}).program.source == uri
+
+
+@pytest.mark.parametrize("image", ["me:pw@iad.ocir.io/n/i:1", "https://t0ken@registry/i:1"])
+def test_an_image_with_a_password_is_refused(build, image):
+    with pytest.raises(JobFileError, match="image: contains a password"):
+        build(image=image)
+
+
+@pytest.mark.parametrize(
+    "image", [f"iad.ocir.io/n/i:1@sha256:{'0' * 64}", f"i:1@sha256:{'a' * 64}", "localhost:5000/i:1"]
+)
+def test_an_image_by_its_digest_or_port_passes(build, image):
+    assert build(image=image).image == image

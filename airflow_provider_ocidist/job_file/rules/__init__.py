@@ -15,6 +15,9 @@ MAX_NAME = 255
 MAX_NODES = 1000
 """Most nodes of a job, since a plan holds a request for each; a greater number is a typing error."""
 
+LOGIN = re.compile(r"[^/@\s:]+:[^/@\s]+@(?![\w+.-]+:[0-9a-fA-F]{32,})")
+"""User and password before a registry, as no client takes them; a digest also follows an `@`."""
+
 Rule = Callable[[TrainingJob], Iterator[Problem]]
 
 
@@ -46,11 +49,11 @@ def _nodes(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _image(job: TrainingJob) -> Iterator[Problem]:
-    if (
-        job.image is not None
-        and not is_placeholder(job.image)
-        and (not job.image or re.search(r"\s", job.image))
-    ):
+    if job.image is None or is_placeholder(job.image):
+        return
+    if code.holds_credentials(job.image) or LOGIN.match(job.image):
+        yield Problem("image", "contains a password, which the service would store as plain text: remove it")
+    elif not job.image or re.search(r"\s", job.image):
         yield Problem("image", "is not the name of an image, such as region.ocir.io/namespace/image:tag")
 
 

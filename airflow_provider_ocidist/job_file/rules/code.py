@@ -16,8 +16,14 @@ from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.rules.values import arguments, inside, location, on_node
 from airflow_provider_ocidist.model.job import Program, TrainingJob, is_placeholder
 
-PASSWORD = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
-"""Password in a URI: `://user:password@`."""
+USER = re.compile(
+    r"(?P<scheme>[A-Za-z][\w+.-]*)://"
+    r"(?P<user>[^/?#\s@:]*)(?::(?P<password>(?!\d+(?:[/?#]|$))[^?#\s@]*|[^/?#\s@]*))?@"
+)
+"""What stands before the host of a URI. A password may hold a slash, though it should not; a port is none."""
+WEB = ("http", "https", "ftp", "ftps")
+"""Ends of schemes whose user may be a token, as GitHub takes one: `https://ghp_x@github.com/o/r.git`."""
+NO_TOKENS = ("", "git")
 
 
 def program(job: TrainingJob) -> Iterator[Problem]:
@@ -26,8 +32,8 @@ def program(job: TrainingJob) -> Iterator[Problem]:
     if program.source is None:
         if job.image is None and _is_file(job) and program.script and not is_placeholder(program.script):
             yield Problem("program.source", "is needed: there is no image that could contain the code")
-    elif PASSWORD.search(program.source):
-        what = "contains a password, which the service would store as plain text: put it into a Vault secret"
+    elif holds_credentials(program.source):
+        what = "contains a password or token, which the service would store as plain text: put it into a Vault secret"
         yield Problem("program.source", f"{what} and name that in 'source_secret'")
     elif not is_placeholder(program.source):
         yield from _local_code(job) if program.is_local else location("program.source", program.source)
@@ -35,6 +41,15 @@ def program(job: TrainingJob) -> Iterator[Problem]:
         yield from _script(job)
     elif job.container is None:
         yield Problem("program.script" if program != Program() else "program", "is needed")
+
+
+def holds_credentials(uri: str) -> bool:
+    """Return whether a URI has a password, or a user that may be a token, before its host."""
+    for found in USER.finditer(uri):
+        is_web = re.split("[+:]", found["scheme"].lower())[-1] in WEB
+        if found["password"] or (is_web and found["user"] not in NO_TOKENS):
+            return True
+    return False
 
 
 def _script(job: TrainingJob) -> Iterator[Problem]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOpt
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job import Container, Dependencies, Input, LauncherOptions, Output, TrainingJob
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.job_file.dialects.ads import shell
 
 GOLDEN = Path(__file__).with_name("golden")
 DOC = GOLDEN / "pytorch_doc.yaml"
@@ -285,3 +289,81 @@ def test_runtimes_for_one_node_are_refused_by_name(kind):
 def test_a_key_in_two_spellings_is_refused_rather_than_dropped() -> None:
     found = problems_of(scriptPathURI="/one", script_path_uri="/other", remove=("git",))
     assert any("script_path_uri: says the same as 'scriptPathURI'" in line for line in found), found
+
+
+# what a shell would make of a command
+
+
+PIECES = [
+    *("a", "x.bin", "data/", "-", "--f", "=", ":", "1", ",", "..", "n"),
+    *("*", "?", "[ab]", "[", "]", "~", "~/", "{", "}", "{x,y}", "{1..3}", "#", "$", "$HOME", "$$", "${N:-3}"),
+    *("'", '"', "\\", "'*'", '"~"', '"{x,y}"', "'a b'", "\\*", "!", "%", "@", "^", " ", "  "),
+]
+"""Parts of commands, without what runs or redirects anything."""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A folder in which patterns match."""
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b", "x.bin", "data/a", "data/x.bin", "=a", "-1"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    return tmp_path
+
+
+def _words_of_bash(text):
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {text}"], capture_output=True, check=False)
+    return done.stdout.decode().split("\0")[:-1] if done.returncode == 0 else None
+
+
+def test_what_gets_no_shell_is_what_a_shell_makes_of_it(files):
+    seed = int(os.environ.get("TEST_SEED") or random.randrange(1 << 32))
+    print("seed", seed)
+    chance, compared = random.Random(seed), 0
+    for _ in range(700):
+        text = "w " + "".join(chance.choices(PIECES, k=chance.randint(1, 7)))
+        try:
+            if shell.needs_shell(text):
+                continue
+            words = shell.split(text)
+        except ValueError:
+            continue
+        compared += 1
+        assert words == _words_of_bash(text), text
+    assert compared > 50
+
+
+NEED_A_SHELL = [
+    "data/*.bin",
+    "~/data",
+    "data/?.bin",
+    "data/[ab]",
+    "part-{0,1}",
+    "part-{1..3}",
+    "~",
+    "$(date)",
+    "`date`",
+]
+
+
+@pytest.mark.parametrize("word", NEED_A_SHELL)
+def test_what_only_a_shell_expands_gets_one_or_is_refused_with_a_launcher(word):
+    job = job_of(command=f"python train.py --shards {word}")
+    assert (job.launcher.kind, job.program.script) == ("command", "bash")
+    assert job.program.args == ("-c", f"python train.py --shards {word}")
+    (problem,) = problems_of(command=f"torchrun train.py --shards {word}")
+    assert "which only a shell expands, and no shell reads it" in problem
+
+
+@pytest.mark.parametrize("word", NEED_A_SHELL)
+@pytest.mark.parametrize("command", ["python train.py", "torchrun train.py"])
+def test_what_is_quoted_needs_no_shell(command, word):
+    job = job_of(command=f"{command} '{word}'")
+    assert (job.program.script, job.program.args) == ("train.py", (word,))
+
+
+@pytest.mark.parametrize("word", ["layers=[1,2]", "--files=*.bin", "--like={}", "a~b", "x#y"])
+def test_what_a_shell_leaves_as_it_is_reaches_a_launchers_program(word):
+    assert job_of(command=f"torchrun train.py {word}").program.args == (word,)

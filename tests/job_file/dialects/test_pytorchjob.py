@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -399,3 +400,190 @@ def places_in(value):
         yield value, key
         if isinstance(item, dict | list):
             yield from places_in(item)
+
+
+# every key of Kubernetes and of the operator, one at a time
+
+
+MODELS = {
+    "spec.template.spec": "V1PodSpec",
+    "container": "V1Container",
+    "mount": "V1VolumeMount",
+    "resources": "V1ResourceRequirements",
+    "claim": "V1PersistentVolumeClaimVolumeSource",
+    "nfs": "V1NFSVolumeSource",
+    "emptyDir": "V1EmptyDirVolumeSource",
+    "hostPath": "V1HostPathVolumeSource",
+    "volume": "V1Volume",
+    "metadata": "V1ObjectMeta",
+    "pod metadata": "V1ObjectMeta",
+}
+OF_THE_OPERATOR = {
+    "runPolicy": {
+        "activeDeadlineSeconds": 7,
+        "backoffLimit": 7,
+        "cleanPodPolicy": "All",
+        "managedBy": "kubeflow.org/training-operator",
+        "suspend": True,
+        "ttlSecondsAfterFinished": 7,
+    },
+    "schedulingPolicy": {
+        "minAvailable": 7,
+        "minResources": {"cpu": "1"},
+        "priorityClass": "x",
+        "queue": "x",
+        "scheduleTimeoutSeconds": 7,
+    },
+    "elasticPolicy": {
+        "maxReplicas": 7,
+        "maxRestarts": 7,
+        "metrics": [],
+        "minReplicas": 1,
+        "nProcPerNode": 7,
+        "rdzvBackend": "c10d",
+        "rdzvConf": [],
+        "rdzvHost": "x",
+        "rdzvId": "x",
+        "rdzvPort": 7,
+        "standalone": True,
+    },
+    "limits": dict.fromkeys(
+        [
+            "nvidia.com/mig-3g.20gb",
+            "rdma/hca",
+            "ephemeral-storage",
+            "hugepages-2Mi",
+            "cpu",
+            "memory",
+            "x.io/y",
+        ],
+        1,
+    ),
+}
+SAID = {
+    *("name", "image", "command", "env", "resources", "limits", "volumeMounts", "mountPath"),
+    *("containers", "volumes", "persistentVolumeClaim", "claimName", "server", "path"),
+}
+"""Keys that the manifest has already, with a meaning."""
+
+
+def _value_of(kind):
+    for beginning, value in (
+        ("list", [{"name": "x"}]),
+        ("dict", {"x": "y"}),
+        ("bool", True),
+        ("int", 7),
+        ("str", "x"),
+    ):
+        if kind.startswith(beginning):
+            return value
+    return {"x": "y"}
+
+
+def _all_keys():
+    from kubernetes.client import models
+
+    for place, name in MODELS.items():
+        model = getattr(models, name)
+        for attribute, key in model.attribute_map.items():
+            if key not in SAID:
+                yield place, key, _value_of(model.openapi_types[attribute])
+    for place, keys in OF_THE_OPERATOR.items():
+        for key, value in keys.items():
+            yield place, key, value
+
+
+def _with(place, key=None, value=None):
+    """Return a manifest that has a volume of each kind, with one key more in a place."""
+    volumes = {
+        "claim": {"persistentVolumeClaim": {"claimName": "a"}},
+        "nfs": {"nfs": {"server": "10.0.0.1", "path": "/b"}},
+        "emptyDir": {"emptyDir": {}},
+        "hostPath": {"hostPath": {"path": "/tmp"}},
+    }
+    paths = {"claim": "/a", "nfs": "/b", "emptyDir": "/dev/shm", "hostPath": "/tmp"}
+    mounts = [{"name": name.lower(), "mountPath": path} for name, path in paths.items()]
+    found = manifest(
+        {"volumeMounts": mounts, "resources": {"limits": {}}, "env": [{"name": "A", "value": "b"}]}
+    )
+    (master, worker) = found["spec"]["pytorchReplicaSpecs"].values()
+    for replica in (master, worker):
+        template = replica["template"]
+        pod, container = template["spec"], template["spec"]["containers"][0]
+        sources = copy.deepcopy(volumes)
+        pod["volumes"] = [{"name": name.lower(), **source} for name, source in sources.items()]
+        spec, policy = found["spec"], found["spec"].setdefault("runPolicy", {})
+        holder = {
+            "spec.template.spec": pod,
+            "container": container,
+            "mount": container["volumeMounts"][0],
+            "resources": container["resources"],
+            "limits": container["resources"]["limits"],
+            "volume": pod["volumes"][0],
+            "metadata": found["metadata"],
+            "pod metadata": template.setdefault("metadata", {}),
+            "runPolicy": policy,
+            "schedulingPolicy": policy.setdefault("schedulingPolicy", {}),
+            "elasticPolicy": spec.setdefault("elasticPolicy", {}),
+        } | {name: next(iter(source.values())) for name, source in sources.items()}
+        if key:
+            holder[place].setdefault(key, value)
+    return found
+
+
+def _ignored():
+    """Return the keys that the document calls ignored, of the manifest and of pods."""
+    text = (Path(__file__).parents[3] / "docs" / "job-file.md").read_text().partition("## Kubeflow")[2]
+    rows = [line for line in text.splitlines() if line.startswith("|") and "ignored" in line]
+    return set(re.findall(r"`([\w-]+)`", " ".join(rows)))
+
+
+def test_each_key_of_kubernetes_is_translated_or_reported_or_documented_as_ignored():
+    ignored, plain = _ignored(), parsing.build(_with("container"), overrides=ELSEWHERE)
+    lost, count = [], 0
+    for place, key, value in _all_keys():
+        count += 1
+        try:
+            job = parsing.build(_with(place, key, value), overrides=ELSEWHERE)
+        except JobFileError:
+            continue
+        if job == plain and key not in ignored and place != "pod metadata":
+            lost.append(f"{place}: {key}")
+    assert count > 100
+    assert not lost
+
+
+@pytest.mark.parametrize(
+    "place, key, value",
+    [
+        ("mount", "readOnly", True),
+        ("nfs", "readOnly", True),
+        ("claim", "readOnly", True),
+        ("limits", "nvidia.com/mig-3g.20gb", 1),
+        ("limits", "rdma/hca", 8),
+        ("limits", "ephemeral-storage", "1Gi"),
+        ("schedulingPolicy", "minResources", {"cpu": 1}),
+    ],
+)
+def test_what_only_a_cluster_keeps_is_reported_by_its_path(place, key, value):
+    found = problems_of(_with(place, key, value))
+    assert any(problem.partition(": ")[0].endswith(key) for problem in found), found
+
+
+def test_a_volume_that_may_be_written_to_is_accepted():
+    job = parsing.build(_with("mount", "readOnly", value=False), overrides=ELSEWHERE)
+    assert [mount.path for mount in job.mounts] == ["/a", "/b"]
+
+
+def test_a_folder_of_the_host_in_another_place_is_reported():
+    found = _with("container")
+    for replica in found["spec"]["pytorchReplicaSpecs"].values():
+        replica["template"]["spec"]["volumes"][-1]["hostPath"]["path"] = "/scratch"
+    assert any("is another folder than /tmp" in problem for problem in problems_of(found))
+
+
+def test_two_kinds_of_gpus_are_reported():
+    found = _with("limits", "nvidia.com/gpu", 1)
+    for replica in found["spec"]["pytorchReplicaSpecs"].values():
+        replica["template"]["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 1
+    assert any("another kind than nvidia.com/gpu" in problem for problem in problems_of(found))

@@ -67,6 +67,10 @@ COMPUTED = {
     "WORKING_DIR",
 }
 """Variables by which ADS passes values of the file to its driver; it overwrites values set by hand."""
+NOT_EXPANDED = (
+    "contains {!r}, which only a shell expands, and no shell reads it: quote it if the program is to read it as it is, "
+    "else let the program find the files, or call bash"
+)
 LAUNCHERS = {"torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "accelerate launch"}
 
 
@@ -159,6 +163,12 @@ def _command(
             draft.complain(where, f"${unknown[0]} is known only on the nodes: read it in the program")
             return None
         command = command_line.parse(shell.split(filled))
+        special = next(
+            (word for word in shell.expansions(filled) if not shell.OF_OPTION.fullmatch(word)), None
+        )
+        if special is not None:
+            draft.complain(where, NOT_EXPANDED.format(special))
+            return None
     except ValueError as error:
         draft.complain(where, str(error))
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
@@ -69,14 +69,71 @@ def variables(text: str) -> list[str]:
 
 
 def needs_shell(text: str) -> bool:
-    """Return whether a command needs a shell: operators, variables, leading assignments, built-in words."""
+    """Return whether a command needs a shell: operators, variables, leading assignments, built-in words, patterns."""
     splitter = shlex.shlex(text, posix=True, punctuation_chars=OPERATORS)
     splitter.whitespace = " \t\r"
     splitter.whitespace_split = True
     words = list(splitter)
     operators = any(set(word) <= set(OPERATORS) for word in words if word)
     first = words[0] if words else ""
-    return operators or bool(variables(text) or ASSIGNMENT.match(first)) or "$(" in text or first in BUILT_IN
+    if operators or first in BUILT_IN:
+        return True
+    return bool(variables(text) or ASSIGNMENT.match(first)) or any(expansions(text))
+
+
+BLANK = " \t\r\n"
+PARAMETER = re.compile(r"\$[\w{(\[?!#@*$'\"-]")
+TILDE = re.compile(r"(?:[A-Za-z_]\w*=(?:.*:)?)?~")
+"""Beginning of a word whose `~` is a home folder."""
+OF_OPTION = re.compile(r"-.*=.*|[^/]*=[^/]*\[")
+"""Beginning of a word, up to a pattern, that no file has: `--shards=data/*`, `layers=[1,2]`. It stays as it is."""
+
+
+def expansions(text: str) -> Iterator[str]:
+    """Yield the beginning of each word up to each place of which a shell makes something else.
+
+    That are patterns, home folders, braces, parameters, commands and operators; not in quotes, nor after a backslash.
+    """
+    word, quote, place = "", "", 0
+    while place < len(text):
+        character, after = text[place], text[place + 1 :]
+        place += 1
+        if character == "\\" and quote != "'":
+            # Within double quotes shlex keeps this backslash, and a shell does not.
+            if quote and after[:1] in ("$", "`"):
+                yield word
+            word += character + after[:1]
+            place += 1
+            continue
+        if character in ("'", '"') and quote in ("", character):
+            quote = "" if quote else character
+        elif not quote and character in BLANK:
+            word = ""
+            continue
+        word += character
+        if quote != "'" and (character == "`" or PARAMETER.match(character + after[:1])):
+            # At the end of a quotation it is a plain dollar.
+            if not (quote and after[:1] == quote):
+                yield word
+        elif not quote and _is_special(word, re.split(f"[{BLANK}]", after, maxsplit=1)[0]):
+            yield word
+
+
+def _is_special(word: str, rest: str) -> bool:
+    """Return whether a shell expands what a word ends with; `rest`: of the word."""
+    match word[-1]:
+        case "*" | "?":
+            return True
+        case "[":
+            return "]" in rest
+        case "~":
+            return bool(TILDE.fullmatch(word))
+        case "{":
+            return not word.endswith("${") and "}" in rest and ("," in rest or ".." in rest)
+        case "#":
+            return len(word) == 1
+        case last:
+            return last in OPERATORS
 
 
 def split(text: str) -> list[str]:

@@ -15,6 +15,13 @@ RUN_POLICY = {
     "ttlSecondsAfterFinished",
 }
 SCHEDULING = {"minAvailable", "minResources", "priorityClass", "queue", "scheduleTimeoutSeconds"}
+NO_SCHEDULING = {
+    **dict.fromkeys(
+        ("queue", "priorityClass"), "is not supported here: Airflow's pools and priorities do that"
+    ),
+    "minResources": "cannot be asked for here: backend.shape says what a node has",
+}
+"""Keys of the scheduling that only a cluster keeps."""
 ELASTIC = {"maxReplicas", "maxRestarts", "minReplicas", "nProcPerNode", "rdzvBackend"}
 NO_ELASTIC = dict.fromkeys(
     ("metrics", "rdzvConf", "rdzvHost", "rdzvId", "rdzvPort", "standalone"),
@@ -75,8 +82,9 @@ def _gang(draft: Draft, policy: Section, nodes: int, *, at_home: bool) -> None:
     least = draft.whole_number(scheduling, "minAvailable", 1, default=nodes)
     if least != nodes:
         draft.complain(scheduling.at("minAvailable"), f"must be {nodes}: a gang starts whole or not at all")
-    for key in [key for key in ("queue", "priorityClass") if key in scheduling.value and not at_home]:
-        draft.complain(scheduling.at(key), "is not supported here: Airflow's pools and priorities do that")
+    for key, reason in NO_SCHEDULING.items() if not at_home else ():
+        if key in scheduling.value:
+            draft.complain(scheduling.at(key), reason)
     if "scheduleTimeoutSeconds" in scheduling.value:
         seconds = draft.whole_number(scheduling, "scheduleTimeoutSeconds", 1, default=1800)
         draft.put("limits.start_timeout", scheduling.at("scheduleTimeoutSeconds"), seconds)

@@ -13,6 +13,8 @@ from airflow_provider_ocidist.model.job import is_placeholder
 
 CONTAINER = "pytorch"
 """Name of the one container that the operator reads."""
+OF_THE_SHAPE = {"cpu", "memory"}
+"""Resources of a pod in place of which a node has those of its shape."""
 GPU = re.compile(r"[\w.-]+/gpu")
 ANY_POD = {"metadata", "spec"}
 POD = {"containers", "volumes", "terminationGracePeriodSeconds", "restartPolicy"}
@@ -107,7 +109,10 @@ def _read(draft: Draft, replicas: Section, name: str, *, at_home: bool) -> Role:
     draft.section(template, "metadata", {"annotations", "labels", "name", "namespace", "creationTimestamp"})
     pod = _any_section(draft, template, "spec") if at_home else _pod_elsewhere(draft, template)
     container = _container(draft, pod, at_home=at_home)
-    gpus_at, gpus = _gpus(draft, container)
+    resources = draft.section(container, "resources", {"limits", "requests", "claims"})
+    if not at_home:
+        _refuse_resources(draft, resources)
+    gpus_at, gpus = _gpus(draft, resources)
     return Role(
         section=section,
         replicas=count,
@@ -149,9 +154,31 @@ def _container(draft: Draft, pod: Section, *, at_home: bool) -> Section:
     return section
 
 
-def _gpus(draft: Draft, container: Section) -> tuple[str, int]:
+def _refuse_resources(draft: Draft, resources: Section) -> None:
+    """Report what a pod may ask for, and a node elsewhere does not get by its shape or is not known to get."""
+    if resources.value.get("claims"):
+        draft.complain(resources.at("claims"), "cannot be claimed here: backend.shape says what a node has")
+    gpus = set()
+    for key in ("limits", "requests"):
+        amounts = draft.section(
+            resources, key, resources.value.get(key) if _is_mapping(resources, key) else ()
+        )
+        for name in map(str, amounts.value):
+            gpus |= {name} if GPU.fullmatch(name) else set()
+            if GPU.fullmatch(name) and len(gpus) > 1:
+                draft.complain(amounts.at(name), f"is another kind than {min(gpus - {name})}: a node has one")
+            elif not GPU.fullmatch(name) and name not in OF_THE_SHAPE:
+                draft.complain(
+                    amounts.at(name), "cannot be asked for here: backend.shape says what a node has"
+                )
+
+
+def _is_mapping(section: Section, key: str) -> bool:
+    return isinstance(section.value.get(key), Mapping)
+
+
+def _gpus(draft: Draft, resources: Section) -> tuple[str, int]:
     """Return the path and the number of a node's GPUs."""
-    resources = draft.section(container, "resources", {"limits", "requests", "claims"})
     for key in ("limits", "requests"):
         amounts = resources.value.get(key)
         if not isinstance(amounts, Mapping):

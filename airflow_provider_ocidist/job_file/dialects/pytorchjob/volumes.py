@@ -10,6 +10,13 @@ from airflow_provider_ocidist.job_file.schema import value_shown
 
 OWN = ("/dev/shm", "/tmp", "/dev/infiniband")  # noqa: S108 - folders of the nodes
 """Folders that every node has."""
+KEYS = {
+    "persistentVolumeClaim": {"claimName", "readOnly"},
+    "nfs": {"server", "path", "readOnly"},
+    "emptyDir": {"medium", "sizeLimit"},
+    "hostPath": {"path", "type"},
+}
+"""Keys of the kinds of volumes that are known here."""
 
 
 def put(draft: Draft, roles: list[Role]) -> None:
@@ -39,6 +46,9 @@ def _mounts(draft: Draft, role: Role) -> list[tuple[str, str, str]]:
             draft.complain(where, "must be a section with name and mountPath")
             continue
         draft.keys(mount, where, {"name", "mountPath", "readOnly", "subPath"})
+        _refuse_read_only(draft, Section(where, mount))
+        if not isinstance(mount.get("subPath", ""), str):
+            draft.complain(f"{where}.subPath", f"must be text, not {value_shown(mount['subPath'])}")
         volume = volumes.get(str(mount.get("name")))
         if volume is None:
             missing = value_shown(mount.get("name"))
@@ -57,12 +67,18 @@ def _source(draft: Draft, volume: Section, path: str) -> str | None:
     kind = kinds[0] if len(kinds) == 1 else None
     value = volume.value.get(kind) if kind else None
     options = value if isinstance(value, Mapping) else {}
+    if kind in KEYS:
+        _refuse_read_only(draft, draft.section(volume, kind, KEYS[kind]))
     match kind:
         case "persistentVolumeClaim" if isinstance(options.get("claimName"), str):
             # Only the cluster can resolve the claim; a folder that outlives the run replaces it.
             return f"volumes/{options['claimName']}"
         case "nfs" if isinstance(options.get("server"), str) and isinstance(options.get("path"), str):
             return f"{options['server']}:{options['path']}"
+        case "hostPath" if str(options.get("path", path)).rstrip("/") != path.rstrip("/"):
+            draft.complain(
+                volume.at("hostPath.path"), f"is another folder than {path}: a node has its own folders only"
+            )
         case "emptyDir" | "hostPath" if path.rstrip("/") in OWN:
             return None
         case "emptyDir":
@@ -78,3 +94,9 @@ def _source(draft: Draft, volume: Section, path: str) -> str | None:
         case _:
             draft.complain(volume.path, "is a kind of volume that ocidist does not support: use `mounts`")
     return None
+
+
+def _refuse_read_only(draft: Draft, section: Section) -> None:
+    """Report what only Kubernetes keeps from being written to."""
+    if section.value.get("readOnly"):
+        draft.complain(section.at("readOnly"), "cannot be kept here, where the program can write: remove it")
