@@ -238,7 +238,7 @@ def _backoff_left_s(draft: _Draft) -> float:
 
 
 def _ended(each: Obj, now: datetime) -> str:
-    times = [
+    times: list[str | None] = [
         container["state"]["terminated"].get("finishedAt")
         for container in each.get("status", {}).get("containerStatuses", ())
         if "terminated" in container.get("state", {})
