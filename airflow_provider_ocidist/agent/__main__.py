@@ -7,12 +7,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
+from airflow_provider_ocidist.agent.diagnose.outcome import NOT_NEEDED_CODE, STOPPED_CODE
 from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import instructions_of_ads
-from airflow_provider_ocidist.agent.join.container_restart import close_report, report_before, wait_for_end
-from airflow_provider_ocidist.agent.join.own_turn import await_own_turn
+from airflow_provider_ocidist.agent.join.container_restart import (
+    STAY,
+    close_report,
+    report_before,
+    wait_for_end,
+)
+from airflow_provider_ocidist.agent.join.own_turn import Abandoned, await_own_turn
 from airflow_provider_ocidist.agent.node import NodeAgent, patience_of
 from airflow_provider_ocidist.agent.output_masking import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
@@ -48,9 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         before = report_before(config, environ, switch)
         if before is not None:
             close_report(before, config, environ, switch)
-            wait_for_end(config, environ, switch, patience_of(config))
-            return STOPPED_CODE
+            is_over = wait_for_end(config, environ, switch, patience_of(config))
+            return NOT_NEEDED_CODE if is_over else STOPPED_CODE
         return NodeAgent(config, environ, switch).run()
+    except Abandoned as abandoned:
+        logger.error("nobody needs this node, which has waited for its turn: %s", abandoned)
+        # Its end may end the others, which save their last checkpoint.
+        return STOPPED_CODE if switch.event.wait(STAY) else NOT_NEEDED_CODE
     except Stopped as stopped:
         logger.error("this node ends before it has joined the others: %s", stopped)
         return STOPPED_CODE

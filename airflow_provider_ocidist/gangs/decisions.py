@@ -55,7 +55,7 @@ def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
         return Cancel(Ending(cause=cause, message=message, since=now))
     if members.ended:
         return Cancel(Ending(cause=Cause.CANCELED, message=NOT_NEEDED, since=now), of_the_rest=True)
-    return change or lost_nodes.growth(record, status) or Wait()
+    return change or lost_nodes.clearance(record, members) or lost_nodes.growth(record, status) or Wait()
 
 
 def _why_waiting_is_pointless(

@@ -105,6 +105,19 @@ def growth(record: RunRecord, status: RunStatus) -> EndSilent | Replace | None:
     return Replace(_capacity(missing, "is asked for again")) if missing else None
 
 
+def clearance(record: RunRecord, status: RunStatus) -> EndSilent | None:
+    """Return the end of what has failed before it began, and stays in the way of the nodes that are to come."""
+    if not record.ref.replaces:
+        return None
+    left = [node for node in status.nodes if node.is_left]
+    # No failure: nothing of it is recorded, or charged.
+    failures = [
+        Restart(cause=node.cause or Cause.NODE, message=f"node {node.rank}: {node.details}", rank=node.rank)
+        for node in left
+    ]
+    return EndSilent(tuple(failures)) if failures else None
+
+
 def _capacity(nodes: Sequence[NodeStatus], what: str) -> tuple[Restart, ...]:
     # No failure: it is charged to no budget.
     return tuple(

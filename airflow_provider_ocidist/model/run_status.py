@@ -66,6 +66,8 @@ class NodeStatus:
     """Exit code of its container, where the service shows that; its agent reports that of the training."""
     tail: str | None = None
     """Last output of a failed program without an agent."""
+    is_left: bool = False
+    """Whether what was made for it has failed before it began, and stays in the way of another."""
 
     @property
     def beat(self) -> str | None:

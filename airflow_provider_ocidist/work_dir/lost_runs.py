@@ -11,6 +11,7 @@ from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.model.work_dir import REPLACED_FILE, report_of
 from airflow_provider_ocidist.storage import conditional_writes
+from airflow_provider_ocidist.storage.replacements import read_replaced
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.reports import report_in
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
@@ -19,7 +20,7 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 def read(run_dirs: RunDirs, ref: RunRef) -> Replaced:
     """Return the lost nodes of a gang. Raises BackendError."""
     with _store_errors(ref):
-        return _read(*run_dirs.at(ref.run_dir))
+        return read_replaced(*run_dirs.at(ref.run_dir))
 
 
 def record(run_dirs: RunDirs, ref: RunRef, now: Replaced) -> Replaced:
@@ -31,7 +32,7 @@ def record(run_dirs: RunDirs, ref: RunRef, now: Replaced) -> Replaced:
 
     def content(exists: bool) -> bytes | None:
         nonlocal found
-        known = _read(store, prefix) if exists else Replaced()
+        known = read_replaced(store, prefix) if exists else Replaced()
         found = now if known.replaced == ref.replaced else known
         return now.to_json() if found is now else None
 
@@ -46,13 +47,6 @@ def reports(run_dirs: RunDirs, ref: RunRef, ranks: Sequence[int]) -> dict[int, N
     with _store_errors(ref):
         store, prefix = run_dirs.at(ref.run_dir)
         return {rank: _report(store, prefix + report_of(rank)) for rank in ranks}
-
-
-def _read(store: Store, prefix: str) -> Replaced:
-    try:
-        return Replaced.from_json(store.read(prefix + REPLACED_FILE))
-    except FileNotFoundError:
-        return Replaced()
 
 
 def _report(store: Store, name: str) -> NodeReport | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from airflow.sdk import DAG
@@ -43,7 +44,10 @@ def on_kubernetes(emulator: Emulator, kind: str) -> Home:
 
 
 class OnPods(Contract):
-    """Where no other node takes the place of a lost one."""
+    """Where a node is a pod."""
+
+    gangs: ClassVar[int] = 1
+    """Gangs that a try makes when a node is lost: one where another pod takes its place alone."""
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -65,12 +69,11 @@ class OnPods(Contract):
             ti = Ti()
             yield pool.submit(lambda: (task.execute(context(ti)), ti)[1])
 
-    def test_a_gang_that_has_lost_a_node_is_made_anew_in_the_same_try(
-        self, home: Home, loss: Future[Ti]
-    ) -> None:
+    def test_what_has_lost_a_node_trains_on_in_the_same_try(self, home: Home, loss: Future[Ti]) -> None:
         xcoms = loss.result().xcoms
         ref = RunRef.from_json(xcoms["run"])
-        assert (ref.backend, ref.key.attempt, ref.key.generation) == (home.kind, 2, 0)
+        assert (ref.backend, ref.key.attempt, ref.key.generation) == (home.kind, self.gangs, 0)
+        assert [each.rank for each in ref.replaced] == ([1] if self.gangs == 1 else [])
         assert xcoms["checkpoint_uri"]
         assert "failure" not in xcoms
 
@@ -90,6 +93,8 @@ class TestTrainJob(OnPods):
 
 
 class TestRunai(OnPods):
+    gangs = 2
+
     @pytest.fixture(scope="class")
     @classmethod
     def home(cls, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Home:

@@ -658,3 +658,17 @@ def test_a_list_that_lags_takes_nothing_back() -> None:
         known.replaced,
         known.lost_seconds,
     )
+
+
+def test_what_stays_in_the_way_of_a_new_node_is_ended_and_charged_to_nothing() -> None:
+    left = a_node(1, NodeState.PENDING, report=None, is_left=True, details="OutOfcpu", cause=Cause.CAPACITY)
+    action = decide(a_record(), a_gang(left), NOW)
+    assert isinstance(action, EndSilent)
+    (failure,) = action.failures
+    assert (failure.rank, failure.message) == (1, "node 1: OutOfcpu")
+    # Also as the gang begins, and where nothing is left of the budget.
+    waiting = [a_node(rank, NodeState.PENDING, report=None) for rank in (0, 2)]
+    spent = replace(a_ref(), replaced=(LOST,) * 9)
+    assert isinstance(decide(a_record(spent), a_gang(left, *waiting), NOW), EndSilent)
+    assert isinstance(decide(a_record(a_ref(replaces=False)), a_gang(left), NOW), Wait)
+    assert isinstance(decide(a_record(), a_gang(replace(left, is_left=False)), NOW), Wait)

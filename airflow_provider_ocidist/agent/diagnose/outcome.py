@@ -26,6 +26,8 @@ from airflow_provider_ocidist.launchers.exit_status import exit_status
 from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
 from airflow_provider_ocidist.model.report import Restart
 
+NOT_NEEDED_CODE = 0
+"""Exit code of a node that nobody needs: after any other its platform would start it again, for hours."""
 STOPPED_CODE = 143
 """Exit code of a node that ended on account of others: 128 and the number of SIGTERM, as in a shell."""
 

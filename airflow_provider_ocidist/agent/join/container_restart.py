@@ -71,22 +71,23 @@ def _last_of(before: NodeReport) -> NodeReport:
 
 def wait_for_end(
     config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch, patience: float = 0.0
-) -> None:
+) -> bool:
     """Wait until this node is ended: for `STAY`, or for `patience` seconds where its pod may be replaced by another.
 
-    It ends before its patience does if its run is to end, or nobody waits for that any more.
+    It stays no longer once its run is to end, or nobody waits for that any more, and the others have had `STAY` for
+    their last checkpoint: its end may end them. Returns whether nobody needs it, in a run whose pods are replaced.
     """
     logger.warning(
         "this container was restarted: the node stays idle, because only another pod, or another gang, takes its place"
     )
     if not config.replaces:
         switch.event.wait(STAY)
-        return
+        return False
     abandonment, began = Abandonment(config, environ), time.monotonic()
     while not switch.event.wait(LOOK_INTERVAL):
-        why, waited = abandonment.why(), time.monotonic() - began
-        if waited >= (STAY if why else max(STAY, patience)):
-            logger.warning(
-                "the node stays idle no longer: %s", why or "no other pod has taken its place in time"
-            )
-            return
+        why = abandonment.why()
+        if why is None and time.monotonic() - began < max(STAY, patience):
+            continue
+        logger.warning("the node stays idle no longer: %s", why or "no other pod has taken its place in time")
+        return not switch.event.wait(STAY if why else 0.0)
+    return False

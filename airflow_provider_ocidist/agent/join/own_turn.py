@@ -19,13 +19,17 @@ from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.replaced import Replaced
 from airflow_provider_ocidist.model.report import NodeReport, StopRequest
-from airflow_provider_ocidist.model.work_dir import REPLACED_FILE
+from airflow_provider_ocidist.storage.replacements import read_replaced
 from airflow_provider_ocidist.storage.stores.base import Store
 
 logger = logging.getLogger("ocidist")
 
 LOOK_INTERVAL = 2.0
 """Seconds between two looks of a node that waits."""
+
+
+class Abandoned(Stopped):
+    """Raised where nobody needs a node that waits for its turn: the run is to end, or nobody waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Found:
     def turn(self, rank: int, instance: str) -> int | None:
         """Return how many nodes of the rank were lost before the one with this id; None: it has to wait.
 
-        Raises Stopped where it is to end.
+        Raises Stopped where it is to end, as Abandoned where no other has its place.
         """
         if instance in self.lost.lost_runs:
             raise Stopped(Stop(message="this node counts as lost, and another has its place", is_lost=True))
@@ -49,7 +53,7 @@ class Found:
         if before is None or before.instance == instance or before.incarnation < number:
             return number
         if self.request is not None and not self.request.restarts:
-            raise Stopped(stop_for(self.request))
+            raise Abandoned(stop_for(self.request))
         return None
 
 
@@ -62,7 +66,7 @@ def await_own_turn(
     is no node of the gang until that process has given the one before up: the others would not wait for it.
 
     `patience`: in seconds. Raises AgentError when it is over, or when the run directory cannot be read; Stopped where
-    this node is to end.
+    this node is to end, as Abandoned where no other has its place.
     """
     instance = environ.get(INSTANCE_VARIABLE)
     if not (config.replaces and instance):
@@ -76,7 +80,7 @@ def await_own_turn(
         if number is not None:
             return number
         if (why := abandonment.lease_expired()) is not None:
-            raise Stopped(Stop(message=why))
+            raise Abandoned(Stop(message=why))
         if time.monotonic() >= until:
             raise AgentError(
                 "the task did not record in time that the node before this one is lost", cause=Cause.NODE
@@ -91,15 +95,7 @@ def await_own_turn(
 
 def _look(config: AgentConfig, environ: Mapping[str, str], rank: int) -> Found:
     with run_directory(config, environ) as store:
-        return Found(lost=load_replaced(store), before=_report(store, rank), request=load_stop_request(store))
-
-
-def load_replaced(store: Store) -> Replaced:
-    """Return the lost nodes of a gang. Raises OcidistError or OSError when that cannot be read now."""
-    try:
-        return Replaced.from_json(store.read(REPLACED_FILE))
-    except FileNotFoundError:
-        return Replaced()
+        return Found(lost=read_replaced(store), before=_report(store, rank), request=load_stop_request(store))
 
 
 def _report(store: Store, rank: int) -> NodeReport | None:

@@ -30,14 +30,20 @@ from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_nodes import GangNodes, Look
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects
 from airflow_provider_ocidist.backends.kubernetes.gang_state import GangState
+from airflow_provider_ocidist.backends.kubernetes.node_pods import nodes_among
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj, asked_for
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
-from airflow_provider_ocidist.backends.kubernetes.plans import gang_request, make_plan
+from airflow_provider_ocidist.backends.kubernetes.plans import (
+    gang_request,
+    make_plan,
+    without_replacements,
+)
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
     container_has_begun,
     has_company,
+    has_failed,
     starts_again,
     was_restarted,
 )
@@ -133,6 +139,7 @@ class KubernetesBackend(
 
     def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
         del stop
+        plan = self._allowed(plan)
         run_dir_files.write(plan, self._run_dirs, agent=False)
         obj = self._objects.create(plan)
         ref = self._ref(plan.key, obj)
@@ -147,6 +154,18 @@ class KubernetesBackend(
                 self._end_incomplete(ref)
             raise
         return ref
+
+    def _allowed(self, plan: Plan) -> Plan:
+        """Return a plan as what an administrator has prepared allows it. Raises BackendError."""
+        if not plan.replaces:
+            return plan
+        obstacles = self._objects.obstacles(gang_request(plan).body)
+        if not obstacles:
+            return plan
+        log.warning(
+            "%s: a lost pod is made anew only with all others: %s", plan.key.name, "; ".join(obstacles)
+        )
+        return without_replacements(plan)
 
     def _end_incomplete(self, ref: RunRef) -> None:
         try:
@@ -260,7 +279,7 @@ class KubernetesBackend(
         return (Request(verb=f"Create{self.operator.kind}", body=asked_for(obj)),)
 
     def planned(self, plan: Plan) -> tuple[Request, ...]:
-        request = gang_request(plan)
+        request = gang_request(self._allowed(plan))
         return (replace(request, body=asked_for(self._objects.fitted(request.body))),)
 
     # beforehand
@@ -282,6 +301,7 @@ class KubernetesBackend(
                 self.operator,
                 self.operator.needs(body),
                 round(job.limits.stop_grace) + SAVING_TIME,
+                replaces=plan.replaces,
             ),
             *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
             self._work_dir_finding(plan),
@@ -341,11 +361,14 @@ class KubernetesBackend(
         obj = self._objects.get(namespace, name)
         if obj is None:
             return
-        pods, container = list(self._objects.pods(namespace, name).values()), self.operator.container
+        container = self.operator.container
+        pods = nodes_among(ref, self._objects.pods(namespace, name), self.operator, {}).values()
         waits = len(pods) < ref.nodes or not all(container_has_begun(pod, container) for pod in pods)
         # One that waits still, for an image or in a queue, would begin when nobody waits for it.
         lives_on = any(has_company(pod, container) or starts_again(pod, container) for pod in pods)
-        lives_on = lives_on or (waits and not self._is_over(obj))
+        # Where a Job makes another pod in the place of each that has failed, that idles until its limit is reached.
+        comes_again = ref.replaces and self.operator.restarts_pods and any(map(has_failed, pods))
+        lives_on = lives_on or ((waits or comes_again) and not self._is_over(obj))
         if self.operator.stays(obj) or lives_on:
             log.info("%s: deleting what its nodes have left", ref.key.name)
             self._objects.delete(namespace, name)

@@ -11,6 +11,7 @@ from airflow_provider_ocidist.backends.kubernetes.events import Warned
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
+from airflow_provider_ocidist.backends.kubernetes.node_pods import nodes_among, uid_of
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace_of
@@ -54,7 +55,7 @@ class Look:
         """Return what was seen in the namespace of a gang."""
         return self.namespaces[namespace_of(ref)]
 
-    def pods(self, ref: RunRef) -> Mapping[int, Obj]:
+    def pods(self, ref: RunRef) -> Mapping[int, Sequence[Obj]]:
         """Return the pods of a gang, by rank."""
         return self.around(ref).pods.get(name_of(ref), {})
 
@@ -76,8 +77,9 @@ class GangNodes:
         """Return the nodes of a gang; `api` reads the last output of those that report nothing."""
         seen, name = look.around(ref), name_of(ref)
         gang = seen.gangs.get(name, GONE)
-        self._pods[ref.job_id] = look.pods(ref)
-        pods, last = self._first_pods(ref, look.pods(ref), reported)
+        listed = self._chosen(ref, look.pods(ref), reported)
+        self._pods[ref.job_id] = listed
+        pods, last = self._first_pods(ref, listed, reported)
         of_all = self._about_all(name, gang, seen)
 
         def node(rank: int) -> NodeStatus:
@@ -92,7 +94,8 @@ class GangNodes:
                 last=last.get(rank),
                 replaces=ref.replaces,
                 is_new=ref.incarnation(rank) > 0,
-                has_another=rank in look.pods(ref) and rank not in pods,
+                has_another=rank in listed and rank not in pods,
+                keeps_failed=self._operator.restarts_pods,
             )
             return node_status(facts, gang, container=self._operator.container, now=look.at)
 
@@ -110,7 +113,8 @@ class GangNodes:
         self, ref: RunRef, look: Look, reported: Mapping[int, Reported], objects: GangObjects
     ) -> Mapping[int, Reported]:
         """Leave out the reports of nodes that began after their pods were listed: the next look has both."""
-        listed, before = look.pods(ref), self._last.get(ref.job_id, {})
+        listed = self._chosen(ref, look.pods(ref), reported)
+        before = self._last.get(ref.job_id, {})
 
         def is_unseen(rank: int, each: Reported) -> bool:
             if instance := _instance(each):
@@ -120,20 +124,26 @@ class GangNodes:
         unseen = {rank for rank, each in reported.items() if _lives(each) and is_unseen(rank, each)}
         if not unseen or name_of(ref) not in look.around(ref).gangs:
             return reported
-        pods = objects.pods(namespace_of(ref), name_of(ref))
+        pods = self._chosen(ref, objects.pods(namespace_of(ref), name_of(ref)), reported)
         begun = {rank for rank in unseen & pods.keys() if _is_of(reported[rank], pods[rank])}
         return {rank: each for rank, each in reported.items() if rank not in begun}
 
     def pod(self, ref: RunRef, rank: int, look: Callable[[], Look]) -> Obj | None:
         """Return the pod of a node as it was seen last; of a gang that was not seen yet, by a first look."""
         if ref.job_id not in self._pods:
-            self._pods[ref.job_id] = look().pods(ref)
+            self._pods[ref.job_id] = self._chosen(ref, look().pods(ref), {})
         return self._pods[ref.job_id].get(rank)
 
     def forget(self, ref: RunRef) -> None:
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
         self._last_words.forget(ref)
+
+    def _chosen(
+        self, ref: RunRef, pods: Mapping[int, Sequence[Obj]], reported: Mapping[int, Reported]
+    ) -> Mapping[int, Obj]:
+        instances = {rank: _instance(each) for rank, each in reported.items()}
+        return nodes_among(ref, pods, self._operator, instances)
 
     def _first_pods(
         self, ref: RunRef, pods: Mapping[int, Obj], reported: Mapping[int, Reported]
@@ -169,10 +179,6 @@ class GangNodes:
             if kind == WORKLOAD and about.startswith(start)
         )
         return [*found, *(each for warnings in whys for each in warnings)]
-
-
-def uid_of(pod: Obj) -> str:
-    return str(pod["metadata"].get("uid"))
 
 
 def _instance(reported: Reported) -> str:

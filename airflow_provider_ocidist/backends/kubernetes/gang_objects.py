@@ -42,8 +42,8 @@ class Seen:
 
     gangs: Mapping[str, Gang] = field(default_factory=dict)
     """Gangs by name; a gang without an object is not among them."""
-    pods: Mapping[str, Mapping[int, Obj]] = field(default_factory=dict)
-    """Pods by gang and by rank."""
+    pods: Mapping[str, Mapping[int, Sequence[Obj]]] = field(default_factory=dict)
+    """Pods by gang and by rank; several of a rank where the operator has made one beside another."""
     warnings: Mapping[tuple[str, str], Sequence[Warned]] = field(default_factory=dict)
     """Warnings by the kind and the name of their object."""
 
@@ -84,6 +84,22 @@ class GangObjects:
     def fitted(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a planned object in the words of the version that the cluster has. Raises BackendError."""
         return self._operator.fitted(body, self._served)
+
+    def obstacles(self, body: Mapping[str, Any]) -> list[str]:
+        """Return by what administrators keep the operator from making a lost pod anew alone. Raises BackendError."""
+        found = []
+        for path, name, _ in self._operator.needs(body):
+            try:
+                why = self._operator.obstacle(self._api.get(path))
+            except BackendError as error:
+                if error.status_code == 404:
+                    # The API server refuses the gang, too, with a remedy.
+                    continue
+                if error.status_code != 403:
+                    raise
+                why = f"it cannot be read ({error})"
+            found += [f"{name}: {why}"] if why else []
+        return found
 
     def _served(self) -> frozenset[str]:
         """Return the fields of the kind's `spec` that the API server takes; none where it does not publish them."""
@@ -205,7 +221,7 @@ class GangObjects:
         known = {name: gang for name, gang in found if name in wanted}
         if len(wanted) > FEW:
             known |= self._overlooked(namespace, wanted - known.keys())
-        return Seen(known, self._by_gang(pods, wanted), warnings_by_object(warnings))
+        return Seen(known, _by_gang(pods, wanted), warnings_by_object(warnings))
 
     def _all_lists(self, namespace: str) -> Lists:
         """Return the lists of all gangs in a namespace, kept from look to look."""
@@ -237,32 +253,14 @@ class GangObjects:
         objects = in_parallel(lambda name: self.get(namespace, name), sorted(absent))
         return dict(self._gang_in(obj) for obj in objects if obj is not None)
 
-    def pods(self, namespace: str, name: str) -> Mapping[int, Obj]:
+    def pods(self, namespace: str, name: str) -> Mapping[int, Sequence[Obj]]:
         """Return the pods of one gang as they are now, by rank."""
         found = map(self._node_in, self._pods(namespace, name))
-        return self._by_gang([node for node in found if node is not None], {name}).get(name, {})
-
-    def _by_gang(self, pods: Iterable[Node], wanted: Collection[str]) -> dict[str, dict[int, Obj]]:
-        by_gang: dict[str, dict[int, Obj]] = {}
-        for gang, rank, pod in pods:
-            if gang in wanted:
-                of_gang = by_gang.setdefault(gang, {})
-                of_gang[rank] = self._chosen(of_gang.get(rank), pod)
-        return by_gang
+        return _by_gang([node for node in found if node is not None], {name}).get(name, {})
 
     def _pods(self, namespace: str, gang: str) -> list[Obj]:
         selector = self._operator.pod_selector([gang])
         return list(self._api.list(_pods_at(namespace), labelSelector=selector))
-
-    def _chosen(self, before: Obj | None, pod: Obj) -> Obj:
-        """Return which of two pods is a node: the one that has begun, if the operator replaces pods by itself."""
-        if before is None:
-            return pod
-        if self._operator.restarts_pods:
-            begun = [each for each in (before, pod) if container_has_begun(each, self._operator.container)]
-            if begun:
-                return min(begun, key=_created_at)
-        return max(before, pod, key=_created_at)
 
     def preempted(self, namespace: str) -> dict[str, str]:
         """Return what is said of the pods that were preempted or evicted, by name and by UID."""
@@ -357,5 +355,9 @@ def _named(plan: Plan, verb: str) -> list[Request]:
     return [request for request in plan.requests if request.verb == verb]
 
 
-def _created_at(pod: Obj) -> str:
-    return str((pod.get("metadata") or {}).get("creationTimestamp"))
+def _by_gang(pods: Iterable[Node], wanted: Collection[str]) -> dict[str, dict[int, list[Obj]]]:
+    by_gang: dict[str, dict[int, list[Obj]]] = {}
+    for gang, rank, pod in pods:
+        if gang in wanted:
+            by_gang.setdefault(gang, {}).setdefault(rank, []).append(pod)
+    return by_gang

@@ -60,10 +60,18 @@ class Operator(ABC):
     ) -> dict[str, Any]:
         """Return the object that is created."""
 
+    makes_anew_if: ClassVar[str] = ""
+    """Condition of an administrator's object on which it makes a lost pod anew, in words; empty: there is none."""
+
     def makes_anew(self, job: TrainingJob) -> bool:
         """Whether it can be asked to make a lost pod of a job anew, and to leave the others alone."""
         del job
         return False
+
+    def obstacle(self, needed: Mapping[str, Any]) -> str | None:
+        """Return by what an administrator's object keeps it from making a lost pod anew alone; None: by nothing."""
+        del needed
+        return None
 
     def fitted(self, body: Mapping[str, Any], served: Callable[[], Collection[str]]) -> Mapping[str, Any]:
         """Return the object in the words of the version that the cluster has.

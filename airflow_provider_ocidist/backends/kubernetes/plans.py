@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON
@@ -12,6 +13,7 @@ from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields, PodOptions
 from airflow_provider_ocidist.backends.kubernetes.pods import (
+    INSTANCE,
     PodPlan,
     object_metadata,
     secret_variable,
@@ -26,7 +28,7 @@ from airflow_provider_ocidist.backends.node_config import (
 )
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError
-from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
@@ -87,11 +89,44 @@ def make_plan(
         backend=kind,
         topology=topology,
         reason=f"topology {topology}: one {operator.kind} in namespace {namespace}, a pod for each node; "
-        + _why(options, config),
+        + _why(operator, options, config),
         requests=tuple(requests),
         compartment_id=namespace,
         machine=_asked_for(options, namespace),
     )
+
+
+def without_replacements(plan: Plan) -> Plan:
+    """Return the plan of the same gang, with no lost pod made anew but with all others."""
+    requests = tuple(replace(each, body=_as_a_whole(each.body)) for each in plan.requests)
+    return replace(plan, requests=requests, replaces=False)
+
+
+def _as_a_whole(value: Any) -> Any:
+    """Return part of an object without what makes nodes wait for others in the places of lost ones."""
+    if isinstance(value, list | tuple):
+        items = [each for each in value if each != INSTANCE]
+        return [_config_as_a_whole(each) if _is_config(each) else _as_a_whole(each) for each in items]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: _text_as_a_whole(part) if name == CONFIG_VARIABLE else _as_a_whole(part)
+        for name, part in value.items()
+        if name != names.REPLACES
+    }
+
+
+def _is_config(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and entry.get("name") == CONFIG_VARIABLE and "value" in entry
+
+
+def _config_as_a_whole(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {**entry, "value": _text_as_a_whole(entry["value"])}
+
+
+def _text_as_a_whole(text: str) -> str:
+    config = AgentConfig.from_env({CONFIG_VARIABLE: text})
+    return in_json(replace(config, replaces=False).to_env()[CONFIG_VARIABLE])
 
 
 def gang_request(plan: Plan) -> Request:
@@ -123,10 +158,10 @@ def _shape_of(options: PodOptions) -> str | None:
     return options.node_selector.get(INSTANCE_TYPE) or options.preset
 
 
-def _why(options: PodOptions, config: AgentConfig) -> str:
+def _why(operator: Operator, options: PodOptions, config: AgentConfig) -> str:
     oldest = "{}.{}".format(*OLDEST_PYTHON)
     again = (
-        "a pod that is lost is made anew, while the others wait"
+        f"a pod that is lost is made anew, while the others wait {operator.makes_anew_if}".strip()
         if config.replaces
         else "no pod is started again, a retry makes the gang again"
     )

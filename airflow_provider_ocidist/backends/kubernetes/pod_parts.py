@@ -65,6 +65,10 @@ def starts_again(pod: Obj, container: str) -> bool:
     return end is not None and end.get("exitCode") != 0
 
 
+def has_failed(pod: Obj) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Failed"
+
+
 def exit_of(pod: Obj, container: str) -> Obj | None:
     """Return how the container of this name has ended last, if it ever has."""
     own = container_of(pod, container)

@@ -123,16 +123,21 @@ def named(
 
 
 def needed(
-    api: Api, operator: Operator, objects: Sequence[tuple[str, str, str]], grace: float
+    api: Api,
+    operator: Operator,
+    objects: Sequence[tuple[str, str, str]],
+    grace: float,
+    *,
+    replaces: bool = False,
 ) -> Iterator[Finding]:
     """Report which objects of an administrator are not there, or leave a node less than `grace` seconds to end.
 
-    `objects`: path, name, remedy.
+    `objects`: path, name, remedy. `replaces`: whether a lost pod is to be made anew alone: also what prevents that.
     """
     for path, name, remedy in objects:
         subject = name.partition(" ")[0]
         try:
-            given = operator.grace_of(api.get(path))
+            found = api.get(path)
         except BackendError as error:
             if error.status_code == 404:
                 yield Finding.failed(subject, f"there is no {name}", remedy)
@@ -140,6 +145,13 @@ def needed(
                 yield Finding.warned(subject, f"{name} cannot be seen: {error}", remedy)
         else:
             yield Finding.passed(subject, f"{name} is there")
+            given, why = operator.grace_of(found), operator.obstacle(found) if replaces else None
+            if why is not None:
+                yield Finding.warned(
+                    "restarts.node",
+                    f"{name}: {why}: a lost pod is made anew only with all others",
+                    f"name a runtime such as {REPLACING} in backend.runtime",
+                )
             if given is not None and given < grace:
                 yield Finding.warned(
                     "stop_grace",
@@ -149,6 +161,7 @@ def needed(
                 )
 
 
+REPLACING = "container/kubernetes/training-runtime-replacing.yaml"
 REFERENCES = {
     "Secret": ("secretKeyRef", "secretRef", "secret"),
     "ConfigMap": ("configMapKeyRef", "configMapRef", "configMap"),

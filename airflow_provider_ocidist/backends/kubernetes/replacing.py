@@ -1,6 +1,6 @@
 """ReplacingBackend: gangs of which a lost pod alone is made anew, by an operator that does so without a request.
 
-A new pod has the name and the template of the one before, and begins at once. So what makes it a node is a file in the
+A new pod has the template of the one before, and begins at once. So what makes it a node is a file in the
 run directory, which names the lost pods by their UIDs: until the waiting process has written that there, the new pod's
 agent waits (`agent.join.own_turn`).
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.capabilities import ReplacesNodes
 from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
-from airflow_provider_ocidist.backends.kubernetes.gang_nodes import uid_of
+from airflow_provider_ocidist.backends.kubernetes.node_pods import nodes_among, uid_of
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj, is_deleted
-from airflow_provider_ocidist.backends.kubernetes.pod_parts import was_restarted
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import has_failed, was_restarted
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace_of
 from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import BackendError
@@ -90,8 +90,10 @@ class ReplacingBackend(ReplacesNodes, KubernetesBackend):
 
     def _lost(self, ref: RunRef, ranks: Sequence[int]) -> list[LostPod]:
         """Return the pods of the nodes that these ranks have by a reference, though others may have their names."""
-        pods = self._objects.pods(namespace_of(ref), name_of(ref))
+        found = self._objects.pods(namespace_of(ref), name_of(ref))
         reports = lost_runs.reports(self._run_dirs, ref, ranks)
+        instances = {rank: report.instance for rank, report in reports.items() if report is not None}
+        pods = nodes_among(ref, found, self.operator, instances)
         return [self._lost_pod(ref, rank, pods.get(rank), reports[rank]) for rank in ranks]
 
     def _lost_pod(self, ref: RunRef, rank: int, pod: Obj | None, report: NodeReport | None) -> LostPod:
@@ -113,8 +115,7 @@ class ReplacingBackend(ReplacesNodes, KubernetesBackend):
         return self._as_lost(uid_of(there), there, now - (_began(there) or now))
 
     def _shows_loss(self, pod: Obj) -> bool:
-        has_failed = (pod.get("status") or {}).get("phase") == "Failed"
-        return has_failed or is_deleted(pod) or was_restarted(pod, self.operator.container)
+        return has_failed(pod) or is_deleted(pod) or was_restarted(pod, self.operator.container)
 
     def _as_lost(self, uid: str, pod: Obj | None, seconds: float) -> LostPod:
         if pod is None:

@@ -73,7 +73,7 @@ usual rate limiter of client-go)."""
 OVERDUE_AFTER = 30.0
 """Seconds after the end of its grace for which a pod that is deleted may still be there."""
 LEFT_AFTER = 60.0
-"""Seconds after its last change for which a rejected pod may still be there."""
+"""Seconds after its last change for which a rejected pod may still be there, where its operator deletes it."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 FORBIDDEN = ("is forbidden: ", "denied the request")
 """Texts in events about requests that the cluster does not allow now."""
@@ -90,6 +90,8 @@ class _Found:
     cause: Cause | None = None
     finished_at: float | None = None
     exit_code: int | None = None
+    is_left: bool = False
+    """Whether its pod was rejected, and its operator leaves it there and makes no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,8 @@ class NodeFacts:
     """Whether it has the place of a lost one."""
     has_another: bool = False
     """Whether there is another pod in the place of its own."""
+    keeps_failed: bool = False
+    """Whether its operator keeps pods that have failed, and makes others beside them."""
     last: Obj | None = None
     """Pod as seen last, which may have said why it would go; the only source about a node without an agent."""
 
@@ -129,10 +133,12 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         found = _without_pod(facts, gang, container)
     else:
         found = _of_pod(pod, container, facts.events, now)
-        if report is not None and report.lost and not found.state.terminal:
+        # An agent that idles ends with 0, so that it is not started again, once nobody needs it any more.
+        has_idled = facts.replaces and found.state is NodeState.SUCCEEDED
+        if report is not None and report.lost and (has_idled or not found.state.terminal):
             found = _Found(NodeState.FAILED, report.message, Cause.NODE)
         if facts.replaces:
-            found = _replaceable(found, facts, pod, container, now)
+            found = _replaceable(found, facts, gang, pod, container, now)
         if report is None and gang.state is GangState.SUCCEEDED and is_deleted(pod) and found.state.terminal:
             # A program without an agent: SIGTERM was the operator's, and no failure.
             found = _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
@@ -155,10 +161,11 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
         finished_at=found.finished_at,
         report=report,
         exited=found.exit_code,
+        is_left=found.is_left,
     )
 
 
-def _replaceable(found: _Found, facts: NodeFacts, pod: Obj, container: str, now: float) -> _Found:
+def _replaceable(found: _Found, facts: NodeFacts, gang: Gang, pod: Obj, container: str, now: float) -> _Found:
     """Return what a pod shows of its node where another pod may take its place, or has done so."""
     status, report = pod.get("status") or {}, facts.report
     if found.state is NodeState.ENDING and _is_overdue(pod, now):
@@ -170,9 +177,7 @@ def _replaceable(found: _Found, facts: NodeFacts, pod: Obj, container: str, now:
         return found
     phase = status.get("phase")
     if report is None and phase == "Failed" and found.cause is not Cause.DEADLINE:
-        # A kubelet has rejected it: the operator makes another. One that leaves it there needs a request for that.
-        is_over = container_has_begun(pod, container) or _is_left(status, now)
-        return found if is_over else replace(found, state=NodeState.PENDING)
+        return _rejected(found, facts, gang, container_has_begun(pod, container), _is_left(status, now))
     if phase in ("Succeeded", "Failed") or not runs_agent(pod):
         return found
     if report is not None and _reports_now(report, pod, container):
@@ -181,6 +186,15 @@ def _replaceable(found: _Found, facts: NodeFacts, pod: Obj, container: str, now:
     if report is None and facts.is_new and exit_of(pod, container) is not None:
         return replace(found, state=NodeState.PENDING)
     return found
+
+
+def _rejected(found: _Found, facts: NodeFacts, gang: Gang, has_begun: bool, is_left: bool) -> _Found:
+    """Return what a pod shows that has failed without a report: while the gang lives, its operator makes another."""
+    # A failed init container would fail again.
+    goes_on = gang.state in (GangState.NEW, GangState.ACTIVE) and found.cause is not Cause.USER
+    if not goes_on or (has_begun and not (facts.is_new and facts.keeps_failed)):
+        return found
+    return replace(found, state=NodeState.PENDING, is_left=is_left and not facts.keeps_failed)
 
 
 def _reports_now(report: NodeReport, pod: Obj, container: str) -> bool:

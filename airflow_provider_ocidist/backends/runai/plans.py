@@ -17,6 +17,7 @@ from airflow_provider_ocidist.backends.node_config import (
     KEY_VARIABLE,
     in_json,
     key_text,
+    may_replace,
     node_config,
     plan_of,
     shared_source,
@@ -70,7 +71,7 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Fields) -> Plan:
         config,
         backend=KIND,
         topology=PATHS[verb],
-        reason=_reason(job.nodes) + _shown_secrets(job),
+        reason=_reason(job.nodes) + _losses(job) + _shown_secrets(job),
         requests=(Request(verb=verb, body=body),),
         machine=_asked_for(options),
     )
@@ -104,6 +105,17 @@ def _reason(nodes: int) -> str:
         return "topology trainings: one node is a plain training workload"
     workers = "1 worker" if nodes == 2 else f"{nodes - 1} workers"
     return f"topology distributed: one workload of PyTorch, whose {nodes} nodes are a master and {workers}"
+
+
+def _losses(job: TrainingJob) -> str:
+    """Return what becomes of a lost pod where the job allows machines to be lost.
+
+    With `restartPolicy` the operator beneath would make it anew; but the API deletes no single pod, so that one whose
+    machine is silent, or whose container was started again, could not be removed.
+    """
+    if not may_replace(job):
+        return ""
+    return "; a lost pod is made anew only with all others, since the control plane deletes no single pod"
 
 
 def _shown_secrets(job: TrainingJob) -> str:

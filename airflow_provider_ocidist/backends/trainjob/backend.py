@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.backends.kubernetes.replacing import ReplacingBackend
 from airflow_provider_ocidist.backends.trainjob.operator import OPERATOR
 from airflow_provider_ocidist.backends.trainjob.options import KIND
 
 
-class TrainJob(KubernetesBackend):
+class TrainJob(ReplacingBackend):
     """Runs each gang as one TrainJob."""
 
     kind = KIND

@@ -35,6 +35,10 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 """Labels of pods that every release of Trainer has."""
 NO_RUNTIME = "must be created before the TrainJob is created"
 """Text in the webhook's refusal."""
+DISRUPTED = "DisruptionTarget"
+"""Condition of a pod that the cluster evicts, preempts or deletes with its machine."""
+DEFAULT_BACKOFF_LIMIT = 6
+"""Pods that a Job may lose by default."""
 DEFAULT_GRACE = 30
 """Seconds that Kubernetes gives a pod by default."""
 CAUSES_OF_FAILED = {"DeadlineExceeded": Cause.DEADLINE, "TrainingRuntimeNotSupported": Cause.CONFIG}
@@ -51,6 +55,7 @@ class TrainJobs(Operator):
     restarts_pods = True
     sets_grace = False  # no release lets a TrainJob change it: it is the runtime's
     ends_others = True
+    makes_anew_if = "if the runtime's Job may lose one (backoffLimit, podFailurePolicy)"
     remedy = "install Kubeflow Trainer, or choose backend pytorchjob"
 
     def manifest(
@@ -70,6 +75,27 @@ class TrainJobs(Operator):
                 **({"suspend": True} if options.suspend else {}),
             },
         }
+
+    def makes_anew(self, job: TrainingJob) -> bool:
+        """The Job beneath makes the pod of each index that has none, as long as its limit is not exceeded.
+
+        Source: manageJob in pkg/controller/job, Kubernetes 1.34; a TrainJob cannot change the limit of its runtime.
+        """
+        del job
+        return True
+
+    def obstacle(self, needed: Mapping[str, Any]) -> str | None:
+        spec = _job_of_nodes(needed)
+        if spec is None:
+            return f"it has no replicated job {CONTAINER}"
+        action = _action_on_disruption(spec)
+        if action in ("FailJob", "FailIndex"):
+            return f"its podFailurePolicy says {action} for a disruption"
+        limits = [spec.get("backoffLimitPerIndex"), spec.get("backoffLimit")]
+        limit = next((each for each in limits if each is not None), DEFAULT_BACKOFF_LIMIT)
+        if action == "Ignore" or limit > 0:
+            return None
+        return "its backoffLimit of 0 ends all pods when one is lost"
 
     def fitted(self, body: Mapping[str, Any], served: Callable[[], Collection[str]]) -> Mapping[str, Any]:
         return releases.fitted(body, served())
@@ -94,14 +120,11 @@ class TrainJobs(Operator):
         return ((path, f"{runtime['kind']} {runtime['name']}", remedy),)
 
     def grace_of(self, needed: Mapping[str, Any]) -> float | None:
-        jobs = (((needed.get("spec") or {}).get("template") or {}).get("spec") or {}).get(
-            "replicatedJobs"
-        ) or ()
-        for job in jobs:
-            if job.get("name") == CONTAINER:
-                pod = ((job.get("template") or {}).get("spec") or {}).get("template") or {}
-                return float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or DEFAULT_GRACE)
-        return None
+        spec = _job_of_nodes(needed)
+        if spec is None:
+            return None
+        pod = (spec.get("template") or {}).get("spec") or {}
+        return float(pod.get("terminationGracePeriodSeconds") or DEFAULT_GRACE)
 
     def subjects(self, name: str) -> Sequence[tuple[str, str]]:
         return ((self.kind, name), ("JobSet", name), ("Job", f"{name}-{CONTAINER}-0"))
@@ -163,6 +186,26 @@ class TrainJobs(Operator):
 
     def nodes_in(self, obj: Obj) -> int:
         return int((obj["spec"].get("trainer") or {}).get("numNodes") or 1)
+
+
+def _job_of_nodes(runtime: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the specification of the Job whose pods are the nodes; None where a runtime has none."""
+    jobs = (((runtime.get("spec") or {}).get("template") or {}).get("spec") or {}).get("replicatedJobs") or ()
+    found = (
+        ((each.get("template") or {}).get("spec") or {}) for each in jobs if each.get("name") == CONTAINER
+    )
+    return next(found, None)
+
+
+def _action_on_disruption(job: Mapping[str, Any]) -> str | None:
+    """Return what the first rule about evicted and preempted pods says; None where no rule is about them."""
+    for rule in (job.get("podFailurePolicy") or {}).get("rules") or ():
+        conditions = rule.get("onPodConditions") or ()
+        if any(
+            each.get("type") == DISRUPTED and str(each.get("status", "True")) == "True" for each in conditions
+        ):
+            return str(rule.get("action"))
+    return None
 
 
 def _trainer(job: TrainingJob, options: TrainJobOptions, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -169,12 +169,22 @@ def test_a_fault_that_does_not_pass_in_time_has_the_cause_that_airflow_may_retry
 
 
 def idling(
-    folder: Path, switch: StopSwitch, lease: float = 600.0, *, replaces: bool = True
+    folder: Path,
+    switch: StopSwitch,
+    ends: list[bool],
+    lease: float = 600.0,
+    *,
+    replaces: bool = True,
+    patience: float = PATIENCE,
 ) -> threading.Thread:
-    """Return a thread in which a node idles."""
+    """Return a thread in which a node idles; `ends`: gets whether nobody needs it any more."""
     limited = replace(config(folder), replaces=replaces, limits=Limits(lease=lease))
-    given = (limited, environment(0), switch, PATIENCE if replaces else 0.0)
-    waiting = threading.Thread(target=container_restart.wait_for_end, args=given, daemon=True)
+    given = (limited, environment(0), switch, patience if replaces else 0.0)
+
+    def idle() -> None:
+        ends.append(container_restart.wait_for_end(*given))
+
+    waiting = threading.Thread(target=idle, daemon=True)
     waiting.start()
     return waiting
 
@@ -190,24 +200,31 @@ def test_one_that_idles_where_another_pod_may_come_ends_with_the_run(tmp_path: P
     restart = Restart(cause=Cause.NODE, message="gone", rank=0)
     request = StopRequest(cause=Cause.NODE, message="another launch", restarts=(restart,))
     (tmp_path / STOP_FILE).write_bytes(request.to_json())
-    waiting = idling(tmp_path, StopSwitch())
+    waiting = idling(tmp_path, StopSwitch(), ends := [])
     waiting.join(0.5)
     assert waiting.is_alive(), "another pod may take its place"
     for content in (b"{", request.to_json(), replace(request, restarts=()).to_json()):
         (tmp_path / "new").write_bytes(content)
         (tmp_path / "new").rename(tmp_path / STOP_FILE)
     waiting.join(30)
-    assert not waiting.is_alive()
+    assert ends == [True]
 
 
 @pytest.mark.usefixtures("_quick")
 def test_one_that_idles_where_another_pod_may_come_ends_once_nobody_waits_for_the_run(tmp_path: Path) -> None:
-    waiting = idling(tmp_path, StopSwitch(), lease=0.6)
+    waiting = idling(tmp_path, StopSwitch(), ends := [], lease=0.6)
     waiting.join(1.2)
     assert waiting.is_alive(), "without a first renewal there is no lease"
     (tmp_path / LEASE_FILE).write_bytes(b"1")
     waiting.join(30)
-    assert not waiting.is_alive()
+    assert ends == [True]
+
+
+@pytest.mark.usefixtures("_quick")
+def test_one_in_whose_place_no_other_pod_comes_ends_with_its_patience(tmp_path: Path) -> None:
+    waiting = idling(tmp_path, StopSwitch(), ends := [], patience=0.3)
+    waiting.join(30)
+    assert ends == [True]
 
 
 @pytest.mark.usefixtures("_quick")
@@ -218,11 +235,12 @@ def test_while_the_task_may_read_its_log_one_that_idles_stays(
     request = StopRequest(cause=Cause.CANCELED, message="enough")
     (tmp_path / STOP_FILE).write_bytes(request.to_json())
     switch = StopSwitch()
-    waiting = idling(tmp_path, switch)
+    waiting = idling(tmp_path, switch, ends := [])
     waiting.join(0.5)
     assert waiting.is_alive()
     switch.ask(Stop(message="deleted"))
     waiting.join(30)
+    assert ends == [False]
 
 
 def test_a_report_of_the_node_in_its_place_is_left_alone(tmp_path: Path) -> None:
@@ -238,9 +256,9 @@ def test_a_report_of_the_node_in_its_place_is_left_alone(tmp_path: Path) -> None
 
 def test_it_stays_until_it_is_ended(tmp_path: Path) -> None:
     switch = StopSwitch()
-    waiting = idling(tmp_path, switch, replaces=False)
+    waiting = idling(tmp_path, switch, ends := [], replaces=False)
     time.sleep(0.05)
     assert waiting.is_alive()
     switch.ask(Stop(message="deleted"))
     waiting.join(30)
-    assert not waiting.is_alive()
+    assert ends == [False]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.agent import __main__ as agent
 from airflow_provider_ocidist.agent.join import container_restart, own_turn
-from airflow_provider_ocidist.agent.join.own_turn import Found, await_own_turn
+from airflow_provider_ocidist.agent.join.own_turn import Abandoned, Found, await_own_turn
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE, RANK_VARIABLE, AgentConfig
@@ -121,6 +122,7 @@ def test_one_that_was_given_up_itself_ends(tmp_path: Path) -> None:
     with pytest.raises(Stopped) as caught:
         turn(tmp_path, "a")
     assert caught.value.stop.is_lost
+    assert not isinstance(caught.value, Abandoned), "another has its place"
 
 
 def test_one_that_waits_ends_with_the_run_with_its_patience_and_by_a_signal(tmp_path: Path) -> None:
@@ -130,10 +132,11 @@ def test_one_that_waits_ends_with_the_run_with_its_patience_and_by_a_signal(tmp_
     assert caught.value.cause is Cause.NODE
     switch = StopSwitch()
     threading.Timer(0.1, switch.ask, (Stop(message="SIGTERM"),)).start()
-    with pytest.raises(Stopped, match="SIGTERM"):
+    with pytest.raises(Stopped, match="SIGTERM") as signalled:
         turn(tmp_path, "b", switch=switch)
+    assert not isinstance(signalled.value, Abandoned)
     write(tmp_path, STOP_FILE, END.to_json())
-    with pytest.raises(Stopped, match="enough"):
+    with pytest.raises(Abandoned, match="enough"):
         turn(tmp_path, "b")
 
 
@@ -152,7 +155,7 @@ def test_one_that_waits_ends_once_nobody_waits_for_the_run_by_its_own_clock(tmp_
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_turn, "_look", look)
-        with pytest.raises(Stopped, match="nobody has waited for this run"):
+        with pytest.raises(Abandoned, match="nobody has waited for this run"):
             await_own_turn(config(tmp_path, lease=0.6), environment("b"), StopSwitch(), PATIENCE)
     assert renewals == 20, "as long as it is renewed the node waits"
     # Without a first renewal there is no lease.
@@ -194,3 +197,30 @@ def test_a_second_start_in_a_pod_is_told_from_a_pod_in_the_place_of_another(tmp_
     for instance, is_second in (("a", True), ("b", False)):
         before = container_restart.report_before(config(tmp_path), environment(instance), StopSwitch())
         assert (before is not None) == is_second
+
+
+@pytest.mark.parametrize("end", ["nobody needs it", "signal", "another has its place"])
+def test_a_waiting_pod_that_nobody_needs_ends_for_good_and_later_than_the_others_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    write(tmp_path, report_of(1), a_report("a").to_json())
+    if end == "another has its place":
+        write(tmp_path, REPLACED_FILE, losses((1, "b")).to_json())
+    else:
+        write(tmp_path, STOP_FILE, END.to_json())
+    switch, stays = StopSwitch(), []
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            stays.append(timeout)
+            return end == "signal"
+
+    switch.event = Event()
+    monkeypatch.setattr(agent, "StopSwitch", lambda: switch)
+    monkeypatch.setattr(switch, "ask_on_signals", lambda: None)
+    for name, value in {**config(tmp_path).to_env(), **environment("b")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(agent.first_process, "divide", lambda: None)
+    # A platform that starts again what has failed leaves alone what ends with 0.
+    assert agent.main([]) == (0 if end == "nobody needs it" else 143)
+    assert stays == ([] if end == "another has its place" else [container_restart.STAY])

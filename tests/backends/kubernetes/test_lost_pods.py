@@ -32,9 +32,9 @@ class Pods:
     """The pods of a gang, by rank; notes which are removed, each with its grace."""
 
     def __init__(self, **by_uid: dict[str, Any]) -> None:
-        self.by_rank = {}
+        self.by_rank: dict[int, list[dict[str, Any]]] = {}
         for uid, found in by_uid.items():
-            self.by_rank[1] = {**found, "metadata": {**found["metadata"], "uid": uid}}
+            self.by_rank.setdefault(1, []).append({**found, "metadata": {**found["metadata"], "uid": uid}})
         self.removed: list[tuple[str, int]] = []
 
     def pods(self, namespace: str, name: str) -> Any:
@@ -136,6 +136,24 @@ def test_a_silent_node_that_another_process_has_replaced_is_not_ended(tmp_path: 
     pods = Pods(b=agents())
     a_backend(pods).end_nodes(a_gang(tmp_path), [1])
     assert pods.removed == []
+
+
+def test_a_rejected_pod_that_stays_in_the_way_is_deleted_and_not_recorded(tmp_path: Path) -> None:
+    ref = replace(a_gang(tmp_path), replaced=(FAILURE,), lost_runs=("a",))
+    recorded = Replaced(replaced=(FAILURE,), lost_runs=("a",)).to_json()
+    write(tmp_path, report_of(1), a_report("a").to_json())
+    write(tmp_path, REPLACED_FILE, recorded)
+    pods = Pods(b=pod("Failed", reason="OutOfcpu"))
+    a_backend(pods).end_nodes(ref, [1])
+    assert pods.removed == [("b", 0)]
+    assert (tmp_path / REPLACED_FILE).read_bytes() == recorded
+
+
+def test_of_several_pods_of_a_rank_the_one_that_has_reported_is_lost(tmp_path: Path) -> None:
+    write(tmp_path, report_of(1), a_report("a").to_json())
+    pods = Pods(a=agents(ended(137), phase="Failed"), b=agents())
+    made = a_backend(pods).replace_nodes(a_gang(tmp_path), [FAILURE])
+    assert (made.lost_runs, pods.removed) == (("a",), [("a", 0)])
 
 
 def test_a_lost_pod_has_run_since_its_start_and_not_since_its_agents(tmp_path: Path) -> None:

@@ -59,15 +59,53 @@ def test_a_pod_that_its_kubelet_rejects_before_it_begins_is_waited_for_as_anothe
     assert looked_at(begun, replaces=True).state is NodeState.FAILED
 
 
-def test_a_rejected_pod_that_its_operator_leaves_there_is_lost() -> None:
+def test_a_rejected_pod_that_its_operator_leaves_there_is_in_the_way_and_no_loss() -> None:
     later = "2026-11-23T00:03:20Z"
     disrupted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": later}
     for conditions, since in (([], NOW), ([disrupted], unix_time(later) or 0.0)):
-        rejected = pod("Failed", reason="UnexpectedAdmissionError", message="no GPU", conditions=conditions)
-        for late, state in ((0.0, NodeState.PENDING), (1.0, NodeState.FAILED)):
-            assert looked_at(rejected, replaces=True, now=since + LEFT_AFTER + late).state is state
+        for reason in REJECTED:
+            rejected = pod("Failed", reason=reason, message="no GPU", conditions=conditions)
+            for late, is_left in ((0.0, False), (1.0, True)):
+                now = since + LEFT_AFTER + late
+                for is_new in (False, True):
+                    node = looked_at(rejected, replaces=True, is_new=is_new, now=now)
+                    assert (node.state, node.is_left) == (NodeState.PENDING, is_left)
+                assert not looked_at(rejected, now=now).is_left
     del rejected["status"]["startTime"], rejected["status"]["conditions"]
-    assert looked_at(rejected, replaces=True, now=NOW + 1e6).state is NodeState.PENDING
+    assert not looked_at(rejected, replaces=True, now=NOW + 1e6).is_left
+
+
+def test_where_failed_pods_stay_beside_those_that_take_their_places_none_is_in_the_way() -> None:
+    beside = {"replaces": True, "keeps_failed": True, "now": NOW + LEFT_AFTER + 1}
+    rejected = pod("Failed", reason="OutOfcpu", message="no room")
+    failed = pod("Failed", state=ended(3))
+    for is_new in (False, True):
+        node = looked_at(rejected, **beside, is_new=is_new)
+        assert (node.state, node.is_left) == (NodeState.PENDING, False)
+    # One that ends before its turn is made again; the first of its rank had no turn to wait for.
+    assert looked_at(failed, **beside, is_new=True).state is NodeState.PENDING
+    assert looked_at(failed, **beside).state is NodeState.FAILED
+    assert looked_at(failed, report=a_report(), **beside, is_new=True).state is NodeState.FAILED
+    init = pod("Failed")
+    init["status"]["initContainerStatuses"] = [{"name": "fetch", "state": ended(7)}]
+    node = looked_at(init, **beside, is_new=True)
+    assert (node.state, node.cause) == (NodeState.FAILED, Cause.USER)
+    for over in (GangState.FAILED, GangState.SUCCEEDED):
+        for found in (rejected, failed):
+            assert looked_at(found, Gang(over), **beside, is_new=True).state is NodeState.FAILED
+
+
+def test_a_lost_node_whose_idle_agent_ends_with_0_has_not_succeeded() -> None:
+    for report in (
+        a_report(phase=Phase.DONE, lost=True, message="started again"),
+        a_report(phase=Phase.DONE, lost=True, message="error", cause=Cause.USER, exit_code=1),
+    ):
+        idle = agents(pod("Succeeded", state=ended(0, "Completed")), ended(1), restarts=1)
+        for gang in (GangState.ACTIVE, GangState.SUCCEEDED):
+            node = looked_at(idle, Gang(gang), report=report, replaces=True)
+            assert (node.state, node.details) == (NodeState.FAILED, report.message)
+    done = a_report(phase=Phase.DONE, exit_code=0)
+    assert looked_at(idle, report=done, replaces=True).state is NodeState.SUCCEEDED
 
 
 def test_a_pod_whose_own_deadline_is_over_is_not_waited_for() -> None:

@@ -340,6 +340,14 @@ def test_a_secret_in_plain_variables_is_named_in_the_plan_with_the_remedy() -> N
     assert "backend.secrets" not in planned(a_job(env={"PLAIN": "1"})).reason
 
 
+def test_a_plan_of_a_job_that_may_lose_machines_says_that_a_lost_pod_comes_only_with_all_others() -> None:
+    words = "a lost pod is made anew only with all others"
+    replacing: dict[str, Any] = {"restarts": {"node": 1}, "limits": {"lease": 600}}
+    assert words in planned(a_job(2, **replacing)).reason
+    assert words not in planned(a_job(1, **replacing)).reason
+    assert words not in planned(a_job(2)).reason
+
+
 def test_a_claim_among_the_mounts_is_mounted_whole() -> None:
     spec = taken(planned(a_job(mounts=[{"source": "pvc://data", "path": "/data"}]))).spec
     assert spec["storage"]["pvc"] == [

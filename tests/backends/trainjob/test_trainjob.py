@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import names
 from airflow_provider_ocidist.backends.kubernetes.gang_state import GangState
+from airflow_provider_ocidist.backends.kubernetes.plans import without_replacements
 from airflow_provider_ocidist.backends.trainjob.operator import OPERATOR
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.jobset import jobset
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import RELEASES
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.runtime import TORCH_DISTRIBUTED
 from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.model.agent_config import INSTANCE_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.run import Plan
 from tests.backends.kubernetes.jobs import IMAGE, body, job_of, planned, problems_in
 from tests.backends.kubernetes.test_names import any_key, drawn
@@ -138,6 +141,30 @@ def test_variables_of_the_roles_travel_to_the_agent_and_secrets_to_the_secret() 
     assert own["MY_TOKEN"]["secretKeyRef"]["name"] == body(plan)["metadata"]["name"]
     assert "t0ken-of-mine-77" not in json.dumps(body(plan))
     assert body(plan, "CreateSecret")["stringData"] == {"MY_TOKEN": "t0ken-of-mine-77"}
+
+
+@pytest.mark.parametrize("secret", [{}, {"main_env": {"MY_TOKEN": "t0ken-$(of)-mine-77"}}])
+def test_a_plan_without_replacements_differs_in_these_alone_also_where_a_secret_holds_it(
+    secret: dict[str, Any],
+) -> None:
+    plan = planned(a_job(2, restarts={"node": 1}, limits={"lease": 600}, **secret))
+    whole = without_replacements(plan)
+    assert (plan.replaces, whole.replaces) == (True, False)
+    assert without_replacements(whole) == whole
+
+    def config_of(of: Plan) -> AgentConfig:
+        if secret:
+            return AgentConfig.from_env(body(of, "CreateSecret")["stringData"])
+        return AgentConfig.from_env(variables(body(of)["spec"]["trainer"]))
+
+    assert config_of(plan).replaces
+    assert config_of(whole) == replace(config_of(plan), replaces=False)
+    own, others = (variables(body(each)["spec"]["trainer"]) for each in (plan, whole))
+    assert own.keys() - others.keys() == {INSTANCE_VARIABLE}
+    assert "$" not in json.dumps(others["OCIDIST_CONFIG"])
+    said, said_then = (body(each)["metadata"]["annotations"] for each in (plan, whole))
+    assert said.keys() - said_then.keys() == {names.REPLACES}
+    assert [each.verb for each in whole.requests] == [each.verb for each in plan.requests]
 
 
 def test_a_program_with_its_own_start_gets_its_processes_from_trainer() -> None:

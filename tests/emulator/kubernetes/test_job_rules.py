@@ -11,6 +11,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.kind import J
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.look import look
 from tests.emulator.kubernetes.operated import Operated, dice
 
+IGNORES = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -205,6 +206,36 @@ def test_a_pod_that_somebody_deletes_counts_as_failed_and_is_replaced():
     assert (status["failed"], len(made.pods)) == (1, 3)
 
 
+def test_where_only_failed_pods_are_replaced_one_that_is_deleted_counts_once_it_has_ended():
+    for spec in ({"podReplacementPolicy": "Failed"}, {"podFailurePolicy": {"rules": []}}):
+        made = indexed(2, **spec)
+        first = next(iter(made.pods))
+        made.pod(first, "Running")
+        made.pods[first]["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
+        status = made.settle()
+        assert (status.get("failed", 0), status["terminating"], len(made.pods)) == (0, 1, 2)
+        assert made.pods[first]["metadata"]["finalizers"], "so that nobody forgets it"
+        end(made, first, 143)
+        status = made.settle()
+        assert (status["failed"], status["terminating"], len(made.pods)) == (1, 0, 3)
+
+
+def test_a_pod_that_is_deleted_uses_up_the_backoff_limit_and_its_replacement_waits():
+    made = indexed(2, backoffLimit=1, backoff_s=10)
+    first = next(iter(made.pods))
+    made.pods[first]["metadata"].update(
+        deletionTimestamp="2026-11-20T12:00:30Z", deletionGracePeriodSeconds=30
+    )
+    made.settle()
+    assert (made.truths(), len(made.pods), made.again_s) == ({}, 2, 10)
+    made.later(10)
+    made.settle()
+    assert len(made.pods) == 3
+    made.pods[[*made.pods][-1]]["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:11Z"
+    made.settle()
+    assert made.condition("FailureTarget")["reason"] == "BackoffLimitExceeded"
+
+
 @pytest.mark.parametrize("operator,code,fails", [("In", 42, True), ("In", 1, False), ("NotIn", 1, True)])
 def test_an_exit_code_may_fail_the_job_at_once(operator, code, fails):
     on = {"containerName": "main", "operator": operator, "values": [42]}
@@ -218,8 +249,7 @@ def test_an_exit_code_may_fail_the_job_at_once(operator, code, fails):
 
 
 def test_a_disruption_may_be_ignored():
-    rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-    made = operated(backoffLimit=0, podFailurePolicy={"rules": [rule]})
+    made = operated(backoffLimit=0, podFailurePolicy=IGNORES)
     first = next(iter(made.pods))
     end(made, first, 137)
     made.pods[first]["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
@@ -253,6 +283,13 @@ def test_what_is_not_said_is_one_pod_and_six_retries():
         ({"completions": -1}, "spec.completions"),
         ({"backoffLimit": -1}, "spec.backoffLimit"),
         ({"policy": "Always"}, "spec.template.spec.restartPolicy"),
+        ({"podReplacementPolicy": "Never"}, "spec.podReplacementPolicy"),
+        ({"podFailurePolicy": IGNORES}, None),
+        ({"policy": "OnFailure", "podFailurePolicy": IGNORES}, "spec.template.spec.restartPolicy"),
+        (
+            {"podFailurePolicy": IGNORES, "podReplacementPolicy": "TerminatingOrFailed"},
+            "spec.podReplacementPolicy",
+        ),
     ],
 )
 def test_what_is_refused(spec, path):

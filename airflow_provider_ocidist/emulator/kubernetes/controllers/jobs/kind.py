@@ -24,7 +24,8 @@ def _defaults(job: Obj) -> None:
     spec.setdefault("suspend", False)
     spec.setdefault("manualSelector", False)
     replaced = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
-    spec.setdefault("podReplacementPolicy", replaced)
+    if spec.get("podReplacementPolicy") is None:
+        spec["podReplacementPolicy"] = replaced
     pod_defaults(spec.setdefault("template", {}).setdefault("spec", {}))
 
 
@@ -54,6 +55,23 @@ def _of_spec(spec: Obj) -> Iterator[Problem]:
         yield Problem("spec.completions", "Required value: when completion mode is Indexed")
     policies = ("OnFailure", "Never")
     yield from pod_problems(spec["template"]["spec"], "spec.template.spec", policies)
+    yield from _of_replacement(spec)
+
+
+def _of_replacement(spec: Obj) -> Iterator[Problem]:
+    """Source: validatePodFailurePolicy and validatePodReplacementPolicy in pkg/apis/batch/validation, 1.34."""
+    given, restarts = spec["podReplacementPolicy"], spec["template"]["spec"].get("restartPolicy")
+    if given not in ("Failed", "TerminatingOrFailed"):
+        text = f'Unsupported value: "{given}": supported values: "Failed", "TerminatingOrFailed"'
+        yield Problem("spec.podReplacementPolicy", text)
+    if not spec.get("podFailurePolicy"):
+        return
+    if given == "TerminatingOrFailed":
+        text = f'Unsupported value: "{given}": supported values: "Failed"'
+        yield Problem("spec.podReplacementPolicy", text)
+    if restarts == "OnFailure":
+        text = f'Invalid value: "{restarts}": only "Never" is supported when podFailurePolicy is specified'
+        yield Problem("spec.template.spec.restartPolicy", text)
 
 
 def _of_changes(spec: Obj, old: Obj) -> Iterator[Problem]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers import conditions
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.failure_policy import meaning
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.pods import (
+    awaits_ends,
     index_of,
     is_active,
+    is_ending,
     is_failed,
     is_indexed,
     is_ready,
@@ -30,7 +32,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import (
     phase,
 )
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
-from airflow_provider_ocidist.emulator.kubernetes.metadata import stamp
+from airflow_provider_ocidist.emulator.kubernetes.metadata import moment, stamp
 
 POD_BACKOFF_S = 10.0
 """Seconds after the first failed pod; doubled with each further one."""
@@ -83,7 +85,10 @@ class _Draft:
 def look(
     job: Obj, owned: Mapping[str, Sequence[Obj]], now: datetime, backoff_s: float = POD_BACKOFF_S
 ) -> Step:
-    """Return what the Job controller does next. Source: the Kubernetes documentation of Jobs, 1.31 and later."""
+    """Return what the Job controller does next.
+
+    Source: the Kubernetes documentation of Jobs, 1.31 and later; syncJob and manageJob in pkg/controller/job, 1.34.
+    """
     if job["spec"].get("managedBy") not in (None, "kubernetes.io/job-controller"):
         return Step()
     draft = _Draft(job, owned.get("Pod", ()), now, backoff_s, deepcopy(job.get("status", {})))
@@ -115,7 +120,7 @@ def _count(draft: _Draft) -> None:
             if index is None or index not in done:
                 counts["succeeded"] = counts.get("succeeded", 0) + 1
             done |= set() if index is None else {index}
-        elif is_failed(each):
+        elif is_failed(draft.job, each):
             _count_failure(draft, each)
         else:
             continue
@@ -210,6 +215,8 @@ def _go_on(draft: _Draft) -> None:
 def _missing(draft: _Draft) -> Sequence[int | None]:
     """Return an index, or None, for each pod that is to be made."""
     parallelism, active = draft.spec["parallelism"], len(draft.active)
+    if awaits_ends(draft.job):
+        active += sum(is_ending(each) for each in draft.pods)
     completions, succeeded = draft.spec.get("completions"), draft.status.get("succeeded", 0)
     if completions is None:
         return [None] * (parallelism - active if not succeeded else 0)
@@ -222,7 +229,7 @@ def _missing(draft: _Draft) -> Sequence[int | None]:
 
 def _backoff_left_s(draft: _Draft) -> float:
     """Return the seconds until a failed pod's place is filled: longer with each failure."""
-    ended = [_ended(each, draft.now) for each in draft.pods if phase(each) == "Failed"]
+    ended = [_ended(each, draft.now) for each in draft.pods if is_failed(draft.job, each)]
     failed = draft.status.get("failed", 0)
     if not ended or not failed:
         return 0.0
@@ -231,21 +238,26 @@ def _backoff_left_s(draft: _Draft) -> float:
 
 
 def _ended(each: Obj, now: datetime) -> str:
-    times = [
+    times: list[str | None] = [
         container["state"]["terminated"].get("finishedAt")
-        for container in each["status"].get("containerStatuses", ())
+        for container in each.get("status", {}).get("containerStatuses", ())
         if "terminated" in container.get("state", {})
     ]
-    return max(filter(None, times), default=stamp(now))
+    if found := [*filter(None, times)]:
+        return max(found)
+    if is_terminating(each):
+        # Source: getFinishedTime in pkg/controller/job of Kubernetes 1.34.
+        metadata = each["metadata"]
+        grace = timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+        return stamp(moment(metadata["deletionTimestamp"]) - grace)
+    return stamp(now)
 
 
 def _describe(draft: _Draft) -> None:
     """Write how many pods there are, of each sort."""
     counts = {
         "active": len(draft.active) + len(draft.create) - len(draft.delete),
-        "terminating": sum(
-            is_terminating(each) and phase(each) not in ("Succeeded", "Failed") for each in draft.pods
-        ),
+        "terminating": sum(is_ending(each) for each in draft.pods),
         "ready": sum(is_active(each) and is_ready(each) for each in draft.pods),
     }
     draft.status["uncountedTerminatedPods"] = {}

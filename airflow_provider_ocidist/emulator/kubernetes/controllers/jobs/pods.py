@@ -71,9 +71,26 @@ def is_active(each: Obj) -> bool:
     return phase(each) not in ("Succeeded", "Failed") and not is_terminating(each)
 
 
-def is_failed(each: Obj) -> bool:
-    """One that is being deleted counts as failed, for it may never get that far."""
-    return phase(each) == "Failed" or (is_terminating(each) and phase(each) != "Succeeded")
+def is_ending(each: Obj) -> bool:
+    """Whether a pod is being deleted, and its machine has not confirmed its end."""
+    return is_terminating(each) and phase(each) not in ("Succeeded", "Failed")
+
+
+def awaits_ends(job: Obj) -> bool:
+    """Whether a pod that is being deleted is replaced, and counted, only once it has ended.
+
+    Source: onlyReplaceFailedPods in pkg/controller/job of Kubernetes 1.34.
+    """
+    spec = job["spec"]
+    return spec.get("podReplacementPolicy") == "Failed" or bool(spec.get("podFailurePolicy"))
+
+
+def is_failed(job: Obj, each: Obj) -> bool:
+    """Whether a pod counts as failed: also while it is being deleted, unless its Job awaits its end.
+
+    Source: isPodFailed in pkg/controller/job of Kubernetes 1.34.
+    """
+    return phase(each) == "Failed" or (is_ending(each) and not awaits_ends(job))
 
 
 def is_tracked(each: Obj) -> bool:
@@ -124,5 +141,6 @@ def read(text: str) -> set[int]:
 
 def missing_indexes(job: Obj, done: set[int], pods: Sequence[Obj]) -> list[int]:
     """Return the indexes that have neither succeeded nor a pod on its way, lowest first."""
-    present = {index_of(each) for each in pods if is_active(each)}
+    awaited = awaits_ends(job)
+    present = {index_of(each) for each in pods if is_active(each) or (awaited and is_ending(each))}
     return [index for index in range(job["spec"]["completions"]) if index not in done | present]
