@@ -214,6 +214,9 @@ class Limits:
     hang_timeout: Seconds | None = 1800.0
     """Longest time without progress on any node: a new step or a checkpoint where the program counts steps, else any
     output."""
+    first_step_timeout: Seconds | None = None
+    """Longest time before the first step of each launch in which the program only prints lines; what else is progress
+    begins it anew. None: it may print for ever. For programs that report steps."""
     idle: Seconds | None = None
     """Longest time in which no node that trains uses a GPU, or a tenth of a processor core. None: not watched."""
     lost_timeout: Seconds = 120.0

@@ -60,6 +60,8 @@ class Progress:
     idle: float | None = None
     """Seconds without progress, as the node has measured them; a hang is judged by it. Progress is a new step where the
     program counts steps, else any output."""
+    still: float | None = None
+    """Seconds without progress of another kind than lines of output, as the node has measured them."""
     by_steps: bool = False
     """Whether steps count as progress: at least two were seen."""
     longest_step: float = 0.0

@@ -24,6 +24,8 @@ class StallTime:
     longest_step: float = 0.0
     step: int | None = None
     """Newest step."""
+    still: float = 0.0
+    """Seconds without progress of another kind than lines of output."""
 
 
 def is_hung(nodes: Sequence[StallTime], timeout: float) -> bool:
@@ -87,6 +89,80 @@ class HangWatch:
             return False
         self._looked_at = now
         return True
+
+
+def talks_only(nodes: Sequence[StallTime], timeout: float) -> bool:
+    """Return whether no node has reported a step, and for so long none has done more than print."""
+    return all(node.step is None and node.still >= timeout for node in nodes)
+
+
+class FirstStepWatch:
+    """Judges for all nodes whether a training that prints has come to its first step in time."""
+
+    def __init__(
+        self,
+        own: Callable[[], StallTime],
+        timeout: float | None,
+        warn_after: float | None,
+        *,
+        others: Callable[[], Sequence[StallTime | None]],
+        declare: Callable[[str], object],
+        warn: Callable[[str], object],
+    ) -> None:
+        """`others`: as for `HangWatch`. `timeout`: `limits.first_step_timeout`; None: it is never declared.
+
+        `warn_after`: seconds after which a person is told, once, that the training may have hung; None: never.
+        """
+        self._own = own
+        self._timeout = timeout
+        self._warn_after = warn_after
+        self._others = others
+        self._declare = declare
+        self._warn = warn
+        self._over = False
+        """Whether there is nothing more to look for: a step, or a hang."""
+        self._looked_at = time.monotonic()
+
+    def look(self) -> None:
+        own = self._own()
+        self._over |= own.step is not None
+        due = [limit for limit in (self._timeout, self._warn_after) if limit is not None]
+        if self._over or not due or own.still < min(due) or not self._is_time(min(due)):
+            return
+        found = self._others()
+        known = [own, *(each for each in found if each is not None)]
+        if len(known) != 1 + len(found):
+            # An unreadable report may hold a step.
+            return
+        if self._timeout is not None and talks_only(known, self._timeout):
+            self._over = True
+            self._declare(
+                f"no node has reported a step, and for {self._timeout:.0f} s the program has done no more than print "
+                "(limits.first_step_timeout)"
+            )
+        elif self._warn_after is not None and talks_only(known, self._warn_after):
+            self._warn_after = None
+            self._warn(_maybe(min(node.still for node in known), ended=self._timeout is not None))
+
+    def _is_time(self, limit: float) -> bool:
+        """Whether to read the other nodes' reports now: each look takes a request per node."""
+        now = time.monotonic()
+        if now - self._looked_at < limit / LOOKS:
+            return False
+        self._looked_at = now
+        return True
+
+
+def _maybe(seconds: float, *, ended: bool) -> str:
+    remedy = (
+        "limits.first_step_timeout ends it in time"
+        if ended
+        else "to have such a run ended, set limits.first_step_timeout"
+    )
+    return (
+        f"no node has reported a step, and for {seconds:.0f} s the program has done no more than print: it prepares "
+        f"for long, reports no steps, or hangs; {remedy}"
+    )
 
 
 def _message(nodes: Sequence[StallTime], timeout: float) -> str:

@@ -86,6 +86,7 @@ class ProgressMeter:
             return replaced(
                 self._progress,
                 idle=round(clock.idle, 1),
+                still=round(clock.still, 1),
                 by_steps=clock.by_steps,
                 longest_step=round(clock.longest, 1),
                 step_time=clock.pace,
@@ -117,6 +118,11 @@ class ProgressMeter:
     def idle(self) -> float:
         """Seconds since the last progress, by a monotonic clock."""
         return self._clock.idle
+
+    @property
+    def still(self) -> float:
+        """Seconds since the last progress that is no mere line of output, by a monotonic clock."""
+        return self._clock.still
 
     def first_step_at(self) -> float | None:
         """Return when the program has reported its first step of this launch, on the clock `time.monotonic`."""

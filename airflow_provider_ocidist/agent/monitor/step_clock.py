@@ -82,6 +82,11 @@ class StepClock:
         return self._clock() - max(self._further_at, output_at)
 
     @property
+    def still(self) -> float:
+        """Seconds since the last progress that is no mere line of output."""
+        return self._clock() - self._further_at
+
+    @property
     def longest(self) -> float:
         """Seconds between two steps, at most so far: an evaluation may lie between them."""
         return self._longest

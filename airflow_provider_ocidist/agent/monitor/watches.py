@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import read_others, read_report
 from airflow_provider_ocidist.agent.join.silence import OWN_TROUBLE
-from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime
+from airflow_provider_ocidist.agent.monitor.hang import FirstStepWatch, HangWatch, StallTime
 from airflow_provider_ocidist.agent.monitor.health import HealthWatch
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch
 from airflow_provider_ocidist.agent.monitor.peers import PeerWatch
@@ -23,6 +23,7 @@ from airflow_provider_ocidist.agent.monitor.usage import INTERVAL, UsageMeter
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.job import Limits
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Slow, Usage
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Watches:
                 is_saving=partial(guard.awaits_writers, guard_pid),
             )
             self._looks += [self._ask_for_health, hang.look]
+        self._looks.append(self._first_step_watch(limits).look)
         if self.config.nodes > 1:
             judges = self.heartbeat.report.rank == main_rank
             watch = StragglerWatch(self._all_reports, self._report_slow) if judges else self._slowness
@@ -95,6 +97,23 @@ class Watches:
         ]
         for thread in self._threads:
             thread.start()
+
+    def _first_step_watch(self, limits: Limits) -> FirstStepWatch:
+        # Where hangs are not looked for, nobody asks to be told of one.
+        return FirstStepWatch(
+            self._own_talk,
+            limits.first_step_timeout,
+            limits.hang_timeout,
+            others=self._others_moved,
+            declare=self._hung,
+            warn=lambda message: logger.warning("%s", message),
+        )
+
+    def _own_talk(self) -> StallTime:
+        """Return what this node shows before its first step; the main node judges for all."""
+        is_training = self.heartbeat.report.phase is Phase.TRAINING
+        still = self.meter.still if is_training and self.heartbeat.report.rank == self.main_rank else 0.0
+        return StallTime(idle=self.meter.idle, step=self.meter.step, still=still)
 
     def close(self) -> None:
         for look in self._looks:
@@ -175,6 +194,7 @@ class Watches:
             by_steps=progress.by_steps,
             longest_step=progress.longest_step,
             step=progress.step,
+            still=progress.still or 0.0,
         )
 
     def _ask_for_health(self) -> None:

@@ -11,7 +11,13 @@ import pytest
 
 from airflow_provider_ocidist.agent.join.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor import hang
-from airflow_provider_ocidist.agent.monitor.hang import HangWatch, StallTime, is_hung
+from airflow_provider_ocidist.agent.monitor.hang import (
+    FirstStepWatch,
+    HangWatch,
+    StallTime,
+    is_hung,
+    talks_only,
+)
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch, is_used
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.report import Usage
@@ -124,6 +130,135 @@ def test_a_node_that_only_prints_looks_four_times_in_the_limit_whether_another_c
     node.others = [StallTime(idle=30.0, by_steps=True, step=3)]
     node.look(22.5)
     assert node.said == ["no step or checkpoint on any node for 30 s; the last step was 3"]
+
+
+# The first step
+
+
+class Beginner:
+    """A node that only talks, with 40 s for its first step and a warning after 100 s, or as the test says."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        others: Sequence[StallTime | None] = (),
+        *,
+        timeout: float | None = 40.0,
+        warn_after: float | None = 100.0,
+        step: int | None = None,
+    ) -> None:
+        self.now = self.further_at = 1000.0
+        self.step = step
+        self.others = others
+        self.asked: list[float] = []
+        self.said: list[str] = []
+        self.warned: list[str] = []
+        monkeypatch.setattr(hang, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.watch = FirstStepWatch(
+            lambda: StallTime(idle=0.0, step=self.step, still=self.now - self.further_at),
+            timeout,
+            warn_after,
+            others=self.ask,
+            declare=self.said.append,
+            warn=self.warned.append,
+        )
+
+    def ask(self) -> Sequence[StallTime | None]:
+        self.asked.append(self.now - 1000.0)
+        return self.others
+
+    def look(self, after: float) -> None:
+        self.now = 1000.0 + after
+        self.watch.look()
+
+
+TALKED = "no node has reported a step, and for 40 s the program has done no more than print (limits.first_step_timeout)"
+
+
+def test_a_gang_only_talks_once_no_node_has_shown_more_for_as_long_as_the_limit() -> None:
+    talks, moves, steps = (
+        StallTime(idle=0.0, still=30.0),
+        StallTime(idle=0.0, still=29.5),
+        StallTime(idle=99.0, still=99.0, step=0),
+    )
+    assert talks_only([talks, talks], 30.0)
+    assert not talks_only([talks, moves], 30.0)
+    assert not talks_only([talks, steps], 30.0)
+
+
+@pytest.mark.parametrize(
+    "others, is_over",
+    [
+        ([], True),
+        ([StallTime(idle=0.0, still=40.0)], True),
+        ([StallTime(idle=0.0, still=39.5)], False),
+        ([StallTime(idle=0.0, still=99.0, step=0)], False),
+        ([StallTime(idle=0.0, still=99.0), None], False),
+    ],
+)
+def test_a_first_step_is_overdue_only_where_no_node_shows_more_than_lines_and_each_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, others: Sequence[StallTime | None], is_over: bool
+) -> None:
+    node = Beginner(monkeypatch, others)
+    node.look(39.5)
+    assert (node.asked, node.said) == ([], []), "what this node shows itself needs no request"
+    node.look(40.0)
+    node.look(50.0)
+    assert node.said == ([TALKED] if is_over else [])
+    assert node.asked == ([40.0] if is_over else [40.0, 50.0]), "it is declared once"
+    assert node.warned == []
+
+
+def test_a_step_ends_that_watch_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Beginner(monkeypatch, step=0)
+    node.look(1.0)
+    node.step = None
+    node.look(500.0)
+    assert (node.asked, node.said, node.warned) == ([], [], [])
+
+
+def test_other_nodes_are_asked_four_times_in_the_limit_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Beginner(monkeypatch, [StallTime(idle=0.0, still=1.0)], warn_after=None)
+    for after in (40.0, 49.5, 50.0, 59.5, 60.0):
+        node.look(after)
+    assert node.asked == [40.0, 50.0, 60.0]
+    node.further_at = 1060.0
+    node.look(99.5)
+    assert node.asked == [40.0, 50.0, 60.0]
+
+
+def test_without_a_limit_a_person_is_told_once_how_long_all_have_only_talked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Beginner(monkeypatch, [StallTime(idle=0.0, still=99.5)], timeout=None)
+    node.look(120.0)
+    assert node.warned == []
+    node.others = [StallTime(idle=0.0, still=130.0)]
+    for after in (145.0, 200.0, 900.0):
+        node.look(after)
+    (said,) = node.warned
+    assert said == (
+        "no node has reported a step, and for 130 s the program has done no more than print: it prepares for long, "
+        "reports no steps, or hangs; to have such a run ended, set limits.first_step_timeout"
+    )
+    assert (node.said, node.asked) == ([], [120.0, 145.0])
+
+
+def test_a_longer_limit_is_named_by_that_line_and_ends_the_run_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Beginner(monkeypatch, timeout=400.0)
+    for after in (100.0, 399.5):
+        node.look(after)
+    assert len(node.warned) == 1
+    assert node.warned[0].endswith("or hangs; limits.first_step_timeout ends it in time")
+    assert node.said == []
+    node.look(400.0)
+    assert node.said == [TALKED.replace("40 s", "400 s")]
+
+
+def test_where_neither_is_wanted_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Beginner(monkeypatch, timeout=None, warn_after=None)
+    node.look(10_000.0)
+    assert (node.asked, node.said, node.warned) == ([], [], [])
 
 
 # A lease

@@ -20,7 +20,7 @@ import pytest
 from airflow_provider_ocidist.agent.diagnose import stacks
 from airflow_provider_ocidist.agent.diagnose.flight_records import stuck_collective
 from airflow_provider_ocidist.agent.diagnose.stacks import main_frames, odd_ones, two_positions
-from airflow_provider_ocidist.agent.monitor.hang import StallTime, is_hung
+from airflow_provider_ocidist.agent.monitor.hang import StallTime, is_hung, talks_only
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Restarts
@@ -103,6 +103,20 @@ def test_lines_are_progress_until_a_second_step_is_seen_and_then_only_what_gets_
     assert meter.idle < before, "the program says itself that it gets further"
 
 
+@pytest.mark.parametrize("number", range(50))
+def test_a_gang_only_talks_while_no_node_has_a_step_and_none_shows_more_than_lines(number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    nodes = [
+        StallTime(
+            idle=0.0, step=draw.choice([None, None, None, 1]), still=draw.choice([0.0, 9.9, 10.0, 50.0])
+        )
+        for _ in range(draw.randint(1, 4))
+    ]
+    moves = [node for node in nodes if node.step is not None or node.still < 10.0]
+    assert talks_only(nodes, 10.0) == (not moves)
+
+
 # Real nodes
 
 
@@ -160,6 +174,97 @@ stuck_here()
         report = all_nodes.agents[0].report
     assert report.cause is Cause.HANG
     assert "no step or checkpoint on any node for 2 s; the last step was 1" in (report.message or "")
+
+
+def patient_gang(
+    root: Path, script: str, first_step: float | None, hang: float = 60.0, **changes: Any
+) -> Gang:
+    limits = Limits(stop_grace=1.0, join_timeout=60.0, hang_timeout=hang, first_step_timeout=first_step)
+    return Gang(root, BEGINS + script, limits=limits, **changes)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_deadlock_before_any_step_is_found_within_the_time_that_the_job_gives_though_a_thread_talks(
+    tmp_path: Path, nodes: int
+) -> None:
+    script = """
+threading.Thread(target=talk, daemon=True).start()
+stuck_here()
+"""
+    with patient_gang(tmp_path, script, 3.0, nodes=nodes) as all_nodes:
+        assert all_nodes.run() == [75, 143][:nodes]
+        report = all_nodes.agents[0].report
+        texts = [agent.stderr.read_text() for agent in all_nodes.agents]
+        kept = [(all_nodes.run_dir / f"stacks/launch-0/node-{rank}.txt").read_text() for rank in range(nodes)]
+    assert report.cause is Cause.HANG
+    assert (
+        "no node has reported a step, and for 3 s the program has done no more than print "
+        "(limits.first_step_timeout)" in (report.message or "")
+    )
+    assert all("in stuck_here" in text for text in texts), "the key lines are in the log"
+    assert all("in stuck_here" in text and "in talk" in text for text in kept), "all threads in the store"
+
+
+def test_a_deadlock_before_any_step_is_launched_again_where_the_job_allows_that(tmp_path: Path) -> None:
+    script = """
+threading.Thread(target=talk, daemon=True).start()
+launch or stuck_here()
+"""
+    with patient_gang(tmp_path, script, 3.0, restarts=Restarts(hang=1)) as one:
+        assert one.run() == [0]
+        (restart,) = one.agents[0].report.restarts
+    assert restart.cause is Cause.HANG
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        'print(f"Downloading: {done:3}%|#    | {done}/100 [00:05<01:35,  2.00it/s]", flush=True)',
+        'open(os.environ["OCIDIST_PROGRESS_FILE"], "a").write("{}\\n")',
+    ],
+    ids=["a bar", "the progress file"],
+)
+def test_a_slow_start_that_shows_how_it_gets_on_is_given_all_the_time_it_takes(
+    tmp_path: Path, sign: str
+) -> None:
+    script = f"""
+threading.Thread(target=talk, daemon=True).start()
+if node == 1:
+    for done in range(1, 17):
+        {sign}
+        time.sleep(0.5)
+else:
+    time.sleep(9)
+print("step 1\\nstep 2", flush=True)
+"""
+    # A bar is read from whole lines: the other thread must not print into one.
+    script = script.replace("threading.Thread", "node or threading.Thread", 1)
+    with patient_gang(tmp_path, script, 3.0, nodes=2) as two:
+        assert two.run() == [0, 0]
+
+
+def test_a_program_that_has_reported_a_step_on_any_node_may_talk_after_it(tmp_path: Path) -> None:
+    script = """
+if node == 1:
+    print("step 1\\nstep 2", flush=True)
+else:
+    threading.Thread(target=talk, daemon=True).start()
+time.sleep(8)
+"""
+    with patient_gang(tmp_path, script, 3.0, nodes=2) as two:
+        assert two.run() == [0, 0]
+
+
+def test_without_that_limit_a_person_is_told_once_and_the_program_goes_on(tmp_path: Path) -> None:
+    script = """
+threading.Thread(target=talk, daemon=True).start()
+time.sleep(8)
+"""
+    with patient_gang(tmp_path, script, None, hang=2.0) as one:
+        assert one.run() == [0]
+        said = one.agents[0].stderr.read_text()
+    assert said.count("the program has done no more than print: it prepares for long") == 1
+    assert "to have such a run ended, set limits.first_step_timeout" in said
 
 
 def test_an_evaluation_that_shows_its_bar_is_no_hang(tmp_path: Path) -> None:

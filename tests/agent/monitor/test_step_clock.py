@@ -180,3 +180,20 @@ def test_the_pace_is_taken_over_the_last_twenty_steps_once_six_were_reported() -
         time.now += 5.0
         clock.step(60 + number)
     assert clock.pace == 5.0, "what was before is forgotten"
+
+
+def test_lines_alone_leave_a_program_still_and_whatever_else_is_progress_does_not() -> None:
+    time = Time()
+    clock = StepClock(None, 30.0, time)
+    time.now += 500.0
+    clock.launched()
+    for _ in range(5):
+        time.now += 10.0
+        clock.output()
+    assert (clock.idle, clock.still) == (0.0, 50.0)
+    clock.further()
+    assert clock.still == 0.0
+    time.now += 10.0
+    clock.step(1)
+    time.now += 3.0
+    assert clock.still == 3.0
