@@ -75,7 +75,7 @@ def _source(draft: Draft, volume: Section, path: str) -> str | None:
             return f"volumes/{options['claimName']}"
         case "nfs" if isinstance(options.get("server"), str) and isinstance(options.get("path"), str):
             return f"{options['server']}:{options['path']}"
-        case "hostPath" if options.get("path", path).rstrip("/") != path.rstrip("/"):
+        case "hostPath" if str(options.get("path", path)).rstrip("/") != path.rstrip("/"):
             draft.complain(
                 volume.at("hostPath.path"), f"is another folder than {path}: a node has its own folders only"
             )
