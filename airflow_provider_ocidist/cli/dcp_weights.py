@@ -77,8 +77,10 @@ class _MetadataUnpickler(pickles.InertUnpickler):
 def _loaded(folder: Path, metadata: Any) -> dict[str, Any]:
     """Return tensors and objects by their flat names."""
     import torch
-    from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, load
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     class Reader(FileSystemReader):
         def read_metadata(self, *_args: Any, **_kwargs: Any) -> Any:
@@ -89,7 +91,7 @@ def _loaded(folder: Path, metadata: Any) -> dict[str, Any]:
             self.state_dict[read_item.dest_index.fqn] = _safely(value)
 
     state: dict[str, Any] = {
-        name: torch.empty(item.size, dtype=item.properties.state[DTYPE])
+        name: torch.empty(item.size, dtype=_dtype(item.properties))
         if isinstance(item, TensorStorageMetadata)
         else None
         for name, item in metadata.state_dict_metadata.items()
@@ -100,6 +102,11 @@ def _loaded(folder: Path, metadata: Any) -> dict[str, Any]:
         planner=Planner(flatten_state_dict=False, flatten_sharded_tensors=False),
     )
     return state
+
+
+def _dtype(properties: Any) -> Any:
+    """Return the type of a tensor's elements from its properties, whose class was not made."""
+    return properties.state[DTYPE]
 
 
 def _safely(value: io.BytesIO) -> Any:

@@ -160,9 +160,8 @@ def _refuse_resources(draft: Draft, resources: Section) -> None:
         draft.complain(resources.at("claims"), "cannot be claimed here: backend.shape says what a node has")
     gpus = set()
     for key in ("limits", "requests"):
-        amounts = draft.section(
-            resources, key, resources.value.get(key) if _is_mapping(resources, key) else ()
-        )
+        known = resources.value.get(key)
+        amounts = draft.section(resources, key, known if isinstance(known, Mapping) else ())
         for name in map(str, amounts.value):
             gpus |= {name} if GPU.fullmatch(name) else set()
             if GPU.fullmatch(name) and len(gpus) > 1:
@@ -171,10 +170,6 @@ def _refuse_resources(draft: Draft, resources: Section) -> None:
                 draft.complain(
                     amounts.at(name), "cannot be asked for here: backend.shape says what a node has"
                 )
-
-
-def _is_mapping(section: Section, key: str) -> bool:
-    return isinstance(section.value.get(key), Mapping)
 
 
 def _gpus(draft: Draft, resources: Section) -> tuple[str, int]:
