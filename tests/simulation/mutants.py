@@ -138,7 +138,7 @@ MUTANTS = (
     _one(
         "sizes are not compared with the checkpoint before",
         "1b",
-        "agent/save/judging.py",
+        "agent/save/series_comparison.py",
         "    return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())",
         "    return True",
         "wholeness",
