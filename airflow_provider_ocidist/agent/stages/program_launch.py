@@ -17,7 +17,8 @@ from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder, o
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import write_files
-from airflow_provider_ocidist.agent.train.supervise import Ended, ProgramOutput, Training
+from airflow_provider_ocidist.agent.train.program_output import ProgramOutput
+from airflow_provider_ocidist.agent.train.supervise import Ended, Training
 from airflow_provider_ocidist.launchers.base import Launcher, Placement, ProcessFailure
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport, Phase
