@@ -105,7 +105,7 @@ class NodeAgent:
         except AgentError as error:
             ended = self._failed_ourselves(error.cause, str(error))
         except Exception as error:
-            logger.exception("unexpected")
+            logger.exception("unexpected error in the agent")
             ended = self._failed_ourselves(Cause.SERVICE, f"{type(error).__name__}: {error}")
         return self._report(ended)
 

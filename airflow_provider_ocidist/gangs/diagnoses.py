@@ -6,6 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import verdict
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
@@ -171,10 +172,10 @@ def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
     ]
     if not absent:
         return None
-    ranks = ", ".join(str(each.rank) for each in absent)
     cause = next((each.cause for each in absent if each.cause and MEANINGS[each.cause].no_machine), None)
     why = next((each.details for each in absent if each.details), "no machine was free")
+    who = in_words([each.rank for each in absent])
     return (
         cause or Cause.CAPACITY,
-        f"node {ranks} had no machine while others waited for it: {why}; {report.message}",
+        f"{who} had no machine while others waited for it: {why}; {report.message}",
     )

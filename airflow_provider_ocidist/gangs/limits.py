@@ -6,6 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations
 from airflow_provider_ocidist.gangs.diagnoses import IN_VAIN, Finding
 from airflow_provider_ocidist.gangs.spending import spent_of
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
@@ -75,8 +76,8 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
             lost.cause,
             f"{lost.message}; {IN_VAIN} within {limit:.0f} s (limits.replace_timeout): {why}",
         )
-    ranks = ", ".join(str(node.rank) for node in waiting)
-    return cause, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
+    who = in_words([node.rank for node in waiting])
+    return cause, f"{who} did not start within {limit:.0f} s (limits.start_timeout): {why}"
 
 
 def _why_it_waits(waiting: list[NodeStatus]) -> Finding:
@@ -146,5 +147,6 @@ def _never_ends(record: RunRecord, status: RunStatus) -> Finding | None:
     ending = durations.seconds(record, durations.ENDING)
     if ending <= record.ending_limit:
         return None
-    ranks = ", ".join(str(node.rank) for node in status.nodes if not node.state.terminal)
-    return Cause.SERVICE, f"node {ranks} began to end {ending:.0f} s ago, and has not ended"
+    ranks = [node.rank for node in status.nodes if not node.state.terminal]
+    have = "has" if len(ranks) == 1 else "have"
+    return Cause.SERVICE, f"{in_words(ranks)} began to end {ending:.0f} s ago, and {have} not ended"

@@ -91,7 +91,7 @@ class Training:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         if not self.ended.wait(grace):
-            logger.warning("the training ignores SIGTERM for %.0f s: killing it", grace)
+            logger.warning("the training has not ended %.0f s after SIGTERM: killing it", grace)
 
     def _collect(self, stop: Stop | None) -> Ended:
         self._kill()

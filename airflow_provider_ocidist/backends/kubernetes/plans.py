@@ -128,7 +128,7 @@ def _why(options: PodOptions, config: AgentConfig) -> str:
     again = (
         "a pod that is lost is made anew, while the others wait"
         if config.replaces
-        else "no pod is started again, a retry makes the gang again"
+        else "no pod is started again; a retry makes the gang again"
     )
     start = (
         f"a ConfigMap brings the agent into any image with Python {oldest}; {again}"
