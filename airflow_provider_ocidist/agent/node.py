@@ -257,7 +257,7 @@ class NodeAgent:
         # Otherwise the hours of training would count as a fetch that makes no progress.
         self.context.activity.enter()
         self.heartbeat.update(
-            restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, leaves=False
+            restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stack_positions=None, leaves=False
         )
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again(self.config.limits.hang_timeout)

@@ -102,7 +102,7 @@ def lost_from_sight(record: RunRecord, status: RunStatus) -> Finding | None:
     if record.lost_timeout is None or not status.reports_readable:
         return None
     for node in status.nodes:
-        silent = durations.seconds(record, durations.node(node.rank))
+        silent = durations.seconds(record, durations.heartbeat_of(node.rank))
         if node.state not in durations.MAY_BEAT or silent <= record.lost_timeout:
             continue
         if node.state is NodeState.ENDING:
@@ -137,7 +137,7 @@ def _stuck(record: RunRecord, status: RunStatus) -> Finding | None:
     reports = [node.report for node in status.nodes if node.report]
     longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
     # The nodes apply the same rule, earlier and to more kinds of progress. Their own end may be followed by a launch.
-    margin = HANG_MARGIN + (END_MARGIN if any(each.stands is not None for each in reports) else 0.0)
+    margin = HANG_MARGIN + (END_MARGIN if any(each.stack_positions is not None for each in reports) else 0.0)
     if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + margin:
         return None
     return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"

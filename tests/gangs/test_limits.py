@@ -217,7 +217,7 @@ def test_a_gang_whose_nodes_have_saved_their_stacks_has_time_to_end_its_programs
     for stands, patience in ((None, HANG_MARGIN), ((), HANG_MARGIN + END_MARGIN)):
         still = [report(rank, progress=Progress(updated_at=START)) for rank in range(2)]
         nodes = [
-            node(0, NodeState.RUNNING, report=replace(still[0], stands=stands)),
+            node(0, NodeState.RUNNING, report=replace(still[0], stack_positions=stands)),
             node(1, NodeState.RUNNING, report=still[1]),
         ]
         status = RunStatus(nodes=tuple(nodes))

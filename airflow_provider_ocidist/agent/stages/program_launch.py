@@ -121,7 +121,7 @@ class ProgramLaunch:
         def show(guard_pid: int) -> None:
             heartbeat = self.context.heartbeat
             stands = self.hang_evidence.keep(guard_pid, heartbeat.launch, search)
-            heartbeat.update(stands=stands, now=True)
+            heartbeat.update(stack_positions=stands, now=True)
             self._await_others_stacks()
 
         return show
@@ -132,6 +132,9 @@ class ProgramLaunch:
         deadline = time.monotonic() + STACKS_LIMIT
         while time.monotonic() < deadline:
             reports = read_others(context.heartbeat.store, context.heartbeat.report, context.config.nodes)
-            if all(report and (report.stands is not None or report.program_has_ended) for report in reports):
+            if all(
+                report and (report.stack_positions is not None or report.program_has_ended)
+                for report in reports
+            ):
                 return
             time.sleep(0.25)
