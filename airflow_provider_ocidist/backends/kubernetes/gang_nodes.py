@@ -13,6 +13,7 @@ from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangSt
 from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import may_have_ended
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace_of
 from airflow_provider_ocidist.backends.kubernetes.states import (
     NodeFacts,
@@ -104,6 +105,20 @@ class GangNodes:
         said = look.preempted(namespace_of(ref))
         return tuple(
             with_preemption(each, said) if has_vanished(each, pods.get(each.rank)) else each for each in nodes
+        )
+
+    def has_news(self, ref: RunRef, look: Look) -> bool:
+        """Whether a gang does not just train on: it is over, or a pod of it is another, ends, or has ended.
+
+        What its nodes are then depends on their last reports too.
+        """
+        pods = look.pods(ref)
+        before = self._pods.get(ref.job_id, pods)
+        return (
+            look.around(ref).gangs.get(name_of(ref), GONE).state not in (GangState.NEW, GangState.ACTIVE)
+            or len(pods) < ref.nodes
+            or any(uid_of(pod) != uid_of(before.get(rank, pod)) for rank, pod in pods.items())
+            or any(may_have_ended(pod, self._operator.container) for pod in pods.values())
         )
 
     def believed(
