@@ -69,6 +69,8 @@ class GangNodes:
         """Pods of each gang as last seen, by its id and by rank: their logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
         """Pods of each gang as last seen, with those that are deleted by now."""
+        self._unfitting: set[str] = set()
+        """Ids of gangs with a report of another pod than the one that was listed."""
         self._last_words = LastWords(operator.container)
 
     def of(
@@ -110,12 +112,14 @@ class GangNodes:
     def has_news(self, ref: RunRef, look: Look) -> bool:
         """Whether a gang does not just train on: it is over, or a pod of it is another, ends, or has ended.
 
-        What its nodes are then depends on their last reports too.
+        What its nodes are then depends on their last reports too. A new pod counts as such until its first report is
+        read.
         """
         pods = look.pods(ref)
         before = self._pods.get(ref.job_id, pods)
         return (
             look.around(ref).gangs.get(name_of(ref), GONE).state not in (GangState.NEW, GangState.ACTIVE)
+            or ref.job_id in self._unfitting
             or len(pods) < ref.nodes
             or any(uid_of(pod) != uid_of(before.get(rank, pod)) for rank, pod in pods.items())
             or any(may_have_ended(pod, self._operator.container) for pod in pods.values())
@@ -133,6 +137,10 @@ class GangNodes:
             return rank not in listed and rank not in before
 
         unseen = {rank for rank, each in reported.items() if _lives(each) and is_unseen(rank, each)}
+        if unseen:
+            self._unfitting.add(ref.job_id)
+        else:
+            self._unfitting.discard(ref.job_id)
         if not unseen or name_of(ref) not in look.around(ref).gangs:
             return reported
         pods = objects.pods(namespace_of(ref), name_of(ref))
@@ -148,6 +156,7 @@ class GangNodes:
     def forget(self, ref: RunRef) -> None:
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
+        self._unfitting.discard(ref.job_id)
         self._last_words.forget(ref)
 
     def _first_pods(
