@@ -1,19 +1,17 @@
-"""Drill: injects the fault that the job asks for into its own node, and records when, and which steps follow."""
+"""Drill: looks for the moment of the fault that the job asks for, and records it and the steps that follow."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent import faults, guard, starvation
+from airflow_provider_ocidist.agent import faults
+from airflow_provider_ocidist.agent.injections import InjuredNode, injection_of
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
@@ -39,7 +37,6 @@ from airflow_provider_ocidist.model.drill import (
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.stores.opening import open_store
 
 logger = logging.getLogger("ocidist")
 
@@ -250,77 +247,29 @@ class Drill:
     # inject
 
     def _strike(self, fault: Fault) -> None:
-        doing, message = _INJECTIONS[fault.kind](self, fault)
+        injection = injection_of(fault, self._as_injured())
         injected = InjectedFault(
             kind=fault.kind,
             node=self.rank,
             step=self._step(),
             launch=self.heartbeat.launch,
             at=time.time(),
-            message=message,
+            message=injection.message,
         )
         before, self._known = self._journal, None
         self._journal = replace(before, injected=(*before.injected, injected))
         try:
             # Recorded first: a node that takes this one's place must not do it again.
             self._write()
-            logger.warning("drill: %s at step %s", message, injected.step)
-            doing()
+            logger.warning("drill: %s at step %s", injection.message, injected.step)
+            injection.do()
         except (OcidistError, OSError):
             # It has not happened; the next look tries again.
             self._journal, self._unwritten = before, True
             raise
 
-    def kill_rank(self, _fault: Fault) -> tuple[Callable[[], None], str]:
-        victims = faults.ranks()[:1]
-        return lambda: faults.send(
-            victims, signal.SIGKILL
-        ), f"killing process {_shown(victims)} of node {self.rank}"
-
-    def kill_agent(self, _fault: Fault) -> tuple[Callable[[], None], str]:
-        own = os.getpid()
-        return lambda: faults.send([own], signal.SIGKILL), f"killing the agent of node {self.rank}"
-
-    def kill_node(self, _fault: Fault) -> tuple[Callable[[], None], str]:
-        return faults.kill_all, f"killing all processes of node {self.rank}"
-
-    def freeze_rank(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        victims = faults.ranks()[:1]
-        message = f"freezing process {_shown(victims)} of node {self.rank}{_for(fault)}"
-        return lambda: faults.freeze(victims, fault.seconds), message
-
-    def freeze_node(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        def freeze() -> None:
-            # This process freezes itself last.
-            faults.freeze([*guard.descendants(os.getpid()), os.getpid()], fault.seconds)
-
-        return freeze, f"freezing all processes of node {self.rank}{_for(fault)}"
-
-    def starve_node(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        share = f"{starvation.SHARE:.0%} of the time"
-        message = f"letting the processes of node {self.rank} run for {share}{_for(fault)}"
-        return lambda: starvation.starve(fault.seconds), message
-
-    def fill_disk(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        message = f"no file of the processes of node {self.rank} can grow{_for(fault)}"
-        pids = guard.descendants(os.getpid())
-        # The agent itself writes what is restored.
-        limited = [*pids, os.getpid()] if fault.when is When.RESTORING else pids
-        return lambda: faults.limit_files(limited, fault.seconds), message
-
-    def cut_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        interface, seconds = self.interface, fault.seconds
-        assert interface is not None
-        assert seconds is not None
-        message = f"cutting node {self.rank} off from the network, at {interface}{_for(fault)}"
-        return lambda: faults.cut(interface, seconds), message
-
-    def starve_network(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        interface, seconds = self.interface, fault.seconds
-        assert interface is not None
-        assert seconds is not None
-        message = f"letting node {self.rank} send {faults.TRICKLE[2]} per second at most, at {interface}{_for(fault)}"
-        return lambda: faults.limit_network(interface, seconds, *faults.TRICKLE), message
+    def _as_injured(self) -> InjuredNode:
+        return InjuredNode(rank=self.rank, interface=self.interface, stored=self._stored, access=self.access)
 
     def met_damage(self, uris: Collection[str]) -> None:
         """Record checkpoints that this node has read and found to be damaged: then such a fault has had an effect."""
@@ -330,29 +279,6 @@ class Drill:
             # At once: a node that has found all to be damaged is about to end.
             with contextlib.suppress(OcidistError, OSError):
                 self._write()
-
-    def corrupt_checkpoint(self, fault: Fault) -> tuple[Callable[[], None], str]:
-        from airflow_provider_ocidist.storage.checkpoints import verify
-
-        uri = self._stored()[0].uri
-        file = max(verify(uri, self.access).files, key=lambda item: item.size)
-        store = open_store(uri, self.access)
-        content = bytearray(store.read(file.path))
-        # A try that seemed to fail may have changed it.
-        if hashlib.sha256(content).hexdigest() == file.sha256:
-            content[len(content) // 2] ^= 0xFF
-
-        def corrupt() -> None:
-            store.write(file.path, bytes(content))
-
-        def corrupt_and_kill() -> None:
-            corrupt()
-            faults.kill_all()
-
-        changing = f"changing one byte of {store.uri_of(file.path)}"
-        if fault.when is When.RESTORING:
-            return corrupt, changing
-        return corrupt_and_kill, f"{changing}, and killing node {self.rank}"
 
 
 def drill_of(
@@ -384,27 +310,7 @@ _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
     When.SAVING: Drill.is_saving,
     When.UPLOADING: lambda _drill, _folder: True,
 }
-_INJECTIONS: dict[FaultKind, Callable[[Drill, Fault], tuple[Callable[[], None], str]]] = {
-    FaultKind.KILL_RANK: Drill.kill_rank,
-    FaultKind.KILL_AGENT: Drill.kill_agent,
-    FaultKind.KILL_NODE: Drill.kill_node,
-    FaultKind.FREEZE_RANK: Drill.freeze_rank,
-    FaultKind.FREEZE_NODE: Drill.freeze_node,
-    FaultKind.STARVE_NODE: Drill.starve_node,
-    FaultKind.CUT_NETWORK: Drill.cut_network,
-    FaultKind.STARVE_NETWORK: Drill.starve_network,
-    FaultKind.FULL_DISK: Drill.fill_disk,
-    FaultKind.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
-}
 
 
 def _names_in(folder: Path) -> frozenset[str]:
     return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
-
-
-def _for(fault: Fault) -> str:
-    return "" if fault.seconds is None else f" for {fault.seconds:g} s"
-
-
-def _shown(pids: Sequence[int]) -> str:
-    return str(pids[0]) if pids else "(none)"

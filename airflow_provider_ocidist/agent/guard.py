@@ -110,7 +110,7 @@ def main(arguments: list[str]) -> int:
     # The other nodes wait only for some seconds until a node that has failed names the reason.
     cut_off = _end_leftovers(grace, writer_grace=0.0 if status else WRITER_GRACE)
     if cut_off and status == 0:
-        os.write(2, b"processes that the program has left still wrote a checkpoint, and were killed\n")
+        os.write(2, b"processes left by the program were still writing a checkpoint and were killed\n")
         return -signal.SIGKILL
     return os.waitstatus_to_exitcode(status)
 

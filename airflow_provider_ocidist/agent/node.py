@@ -105,7 +105,7 @@ class NodeAgent:
         except AgentError as error:
             ended = self._failed_ourselves(error.cause, str(error))
         except Exception as error:
-            logger.exception("unexpected")
+            logger.exception("unexpected error in the agent")
             ended = self._failed_ourselves(Cause.SERVICE, f"{type(error).__name__}: {error}")
         return self._report(ended)
 
@@ -257,7 +257,7 @@ class NodeAgent:
         # Otherwise the hours of training would count as a fetch that makes no progress.
         self.context.activity.enter()
         self.heartbeat.update(
-            restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, leaves=False
+            restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stack_positions=None, leaves=False
         )
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again(self.config.limits.hang_timeout)

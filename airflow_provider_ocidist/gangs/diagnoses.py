@@ -6,6 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import verdict
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import NodeReport
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
@@ -98,7 +99,7 @@ def silence_of(node: NodeStatus, record: RunRecord) -> Finding:
 
 def diagnose(node: NodeStatus, record: RunRecord) -> Finding:
     """Return why a node has ended, from the service's state and the node's report."""
-    report, its = node.report, words_of(record.ref.backend).node
+    report, run = node.report, words_of(record.ref.backend).node
     if node.cause is Cause.PREEMPTED and (report is None or report.cause in CONSEQUENCES):
         return Cause.PREEMPTED, f"node {node.rank}: {node.details}"
     if report is not None and report.cause is not None:
@@ -108,9 +109,9 @@ def diagnose(node: NodeStatus, record: RunRecord) -> Finding:
     if node.state is NodeState.SUCCEEDED:
         return Cause.NODE, f"node {node.rank}: {_contradiction(report)}"
     if node.state is NodeState.MISSING:
-        return Cause.CANCELED, f"node {node.rank}: its {its} {node.run_id} was deleted outside this task"
+        return Cause.CANCELED, f"node {node.rank}: its {run} {node.run_id} was deleted outside this task"
     if node.state is NodeState.CANCELED:
-        return Cause.CANCELED, f"node {node.rank}: its {its} was cancelled outside this task ({details})"
+        return Cause.CANCELED, f"node {node.rank}: its {run} was cancelled outside this task ({details})"
     if node.cause is not None:
         return node.cause, f"node {node.rank}: {details}"
     if report is not None and report.message is not None:
@@ -171,10 +172,10 @@ def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
     ]
     if not absent:
         return None
-    ranks = ", ".join(str(each.rank) for each in absent)
     cause = next((each.cause for each in absent if each.cause and MEANINGS[each.cause].no_machine), None)
     why = next((each.details for each in absent if each.details), "no machine was free")
+    who = in_words([each.rank for each in absent])
     return (
         cause or Cause.CAPACITY,
-        f"node {ranks} had no machine while others waited for it: {why}; {report.message}",
+        f"{who} had no machine while others waited for it: {why}; {report.message}",
     )

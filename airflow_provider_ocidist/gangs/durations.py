@@ -79,7 +79,7 @@ def awaits_machine(node: NodeStatus, record: RunRecord, status: RunStatus) -> bo
     return node.state is NodeState.PENDING or (node.state is NodeState.UNKNOWN and is_unheard)
 
 
-def node(rank: int) -> str:
+def heartbeat_of(rank: int) -> str:
     """Return the key of one node's heartbeat, one text for all gangs."""
     return sys.intern(f"node {rank}")
 
@@ -139,7 +139,7 @@ def _beats(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
     for each in status.nodes:
         is_new = each.state is NodeState.RUNNING and record.expects.reports
         if is_new or (each.state in MAY_BEAT and each.report is not None):
-            yield _Mark(node(each.rank), each.beat or "")
+            yield _Mark(heartbeat_of(each.rank), each.beat or "")
 
 
 def _has_failed(each: NodeStatus, record: RunRecord, status: RunStatus) -> bool:

@@ -6,6 +6,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import durations
 from airflow_provider_ocidist.gangs.diagnoses import IN_VAIN, Finding
 from airflow_provider_ocidist.gangs.spending import spent_of
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus
 
@@ -75,8 +76,8 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
             lost.cause,
             f"{lost.message}; {IN_VAIN} within {limit:.0f} s (limits.replace_timeout): {why}",
         )
-    ranks = ", ".join(str(node.rank) for node in waiting)
-    return cause, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
+    who = in_words([node.rank for node in waiting])
+    return cause, f"{who} did not start within {limit:.0f} s (limits.start_timeout): {why}"
 
 
 def _why_it_waits(waiting: list[NodeStatus]) -> Finding:
@@ -101,7 +102,7 @@ def lost_from_sight(record: RunRecord, status: RunStatus) -> Finding | None:
     if record.lost_timeout is None or not status.reports_readable:
         return None
     for node in status.nodes:
-        silent = durations.seconds(record, durations.node(node.rank))
+        silent = durations.seconds(record, durations.heartbeat_of(node.rank))
         if node.state not in durations.MAY_BEAT or silent <= record.lost_timeout:
             continue
         if node.state is NodeState.ENDING:
@@ -136,7 +137,7 @@ def _stuck(record: RunRecord, status: RunStatus) -> Finding | None:
     reports = [node.report for node in status.nodes if node.report]
     longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
     # The nodes apply the same rule, earlier and to more kinds of progress. Their own end may be followed by a launch.
-    margin = HANG_MARGIN + (END_MARGIN if any(each.stands is not None for each in reports) else 0.0)
+    margin = HANG_MARGIN + (END_MARGIN if any(each.stack_positions is not None for each in reports) else 0.0)
     if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + margin:
         return None
     return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"
@@ -146,5 +147,6 @@ def _never_ends(record: RunRecord, status: RunStatus) -> Finding | None:
     ending = durations.seconds(record, durations.ENDING)
     if ending <= record.ending_limit:
         return None
-    ranks = ", ".join(str(node.rank) for node in status.nodes if not node.state.terminal)
-    return Cause.SERVICE, f"node {ranks} began to end {ending:.0f} s ago, and has not ended"
+    ranks = [node.rank for node in status.nodes if not node.state.terminal]
+    have = "has" if len(ranks) == 1 else "have"
+    return Cause.SERVICE, f"{in_words(ranks)} began to end {ending:.0f} s ago, and {have} not ended"

@@ -63,7 +63,7 @@ def _is_silent(node: NodeStatus, record: RunRecord) -> bool:
     # One whose program has ended may hold a finished model.
     if node.report is None or node.report.program_has_ended:
         return False
-    silent = durations.seconds(record, durations.node(node.rank))
+    silent = durations.seconds(record, durations.heartbeat_of(node.rank))
     return record.lost_timeout < silent <= record.lost_timeout + record.replace_timeout
 
 
@@ -129,7 +129,7 @@ def _is_frozen(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
     """Whether a node that takes no part has been silent for as long as one that does may be."""
     if record.lost_timeout is None or not status.reports_readable or node.state is not NodeState.RUNNING:
         return False
-    return durations.seconds(record, durations.node(node.rank)) > record.lost_timeout
+    return durations.seconds(record, durations.heartbeat_of(node.rank)) > record.lost_timeout
 
 
 def _is_ignored(record: RunRecord) -> bool:

@@ -55,7 +55,8 @@ def give_up_silent(
     `launch`: the last one in which it took part; if it has begun a later one since, it lives, and nobody is asked.
     """
     ref = watch.record.ref
-    log.warning("%s: the others wait for another in its place", _in_words(failures))
+    new = "another in its place" if len(failures) == 1 else "new nodes in their places"
+    log.warning("%s: the others wait for %s", _in_words(failures), new)
     try:
         if not near(watch.backend, ref).directories.launch_again(ref, failures, launch, alive=True):
             _leave_unreplaced(watch, TO_END)
@@ -67,7 +68,8 @@ def give_up_silent(
 def end_silent(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> None:
     """End silent nodes that take no part, and that the service reports as alive. May be repeated."""
     ref = watch.record.ref
-    log.warning("%s: it is ended, and asked for again", _in_words(failures))
+    each_of_them = "it" if len(failures) == 1 else "each"
+    log.warning("%s: %s is ended and asked for again", _in_words(failures), each_of_them)
     try:
         backend = ReplacesNodes.of(near(watch.backend, ref))
         backend.end_nodes(ref, [each.rank for each in failures if each.rank is not None])

@@ -51,6 +51,7 @@ from enum import Enum, auto
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import (
     Expectations,
@@ -264,11 +265,9 @@ def outcome(record: RunRecord, status: RunStatus) -> Success | GangFailure | Unr
 def _without_checkpoint(status: RunStatus, unsaid: list[int]) -> GangFailure:
     former = status.checkpoint
     if unsaid:
-        ranks = ", ".join(map(str, unsaid))
         return GangFailure(
             Cause.NODE,
-            f"the last report of node {ranks} is missing, and this attempt published no checkpoint: success cannot be "
-            "confirmed, so retry",
+            f"{_unsaid(unsaid)}, and this attempt published no checkpoint: success cannot be confirmed, so retry",
         )
     if former is None:
         return GangFailure(
@@ -307,11 +306,16 @@ def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Succes
     return Success(nothing) if took < SHORT_RUN else Success()
 
 
+def _unsaid(ranks: list[int]) -> str:
+    missing = "last report of {} is missing" if len(ranks) == 1 else "last reports of {} are missing"
+    return f"the {missing.format(in_words(ranks))}"
+
+
 def _nothing_shown(took: float, unsaid: list[int]) -> str:
     if unsaid:
         return (
-            f"the last report of node {', '.join(map(str, unsaid))} is missing, and no report showed a step, loss, "
-            "checkpoint or output: it may have trained nothing"
+            f"{_unsaid(unsaid)}, and no report showed a step, loss, checkpoint or output: "
+            "it may have trained nothing"
         )
     return (
         f"the program exited with 0 on every node after {took:.0f} s and showed no step, loss, checkpoint or output: "

@@ -85,17 +85,15 @@ def parse(
 def build(
     job: Mapping[str, Any] | TrainingJob,
     *,
-    source: str | None = None,
     base_dir: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
-    templates: bool = False,
 ) -> TrainingJob:
     """Return the job of a mapping, or check a job made in code. Otherwise as `parse`.
 
     Text that is a number counts as one, since Jinja in a mapping renders text only.
     """
     value = job.to_mapping() if isinstance(job, TrainingJob) else job
-    return _checked(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
+    return _checked(Document(value), None, base_dir, overrides or {}, texts=str, templates=False)
 
 
 def dump(job: TrainingJob) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from dataclasses import field
 
 from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import Cause
@@ -227,7 +228,7 @@ class NodeReport:
     """Unix time of the last such look; None: there was none yet."""
     slow: tuple[Slow, ...] = ()
     """Processes that are slower than the others at present; on the main node only."""
-    stands: tuple[StackPosition, ...] | None = None
+    stack_positions: tuple[StackPosition, ...] | None = field(default=None, metadata=codec.key("stands"))
     """Stack positions of the processes of this launch when it hung; None if they are not recorded."""
     moved: int | None = None
     """Count that grows while the node makes progress before the training; None: an older agent."""

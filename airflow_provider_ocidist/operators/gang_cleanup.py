@@ -116,7 +116,7 @@ class GangCleanup:
                     canceller = cancellers.setdefault(
                         home.backend.kind, Canceller(home.backend, self._log, self._stop)
                     )
-                    canceller.end(living, "for its task has ended", within=self._patience)
+                    canceller.end(living, "because its task has ended", within=self._patience)
                     found += there
                 except BackendError as error:
                     # What lives at another home is ended all the same.

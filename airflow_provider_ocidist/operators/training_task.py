@@ -96,7 +96,7 @@ class TrainingTask:
             context=context,
             stop=self._stop,
             connection=self._connection,
-            job=self._job,
+            task_job=self._job,
             publishes_checkpoint=self._publishes_checkpoint,
         )
         if search:

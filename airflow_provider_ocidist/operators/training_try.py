@@ -75,7 +75,7 @@ class TrainingTry:
     stop: StopFlag
     """Flag that is set when the task is killed."""
     connection: TaskConnection
-    job: TaskJob
+    task_job: TaskJob
     publishes_checkpoint: bool
     """Whether the job is one that trains."""
     outcome: TryOutcome = field(init=False)
@@ -91,8 +91,8 @@ class TrainingTry:
         self._log = self.operator.log
         self._may_defer = self.operator.deferrable
         self._try_number: int = self.context["ti"].try_number
-        further = FurtherGangs(self._try_number, self._job, self.connection, self._log)
-        self.outcome = TryOutcome(self.context, self.job, self.connection, further, self._log)
+        further = FurtherGangs(self._try_number, self._read_job, self.connection, self._log)
+        self.outcome = TryOutcome(self.context, self.task_job, self.connection, further, self._log)
         self.ending = GangEnding(self._try_number, self.stop, self.connection, self._log)
 
     # entry points of a process
@@ -206,9 +206,9 @@ class TrainingTry:
 
     # the beginning
 
-    def _job(self) -> TrainingJob:
+    def _read_job(self) -> TrainingJob:
         render = self.operator.render_template
-        return self.job.job(
+        return self.task_job.job(
             self.operator.job_arguments(self.context), lambda text: render(text, self.context)
         )
 
@@ -223,12 +223,12 @@ class TrainingTry:
             key = task_context.key_of(self.context)
             notes = self.context.get("task_state_store")
             with self.ending.of_earlier_tries(key, self.ending.cancel_noted(notes)):
-                job = self._job()
+                job = self._read_job()
                 backend = self.connection.backend(job.backend.kind)
                 self.outcome.search = self.outcome.search or _new_search(job, time.time(), self._deadline)
                 self._note_data_versions(job)
-            with self.job.with_code(job) as complete:
-                plans = self.job.plans(complete)
+            with self.task_job.with_code(job) as complete:
+                plans = self.task_job.plans(complete)
                 gang = GangSubmitter(
                     backend,
                     complete,
@@ -243,7 +243,7 @@ class TrainingTry:
 
     def _search_of_try(self) -> CapacitySearch | None:
         """Return this try's search for machines, as if it had begun with the try. Raises JobFileError."""
-        return _new_search(self._job(), self._began, self._deadline)
+        return _new_search(self._read_job(), self._began, self._deadline)
 
     def _note_data_versions(self, job: TrainingJob) -> None:
         """Publish the versions of the inputs for the outlets, if the task trains and has any."""

@@ -43,12 +43,12 @@ def task_in_path(dag_id: str, run_id: str, task_id: str, map_index: Annotated[in
 TaskInPath = Annotated[TaskId, Depends(task_in_path)]
 
 
-def make_app(cache: StatusCache | None = None) -> FastAPI:
+def make_app() -> FastAPI:
     """Return the application that Airflow's API server mounts."""
     app = FastAPI(title="ocidist", docs_url=None, redoc_url=None, openapi_url=None)
     _serve_files(app)
     _serve_runs(app)
-    _serve_task(app, cache or StatusCache())
+    _serve_task(app, StatusCache())
     return app
 
 

@@ -87,7 +87,7 @@ class Waiting(BaseSensorOperator):
             raise
         except Exception as error:
             if self.silent_fail:
-                self.log.exception("will look again")
+                self.log.exception("unexpected error; looking again")
                 return False
             if self.never_fail:
                 raise AirflowSkipException(f"{error}; skipped (never_fail)") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from airflow_provider_ocidist.backports import StrEnum, dataclass
@@ -185,10 +185,10 @@ def _older(found: Sequence[Item], than: float) -> list[Item]:
     return [item for item in found if item.saved_at is not None and item.saved_at <= than]
 
 
-def what_differs(store: Store, item: Item, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
+def what_differs(store: Store, item: Item) -> str | None:
     """Read every file of a published checkpoint, and return what differs from its manifest; None: nothing.
 
-    `on_bytes` is called with the size of each piece that was read. Raises StorageError when the place cannot be read.
+    Raises StorageError when the place cannot be read.
     """
     if item.manifest is None or item.fault is not None:
         return item.fault or f"it has no {MANIFEST}"
@@ -196,7 +196,6 @@ def what_differs(store: Store, item: Item, on_bytes: Callable[[int], None] = lam
         digest = hashlib.sha256()
         for piece in content(store, item.files[file.path]):
             digest.update(piece)
-            on_bytes(len(piece))
         if digest.hexdigest() != file.sha256:
             return f"{item.files[file.path].name} is not what was published: its SHA-256 differs"
     return None

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from airflow_provider_ocidist.model.amounts import size_text, time_text
 from airflow_provider_ocidist.storage.transfer import TransferProgress
 
+LINE_EVERY = 2.0
+"""Seconds between two lines where there is no terminal."""
+
 
 def progress_lines(
     write: Callable[[str], object], label: str, every: float = 5.0
@@ -25,11 +28,11 @@ def progress_lines(
     return report
 
 
-def terminal_progress(label: str, every: float = 2.0) -> Callable[[TransferProgress], None]:
-    """Return a reporter that draws a bar, or without a terminal a line every `every` seconds."""
+def terminal_progress(label: str) -> Callable[[TransferProgress], None]:
+    """Return a reporter that draws a bar, or without a terminal lines."""
     if sys.stderr.isatty():
         return _Bar(label)
-    return progress_lines(_to_stderr, label, every)
+    return progress_lines(_to_stderr, label, LINE_EVERY)
 
 
 def _to_stderr(line: str) -> None:

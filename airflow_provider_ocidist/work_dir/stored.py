@@ -27,8 +27,8 @@ class StoredCheckpoints:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._missed: dict[str, Absent] = {}
-        """Looks that found the newest checkpoint of a gang damaged (`_checkpoint_of`), or no report of a node that had
-        succeeded for the service (`_report_of`)."""
+        """Looks that found the newest checkpoint of a gang damaged, or no report of a node that had succeeded for the
+        service, by `_subject_of_checkpoint` and `_subject_of_report`."""
 
     def with_checkpoint(self, status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
         """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
@@ -46,9 +46,9 @@ class StoredCheckpoints:
         # Replaced by a newer one, which no node could report any more.
         outdated = reported is not None and stored is not None and stored.order > reported.order
         if problem is None or outdated:
-            self._missed.pop(_checkpoint_of(ref), None)
+            self._missed.pop(_subject_of_checkpoint(ref), None)
             return replace(status, stored=stored, checkpoint_problem=None)
-        is_certain = self._is_missed_again(_checkpoint_of(ref))
+        is_certain = self._is_missed_again(_subject_of_checkpoint(ref))
         found = replace(status, stored=stored, checkpoint_problem=problem, checkpoint_readable=is_certain)
         return _with(found, Lacking.CHECKPOINT, is_certain=is_certain)
 
@@ -77,9 +77,9 @@ class StoredCheckpoints:
         if not status.reports_readable:
             return status
         if not any(node.state is NodeState.SUCCEEDED and node.report is None for node in status.nodes):
-            self._missed.pop(_report_of(ref), None)
+            self._missed.pop(_subject_of_report(ref), None)
             return status
-        is_certain = self._is_missed_again(_report_of(ref))
+        is_certain = self._is_missed_again(_subject_of_report(ref))
         return _with(replace(status, reports_readable=is_certain), Lacking.REPORT, is_certain=is_certain)
 
     def _is_missed_again(self, subject: str) -> bool:
@@ -97,14 +97,14 @@ def _with(status: RunStatus, lacking: Lacking, *, is_certain: bool) -> RunStatus
 
 
 def _subjects(ref: RunRef) -> tuple[str, ...]:
-    return _checkpoint_of(ref), _report_of(ref)
+    return _subject_of_checkpoint(ref), _subject_of_report(ref)
 
 
-def _checkpoint_of(ref: RunRef) -> str:
+def _subject_of_checkpoint(ref: RunRef) -> str:
     return f"checkpoint of {ref.run_dir}"
 
 
-def _report_of(ref: RunRef) -> str:
+def _subject_of_report(ref: RunRef) -> str:
     return f"report of {ref.run_dir}"
 
 

@@ -318,7 +318,7 @@ def test_a_program_whose_left_writer_has_to_be_killed_has_not_exited_with_0(
     program = left_with(checkpoints / "step-1.bin", "sleep 100", code=code)
     with Guarded(SH, "-c", program, script=with_graces(0.02, 0.1)) as guarded:
         assert guarded.ended() == (code or -signal.SIGKILL)
-        assert ("still wrote a checkpoint, and were killed" in guarded.said()) == (code == 0)
+        assert ("still writing a checkpoint and were killed" in guarded.said()) == (code == 0)
 
 
 @pytest.mark.parametrize(

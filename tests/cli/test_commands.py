@@ -300,7 +300,7 @@ def test_plan_refuses_a_field_without_a_value(folder, capsys):
 # the command itself
 
 
-def test_version(capsys):
+def test_the_version_is_printed_with_the_name_of_the_command(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0

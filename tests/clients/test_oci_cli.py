@@ -71,7 +71,9 @@ def test_buckets_and_objects(cli_with_endpoint, bucket, tmp_path):
     assert [one["name"] for one in cli("os", "object", "list", *here)["data"]] == ["b/small"]
 
 
-def test_whole_trees(cli_with_endpoint, bucket, tmp_path):
+def test_a_tree_sent_in_bulk_comes_back_the_same_and_a_sync_sends_and_deletes_what_has_changed(
+    cli_with_endpoint, bucket, tmp_path
+):
     cli, here = cli_with_endpoint, ("-bn", bucket)
     up, down, synced = tmp_path / "up", tmp_path / "down", tmp_path / "synced"
     (up / "deep").mkdir(parents=True)

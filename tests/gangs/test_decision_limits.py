@@ -185,7 +185,7 @@ def test_why_nodes_have_not_started_is_what_the_service_says_of_the_first() -> N
 
     assert said(*waits) == (
         Cause.QUOTA,
-        "node 0, 1, 2, 3 did not start within 300 s (limits.start_timeout): the limit is 2",
+        "nodes 0, 1, 2, 3 did not start within 300 s (limits.start_timeout): the limit is 2",
     )
     for each in (waits[0], waits[1]):
         cause, message = said(each, waits[4])
@@ -311,7 +311,7 @@ def test_a_node_that_waited_in_vain_for_one_without_a_machine_is_not_at_fault() 
     )
     assert who_waited(node(1, PENDING), node(2, PENDING)) == (
         Cause.CAPACITY,
-        "node 1, 2 had no machine while others waited for it: no machine was free; node 1 did not come",
+        "nodes 1, 2 had no machine while others waited for it: no machine was free; node 1 did not come",
     )
     # What is no want of a machine is no cause, but may say why.
     paused = node(1, PENDING, cause=Cause.CANCELED, details="paused")

@@ -44,10 +44,10 @@ def beating(*beats: float | None, **changes: Any) -> RunStatus:
 def test_what_looks_the_same_is_counted_from_the_look_at_which_it_began() -> None:
     first, second = beating(1.0, 1.0), beating(2.0, 1.0)
     found = after(record(), (100.0, first), (10.0, first), (5.0, second), (7.0, second))
-    assert [seconds(found, durations.node(rank)) for rank in (0, 1)] == [7.0, 22.0]
-    assert seconds(found, durations.node(2)) == 0.0
-    assert seconds(begin_again(found, durations.node(1)), durations.node(1)) == 0.0
-    assert seconds(begin_again(found, durations.node(1)), durations.node(0)) == 7.0
+    assert [seconds(found, durations.heartbeat_of(rank)) for rank in (0, 1)] == [7.0, 22.0]
+    assert seconds(found, durations.heartbeat_of(2)) == 0.0
+    assert seconds(begin_again(found, durations.heartbeat_of(1)), durations.heartbeat_of(1)) == 0.0
+    assert seconds(begin_again(found, durations.heartbeat_of(1)), durations.heartbeat_of(0)) == 7.0
 
 
 def test_a_heartbeat_counts_by_the_mark_of_its_write_where_there_is_one() -> None:
@@ -236,7 +236,7 @@ def test_what_is_measured_keeps_its_name_from_one_version_to_the_next() -> None:
         durations.BEGUN,
         durations.WAITING,
         durations.FEWER,
-        durations.node(3),
+        durations.heartbeat_of(3),
     )
     assert names == ("movement", "failure", "ending", "begun", "waiting", "fewer", "node 3")
 

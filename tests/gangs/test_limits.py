@@ -217,7 +217,7 @@ def test_a_gang_whose_nodes_have_saved_their_stacks_has_time_to_end_its_programs
     for stands, patience in ((None, HANG_MARGIN), ((), HANG_MARGIN + END_MARGIN)):
         still = [report(rank, progress=Progress(updated_at=START)) for rank in range(2)]
         nodes = [
-            node(0, NodeState.RUNNING, report=replace(still[0], stands=stands)),
+            node(0, NodeState.RUNNING, report=replace(still[0], stack_positions=stands)),
             node(1, NodeState.RUNNING, report=still[1]),
         ]
         status = RunStatus(nodes=tuple(nodes))
@@ -272,7 +272,11 @@ def test_nodes_that_end_for_ever_are_asked_to_end_and_then_given_up_with_their_n
     action = watched(record(), (START, status), (START + 1801, status))
     assert isinstance(action, Cancel)
     assert action.ending.cause is Cause.SERVICE
-    assert "node 0 began to end 1801 s ago" in action.ending.message
+    assert action.ending.message == "node 0 began to end 1801 s ago, and has not ended"
+    both = gang(NodeState.ENDING, NodeState.ENDING)
+    of_both = watched(record(), (START, both), (START + 1801, both))
+    assert isinstance(of_both, Cancel)
+    assert of_both.ending.message == "nodes 0, 1 began to end 1801 s ago, and have not ended"
     failed = decide(record(ending=action.ending), status, START + 1801 + 1800)
     assert isinstance(failed, Fail)
     assert "node 0 (ENDING, run0)" in failed.message
@@ -335,7 +339,7 @@ def test_a_node_that_has_never_reported_has_the_time_to_start_in_a_state_that_is
     assert isinstance(ended, Cancel)
     assert ended.ending.cause is Cause.SERVICE
     assert ended.ending.message == (
-        "node 0, 1 did not start within 300 s (limits.start_timeout): "
+        "nodes 0, 1 did not start within 300 s (limits.start_timeout): "
         "the service reports a state that this version does not know"
     )
     said = replace(odd, nodes=(replace(odd.nodes[0], details="NEEDS_REVIEW"), odd.nodes[1]))

@@ -109,8 +109,9 @@ def test_nothing_is_looked_for_where_no_later_try_is_known(model: Model) -> None
 
 
 def test_what_a_later_try_has_left_ended_keeps_nobody_away(model: Model) -> None:
-    key = KEY
-    give_way(model, plan(model), [begun(model, key, 9, model.has(key, [FAILED]))], 1)
+    ref = model.has(KEY, [FAILED])
+    give_way(model, plan(model), [begun(model, KEY, 9, ref)], 1)
+    assert model.done("status") == [ref.job_id]
 
 
 def test_a_gang_that_its_service_does_not_know_any_more_keeps_nobody_away_but_one_at_another_home_does(
@@ -125,6 +126,6 @@ def test_a_gang_that_its_service_does_not_know_any_more_keeps_nobody_away_but_on
 
 
 def test_a_living_gang_of_an_earlier_try_is_no_reason(model: Model) -> None:
-    mine, theirs = KEY, replace(KEY, attempt=2)
-    model.has(mine, [LIVE])
-    give_way(model, plan(model), [begun(model, theirs, 9, model.has(theirs, [FAILED]))], 1)
+    mine, theirs = model.has(KEY, [LIVE]), model.has(replace(KEY, attempt=2), [FAILED])
+    give_way(model, plan(model), [begun(model, mine.key, 1, mine), begun(model, theirs.key, 9, theirs)], 1)
+    assert model.done("status") == [theirs.job_id]

@@ -246,7 +246,7 @@ def test_before_a_silent_node_is_ended_the_others_are_asked_to_wait_for_another(
     assert watch.record == a_record(REF)
     assert log.warnings == [
         "node 1: gone: the others wait for another in its place",
-        "node 1: gone; node 2: gone: it is ended, and asked for again",
+        "node 1: gone; node 2: gone: each is ended and asked for again",
     ]
 
 

@@ -251,7 +251,7 @@ def test_the_nodes_whose_last_reports_were_lost_are_named() -> None:
     action = decide(record(), both, NOW)
     assert isinstance(action, Fail)
     assert action.message.startswith(
-        "the last report of node 0, 1 is missing, and this attempt published no checkpoint"
+        "the last reports of nodes 0, 1 are missing, and this attempt published no checkpoint"
     )
 
 
@@ -490,7 +490,10 @@ def test_a_run_whose_last_reports_were_lost_has_to_show_a_training_too(
         outputs = (OUTPUT,) if sign == "promised output" else ()
         known = record(expects=Expectations(training=required, outputs=outputs))
         action = decide(known, RunStatus(nodes=nodes), NOW)
-        named = f"the last report of node {', '.join(map(str, lost))} is missing, and no report showed a step"
+        named = f"the last report of node {lost[0]} is missing"
+        if len(lost) == 2:
+            named = "the last reports of nodes 0, 1 are missing"
+        named += ", and no report showed a step"
         if sign not in ("nothing", "former"):
             assert action == Succeed()
         elif required:

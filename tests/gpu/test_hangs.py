@@ -62,7 +62,7 @@ def test_where_each_rank_stands_is_kept_with_the_collective_in_which_one_waits_f
         two.agents[0].shows(_the_gpu_is_busy_and_its_memory_is_not)
         assert [agent.wait() for agent in two.agents] == [75, 143]
         report, said = two.agents[0].report, two.agents[0].stderr.read_text()
-        stands = [each for agent in two.agents for each in agent.report.stands or ()]
+        stands = [each for agent in two.agents for each in agent.report.stack_positions or ()]
         record = two.run_dir / "stacks" / "launch-0" / "nccl-rank-0"
         stuck = stuck_collective(record) or ""
     assert report.cause is Cause.HANG

@@ -263,12 +263,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize("text", RIGHT)
-def test_what_is_right_fits(text, validator):
+def test_the_schema_takes_a_job_file_that_is_right(text, validator):
     validator.validate(yaml.safe_load(text))
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_does_not_fit(text, validator):
+def test_the_schema_refuses_a_job_file_that_is_wrong(text, validator):
     assert not validator.is_valid(yaml.safe_load(text))
 
 

@@ -21,6 +21,7 @@ from airflow_provider_ocidist.job import (
 )
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase, StackPosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,3 +173,12 @@ def test_a_field_with_a_key_of_its_own_is_written_and_read_by_it():
         codec.decode(Renamed, {"try_number": 3})
     with pytest.raises(TypeError, match=r"Renamed\.try_number must be of type int"):
         codec.decode(Renamed, {"number": "3"})
+
+
+def test_where_processes_stood_is_stored_under_the_name_that_earlier_versions_write_and_read() -> None:
+    place = StackPosition(rank=1, at=("train.py:12",))
+    report = NodeReport(
+        rank=0, phase=Phase.TRAINING, address="", started_at=1.0, heartbeat_at=2.0, stack_positions=(place,)
+    )
+    assert json.loads(report.to_json())["stands"] == [{"rank": 1, "at": ["train.py:12"]}]
+    assert NodeReport.from_json(report.to_json()) == report

@@ -273,7 +273,7 @@ def test_passing_faults_are_retried(unruly, proxy):
     assert len(proxy.seen) == 4
 
 
-def test_retries_end(unruly, proxy):
+def test_a_request_is_given_up_after_as_many_attempts_as_it_may_make(unruly, proxy):
     proxy.faults = [Fault(status=500, times=100)]
     error = raised(replace(unruly, max_attempts=3))
     assert (error.status_code, error.retryable) == (500, True)

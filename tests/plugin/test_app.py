@@ -14,13 +14,12 @@ from airflow_provider_ocidist.plugin import TrainingPlugin
 from tests.plugin.gangs import TASK, record
 
 IMPORTING = """
-import sys, time
+import sys
 import airflow.plugins_manager
 before = set(sys.modules)
-began = time.perf_counter()
 from airflow_provider_ocidist.plugin import TrainingPlugin
 TrainingPlugin().external_views
-print(time.perf_counter() - began, *(set(sys.modules) - before))
+print(*(set(sys.modules) - before))
 """
 
 
@@ -31,11 +30,10 @@ def test_airflow_finds_the_plugin_by_its_entry_point():
 
 def test_what_every_component_loads_is_light():
     done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True)
-    seconds, *modules = done.stdout.split()
+    modules = done.stdout.split()
     ours = {name for name in modules if name.startswith("airflow_provider_ocidist")}
     assert ours <= {"airflow_provider_ocidist", "airflow_provider_ocidist.plugin"}
     assert not {name.partition(".")[0] for name in modules} & {"fastapi", "starlette", "oci", "sqlalchemy"}
-    assert float(seconds) < 1  # 2 ms where nothing else runs
 
 
 def test_views_are_found_wherever_airflow_lives():

@@ -138,7 +138,7 @@ MUTANTS = (
     _one(
         "sizes are not compared with the checkpoint before",
         "1b",
-        "agent/save/judging.py",
+        "agent/save/series_comparison.py",
         "    return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())",
         "    return True",
         "wholeness",
@@ -568,7 +568,7 @@ MUTANTS = (
         {
             "gangs/limits.py": (
                 (
-                    "        silent = durations.seconds(record, durations.node(node.rank))",
+                    "        silent = durations.seconds(record, durations.heartbeat_of(node.rank))",
                     "        silent = now - node.report.heartbeat_at if node.report else 0.0",
                 ),
                 (
@@ -778,8 +778,9 @@ MUTANTS = (
             (
                 "def _is_lost(node:",
                 (
-                    "def _silent_for(record, node):\n    return durations.seconds(record, durations.node(node.rank))\n"
-                    "\n\ndef _is_lost(node:"
+                    "def _silent_for(record, node):\n"
+                    "    return durations.seconds(record, durations.heartbeat_of(node.rank))\n\n\n"
+                    "def _is_lost(node:"
                 ),
             ),
         ),
@@ -1090,7 +1091,7 @@ MUTANTS = (
         "one list that lacks a report fails a finished training",
         "4",
         "work_dir/stored.py",
-        "is_certain = self._is_missed_again(_report_of(ref))",
+        "is_certain = self._is_missed_again(_subject_of_report(ref))",
         "is_certain = True",
         "lost model",
         needs="stale reports",

@@ -142,13 +142,6 @@ def test_any_changed_byte_is_found(place):
         file.write_bytes(before)
 
 
-def test_what_was_read_is_counted(place):
-    store = open_store(str(place))
-    read: list[int] = []
-    catalog.what_differs(store, catalog.items(store)[0], read.append)
-    assert sum(read) == 3100
-
-
 def drawn(draw: random.Random) -> list[Item]:
     """Return a catalog as it might be: attempts, steps, ages, losses, remains at random."""
     found = []

@@ -171,8 +171,11 @@ def test_progress_is_reported_at_most_four_times_a_second_and_at_the_end(
     assert len(told) == 7
 
 
-def test_nobody_need_listen() -> None:
-    Meter(None).report(force=True)
+def test_what_is_moved_is_counted_though_nobody_listens() -> None:
+    counting = Meter(None)
+    counting.add(3)
+    counting.report(force=True)
+    assert (counting.bytes_done, counting.reported) == (3, 0.0)
 
 
 # Lanes
@@ -447,9 +450,13 @@ def test_lanes_with_nothing_to_do_close_at_once() -> None:
     running.put(lambda: None)
     drain(running)
     running._width = Width(lanes=0)
-    running.put(lambda: None)
+    begun: list[int] = []
+    running.put(lambda: begun.append(1))
     running.close()
-    Lanes(8).close()
+    assert begun == []
+    unused = Lanes(8)
+    unused.close()
+    assert unused._closed
 
 
 # Which files are there already

@@ -230,10 +230,9 @@ def test_cancel_stops_an_upload_and_leaves_nothing(unruly, access, proxy, bucket
     proxy.faults = [Fault(method="PUT", path="/u/", delay_s=0.2, times=1000)]
     cancel = threading.Event()
     threading.Timer(0.5, cancel.set).start()
-    started = time.monotonic()
     with pytest.raises(StorageError, match="cancelled"):
         copy(str(tmp_path / "x"), f"{bucket}/x", access=unruly, part_size=PART, cancel=cancel, threads=4)
-    assert time.monotonic() - started < 5
+    assert proxy.count("PUT", "/u/") < 200
     assert open_store(bucket, access).list() == []
     assert open_uploads(access, bucket) == []
 

@@ -115,6 +115,11 @@ def test_what_nodes_may_print_of_their_secrets_is_masked_in_one_request_for_each
     assert asked == [ref.job_id]
 
 
-def test_a_watch_begins_also_where_the_secrets_cannot_be_had(trigger, backend, monkeypatch) -> None:
-    monkeypatch.setattr(JobRunsClient, "described_job", lambda *_: 1 / 0)
-    mask_secrets_of_nodes(backend, replace(ref_of(trigger), log_group_id="ocid1.loggroup.oc1.iad.x"))
+def test_secrets_that_cannot_be_had_are_no_error_and_nothing_is_masked(trigger, backend, monkeypatch) -> None:
+    asked, masked = [], []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+    monkeypatch.setattr(JobRunsClient, "described_job", lambda _, job_id: asked.append(job_id) or 1 / 0)
+    ref = replace(ref_of(trigger), log_group_id="ocid1.loggroup.oc1.iad.x")
+    mask_secrets_of_nodes(backend, ref)
+    assert asked == [ref.job_id]
+    assert masked == []

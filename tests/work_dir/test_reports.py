@@ -9,7 +9,13 @@ from typing import Any
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
-from airflow_provider_ocidist.work_dir.reports import READS_PER_S, SAVED_READS, Reports
+from airflow_provider_ocidist.work_dir.reports import (
+    READING_LIMIT,
+    READS_AT_A_TIME,
+    READS_PER_S,
+    SAVED_READS,
+    Reports,
+)
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 
@@ -21,6 +27,8 @@ class Shelf:
         self.folder = folder
         self.run_dirs = [str(folder / f"gang-{number}") for number in range(count)]
         self.reads: list[str] = []
+        self.takes = 0.0
+        """Seconds for a read; those that are made side by side share them."""
         self.reports = Reports(RunDirs(self._open), clock=lambda: self.now)
         for run_dir in self.run_dirs:
             self.beat(run_dir)
@@ -31,6 +39,7 @@ class Shelf:
         class Counted(LocalStore):
             def read(self, name: str) -> bytes:
                 shelf.reads.append(uri)
+                shelf.now += shelf.takes / READS_AT_A_TIME
                 return super().read(name)
 
             def list(self, prefix: str = "") -> Any:
@@ -98,3 +107,27 @@ def test_what_the_caller_needs_is_read_whatever_was_read_before(tmp_path: Any) -
         shelf.beat(run_dir, message="news")
     assert shelf.read(shelf.run_dirs[5])[shelf.run_dirs[5]][0].report.message == "news"
     assert shelf.reads == [shelf.run_dirs[5]]
+
+
+def test_a_slow_store_holds_no_look_up_and_what_is_left_is_read_in_the_next_ones(tmp_path: Any) -> None:
+    shelf = Shelf(tmp_path, 500)
+    shelf.takes = 0.2
+    first: dict[str, int] = {}
+    for look in range(5):
+        began = shelf.now
+        told = shelf.read()
+        assert shelf.now - began <= READING_LIMIT + 2 * shelf.takes
+        for run_dir in shelf.reads:
+            first.setdefault(run_dir, look)
+        assert told.keys() == first.keys()
+        shelf.now = began + 10.0
+        for run_dir in shelf.run_dirs:
+            shelf.beat(run_dir)
+    assert first.keys() == set(shelf.run_dirs)
+
+
+def test_of_a_gang_that_has_ended_all_is_read_however_slow_the_store_is(tmp_path: Any) -> None:
+    shelf = Shelf(tmp_path, 100)
+    shelf.takes = 60.0
+    over = shelf.run_dirs[50:80]
+    assert set(over) <= shelf.read(*over).keys()

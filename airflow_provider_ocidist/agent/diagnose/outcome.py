@@ -24,6 +24,7 @@ from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.launchers.exit_status import exit_status
 from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
+from airflow_provider_ocidist.model.members import in_words
 from airflow_provider_ocidist.model.report import Restart
 
 NOT_NEEDED_CODE = 0
@@ -58,8 +59,8 @@ def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
     """Return the outcome of a training that failed by itself; `silent`: nodes without a heartbeat."""
     message = found.message
     if silent:
-        ranks = ", ".join(map(str, silent))
-        message = f"the training ended because node {ranks} was lost: {message}"
+        lost = f"{in_words(silent)} {'was' if len(silent) == 1 else 'were'} lost"
+        message = f"the training ended because {lost}: {message}"
     elif found.consequence and found.cause is Cause.NODE:
         message = f"lost the connection to another process: {message}"
     if found.rank is not None:

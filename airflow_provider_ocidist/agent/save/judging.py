@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,8 +12,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock, ahead_ns
-from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
-from airflow_provider_ocidist.agent.save.formats import FormatResult, Members, Reading, read_file
+from airflow_provider_ocidist.agent.save.formats import NOTHING, FormatResult, Reading, read_file
 from airflow_provider_ocidist.agent.save.layouts import (
     LATEST,
     LATEST_UNIVERSAL,
@@ -27,9 +25,7 @@ from airflow_provider_ocidist.agent.save.open_files import files_by_writer
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.save.renames import Renames
 from airflow_provider_ocidist.agent.save.save_order import SaveOrder
-
-ALONE = ""
-"""Name, among a checkpoint's files, of a file that is a checkpoint by itself."""
+from airflow_provider_ocidist.agent.save.series_comparison import CompleteSaves
 
 
 @dataclass(frozen=True)
@@ -42,17 +38,6 @@ class Verdict:
     """Number of the save in the order in which the program has begun its saves."""
     step: int | None
     """The program's step when this version was first seen; None: it had reported none."""
-
-
-@dataclass(frozen=True)
-class _Complete:
-    """A complete entry, with which the next of its series is compared."""
-
-    item: Candidate
-    members: Mapping[str, Members]
-    """Members of its files that may be cut short."""
-    least: Mapping[str, int]
-    """The fewest bytes that each of its files has had in a complete entry of the series."""
 
 
 class Judge:
@@ -103,15 +88,8 @@ class Judge:
         self._has_exited = False
         """Whether the program has exited with 0, as the last look knows."""
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
-        self._last: dict[str, _Complete] = {}
-        """Last complete entry of each series."""
-        self._there_before = {item.placed.series: item for item in reversed(there)}
-        """Last entry of each series that was there before the program started, as one that was fetched."""
-        self._fetched: dict[str, _Complete] = {}
-        """Entries of these with which others were compared."""
         self._left_open = LeftOpen()
-        self._read: dict[Path, tuple[Candidate, Reading]] = {}
-        """Entries as they were last judged."""
+        self._complete = CompleteSaves(there, self._reading_of_unchanged)
 
     def look(self, moment: Moment) -> list[Verdict]:
         """Return a verdict on each new entry, in the order of writing.
@@ -190,7 +168,7 @@ class Judge:
         self._begins(str(item.path))
         try:
             reading = self._reading(item)
-            self._note_what_was_complete(item, reading)
+            self._complete.note_read(item, reading)
             evidence = self._evidence(item, reading, found, renamed)
         except OSError as error:
             # The program deletes it, or replaces it, at this moment.
@@ -203,7 +181,7 @@ class Judge:
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
             self._dropped.discard(item.path)
-            self._last[item.placed.series] = self._complete(item, reading)
+            self._complete.note_proved(item, reading)
         return verdict
 
     def _with_what_is_open(
@@ -242,42 +220,9 @@ class Judge:
             if self._is_unproved(item) and not self._left_open.is_known_closed(item):
                 self._left_open.look(item, written(), paths)
 
-    def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
-        """Where a program saves over the last checkpoint, the next save shows that the last was all that it writes."""
-        before, was = self._read.get(item.path, (item, reading))
-        self._read[item.path] = (item, reading)
-        is_one_name = item.placed.number is None
-        again = [
-            name
-            for name in was.files | was.members.keys()
-            if item.files.get(name) != before.files[name] and not _has_grown(was, reading, name)
-        ]
-        # Settings may be written twice in one save.
-        if (
-            is_one_name
-            and was.says is not FormatResult.BROKEN
-            and any(not name.endswith(".json") for name in again)
-        ):
-            self._last.setdefault(item.placed.series, self._complete(before, was))
-
-    def _complete(self, item: Candidate, reading: Reading) -> _Complete:
-        sizes, before = _sizes(item), self._last_or_fetched(item)
-        if before is None:
-            return _Complete(item, reading.members, sizes)
-        names = _aligned(item, before.item)
-        least = {names.before[name]: size for name, size in before.least.items()}
-        fewest = {name: min(size, least.get(names.now[name], size)) for name, size in sizes.items()}
-        return _Complete(item, reading.members, fewest)
-
-    def _last_or_fetched(self, item: Candidate) -> _Complete | None:
-        """Return the last complete entry of a series; before the first, what the program goes on from."""
-        series = item.placed.series
-        known, fetched = self._last.get(series), self._there_before.get(series)
-        if known is None and fetched is not None and series not in self._fetched:
-            is_unchanged = self._seen.get(fetched.path) == fetched.signature
-            members = self._reading(fetched).members if is_unchanged else {}
-            self._fetched[series] = _Complete(fetched, members, _sizes(fetched))
-        return known or self._fetched.get(series)
+    def _reading_of_unchanged(self, item: Candidate) -> Reading:
+        """Return what an entry holds; nothing, where it is no longer as it was."""
+        return self._reading(item) if self._seen.get(item.path) == item.signature else NOTHING
 
     def _reading(self, item: Candidate) -> Reading:
         # DeepSpeed names a complete entry in a file beside it.
@@ -299,14 +244,14 @@ class Judge:
         found: Sequence[Candidate],
         renamed: frozenset[str],
     ) -> Evidence:
-        last, before = self._last.get(item.placed.series), self._last_or_fetched(item)
+        compared = self._complete.compared(item, reading, self.elsewhere)
         return Evidence(
             format=reading,
             is_file=item.path.is_file(),
             left_over=_left_over(item, self._proved.get(item.path)),
-            lacks=() if last is None else _aligned(item, last.item).lacking,
-            smaller=() if before is None else _smaller(item, reading, before, self.elsewhere),
-            is_like_the_last=last is not None and _is_like(item, reading, last),
+            lacks=compared.lacks,
+            smaller=compared.smaller,
+            is_like_the_last=compared.is_like_the_last,
             followed=any(self._follows(other, item) for other in found),
             announced=self._is_announced(item),
             renamed=item.path.name in renamed and _was_moved_whole(item),
@@ -338,11 +283,6 @@ def _modified(path: Path) -> int | None:
         return None
 
 
-def _has_grown(was: Reading, now: Reading, name: str) -> bool:
-    """Whether a file holds more than before, of which nothing has gone: the same save may go on."""
-    return name in was.members and was.members[name] < now.members.get(name, frozenset())
-
-
 def _is_rest_of(item: Candidate, before: Signature | None) -> bool:
     """Whether the program has only deleted files of an entry since: the proof was one of the whole."""
     known = {} if before is None else dict(before.files)
@@ -355,65 +295,6 @@ def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
     known = {} if before is None else dict(before.files)
     same = tuple(name for name, stamp in known.items() if item.files.get(name) == stamp)
     return same if len(same) < len(known) else ()
-
-
-def _smaller(item: Candidate, reading: Reading, before: _Complete, elsewhere: Elsewhere) -> tuple[str, ...]:
-    """Return the files that had more bytes or members in each complete entry, unless their format proves them."""
-    names, proved = _aligned(item, before.item), _proved_files(item, reading, before)
-    sizes: dict[str, float] = {names.now[name]: size for name, size in _sizes(item).items()}
-    sizes |= {names.now[name]: math.inf for name in proved}
-    sizes |= dict.fromkeys(_with_fewer_members(item, reading, before), -1)
-    least = {
-        names.before[name]: size
-        for name, size in before.least.items()
-        # What was fetched has the parts of all nodes.
-        if names.before[name] in sizes or not elsewhere(name)
-    }
-    return tuple(sorted(name for name, size in least.items() if sizes.get(name, -1) < size))
-
-
-def _with_fewer_members(item: Candidate, reading: Reading, before: _Complete) -> set[str]:
-    """Return the files without a member that those of a complete entry have, by their common names."""
-    names = _aligned(item, before.item)
-    its = {names.before[_name_in(before.item, name)]: dict(each) for name, each in before.members.items()}
-    mine = {names.now[_name_in(item, name)]: dict(each) for name, each in reading.members.items()}
-    return {name for name, each in mine.items() if its.get(name, {}).keys() - each.keys()}
-
-
-def _is_like(item: Candidate, reading: Reading, last: _Complete) -> bool:
-    sizes, its = _sizes(item), _sizes(last.item)
-    names, proved = _aligned(item, last.item), _proved_files(item, reading, last)
-    its_by_name = {names.before[name]: size for name, size in its.items()}
-    if set(names.now.values()) != set(its_by_name):
-        return False
-    if last.item.path == item.path:
-        # Overwritten in place: file sizes prove nothing, and an unchanged file is the last save's.
-        stays = any(last.item.files.get(name) == stamp for name, stamp in item.files.items())
-        return not stays and proved == set(sizes)
-    return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())
-
-
-def _proved_files(item: Candidate, reading: Reading, before: _Complete) -> set[str]:
-    """Return the files that are whole by their own formats, or consist of what those of a complete entry consist of."""
-    names = _aligned(item, before.item)
-    its = {names.before[_name_in(before.item, name)]: each for name, each in before.members.items()}
-    mine = {_name_in(item, name): each for name, each in reading.members.items()}
-    alike = {name for name, each in mine.items() if its.get(names.now[name]) == each}
-    return alike.union(_name_in(item, name) for name in reading.files)
-
-
-def _aligned(item: Candidate, last: Candidate) -> Aligned:
-    return align(_sizes(item), item.placed.number, _sizes(last), last.placed.number)
-
-
-def _sizes(item: Candidate) -> dict[str, int]:
-    return {_name_in(item, name): stamp.size for name, stamp in item.files.items()}
-
-
-def _name_in(item: Candidate, name: str) -> str:
-    """Return the name of a file among an entry's files, of one that is the entry itself another."""
-    # The entry may be deleted by now.
-    return ALONE if len(item.files) == 1 and item.path.name in item.files else name
 
 
 def _is_later(other: Candidate, item: Candidate) -> bool:

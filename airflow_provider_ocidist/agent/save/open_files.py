@@ -13,17 +13,20 @@ SHARED_MAPPING = re.compile(r"^\S+ .w.s \S+ \S+ \d+\s+(/.*)$", re.MULTILINE)
 """Line of `/proc/PID/maps` for a file that is written through memory."""
 
 
-def open_for_writing(root: int | None = None, *, mapped: bool = True) -> frozenset[str]:
-    """Return the files that a descendant of `root`, by default of this process, has open for writing.
+def open_for_writing(*, mapped: bool = True) -> frozenset[str]:
+    """Return the files that a descendant of this process has open for writing.
 
     `mapped`: also those that are written through memory; their lists are long. A process that cannot be inspected, or
     that ends meanwhile, counts as having none.
     """
-    return frozenset().union(*files_by_writer(root, mapped=mapped).values())
+    return frozenset().union(*files_by_writer(mapped=mapped).values())
 
 
 def files_by_writer(root: int | None = None, *, mapped: bool = True) -> dict[int, frozenset[str]]:
-    """Return the same files by the process that has them open: all that live, also those that have none open."""
+    """Return the same files by the process that has them open: all that live, also those that have none open.
+
+    `root`: the process whose descendants count, by default this one.
+    """
     found = {pid: _written_by(pid, mapped) for pid in guard.descendants(root or os.getpid())}
     return {pid: files for pid, files in found.items() if files is not None}
 

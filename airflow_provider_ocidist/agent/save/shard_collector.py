@@ -213,7 +213,9 @@ class ShardCollector:
         if part and part.files is not None:
             return part.files
         if request.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
-            logger.warning("node %d has not sent its companions of %s", rank, request.name)
+            logger.warning(
+                "node %d has not sent its random generator states (rng_state_*) of %s", rank, request.name
+            )
             return ()
         if part and part.fault:
             raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")

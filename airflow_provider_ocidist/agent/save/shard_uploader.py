@@ -144,7 +144,7 @@ class ShardUploader:
             self._serve_to_the_end()
         except Exception:
             # The main node reports the missing part.
-            logger.exception("unexpected")
+            logger.exception("unexpected error while this node sends its parts")
         finally:
             self._let_go()
 

@@ -195,8 +195,8 @@ class GangEnd:
         if not (stop.stacks and self.context.is_main):
             return stop
         reports = [self.heartbeat.report, *self._others()]
-        stands = [each for report in reports if report for each in report.stands or ()]
-        is_complete = all(report and report.stands is not None for report in reports)
+        stands = [each for report in reports if report for each in report.stack_positions or ()]
+        is_complete = all(report and report.stack_positions is not None for report in reports)
         found = (two_positions(stands) if is_complete else None) or odd_ones(stands)
         if found:
             logger.error("%s", found)

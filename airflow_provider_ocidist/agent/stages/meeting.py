@@ -136,8 +136,8 @@ def _require_same_checkpoint(reports: Sequence[NodeReport], *, restores: bool) -
         )
 
 
-def _place_of_start(report: NodeReport) -> str | None:
-    """Return where a node has read what it goes on from; None for nothing."""
+def _place_of_start(report: NodeReport) -> str:
+    """Return in words where a node has read what it goes on from."""
     if report.starts_from in (None, "", ALL_DAMAGED):
-        return None
+        return "nothing"
     return report.checkpoint.uri if report.checkpoint else "checkpoints.start_from"

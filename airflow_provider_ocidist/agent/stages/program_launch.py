@@ -17,7 +17,8 @@ from airflow_provider_ocidist.agent.save.checkpoints import checkpoint_folder, o
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import write_files
-from airflow_provider_ocidist.agent.train.supervise import Ended, ProgramOutput, Training
+from airflow_provider_ocidist.agent.train.program_output import ProgramOutput
+from airflow_provider_ocidist.agent.train.supervise import Ended, Training
 from airflow_provider_ocidist.launchers.base import Launcher, Placement, ProcessFailure
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -120,7 +121,7 @@ class ProgramLaunch:
         def show(guard_pid: int) -> None:
             heartbeat = self.context.heartbeat
             stands = self.hang_evidence.keep(guard_pid, heartbeat.launch, search)
-            heartbeat.update(stands=stands, now=True)
+            heartbeat.update(stack_positions=stands, now=True)
             self._await_others_stacks()
 
         return show
@@ -131,6 +132,9 @@ class ProgramLaunch:
         deadline = time.monotonic() + STACKS_LIMIT
         while time.monotonic() < deadline:
             reports = read_others(context.heartbeat.store, context.heartbeat.report, context.config.nodes)
-            if all(report and (report.stands is not None or report.program_has_ended) for report in reports):
+            if all(
+                report and (report.stack_positions is not None or report.program_has_ended)
+                for report in reports
+            ):
                 return
             time.sleep(0.25)

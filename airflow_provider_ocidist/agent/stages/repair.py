@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.saving import Movement
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.interruptible import interruptible
@@ -76,13 +75,12 @@ def is_overtaken(context: NodeContext) -> bool:
 def repair_within(
     repair: Callable[[threading.Event], object],
     *,
-    still: float = math.inf,
     in_all: float = math.inf,
     switch: StopSwitch | None = None,
     grace: float | None = None,
     overtaken: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Repair until that is done, has made no progress for `still` seconds, or has taken `in_all`.
+    """Repair until that is done, or has taken `in_all` seconds.
 
     `repair` gets an event that is set when it is to leave off. A repair that is given up is no failure: the nodes go
     on from the checkpoint before. Raises Stopped after a stop request to `switch`; without it requests do not count.
@@ -90,44 +88,59 @@ def repair_within(
     left, and none where it counts as lost. `overtaken`: whether another saves to the same place, looked at before,
     meanwhile and afterwards; then the repair leaves off.
     """
-    time_limit, ended = StopSwitch(), threading.Event()
-    ending = switch if grace is not None else None
-    deadline = _Deadline(in_all, ending, grace or 0.0)
+    heeded, ending = (switch, None) if grace is None else (None, switch)
+    _LimitedRepair(repair, _Deadline(in_all, ending, grace or 0.0), overtaken).make(heeded)
 
-    def watch() -> None:
-        movement = Movement()
-        while not ended.wait(LOOK_INTERVAL):
-            if movement.still_for() > still or deadline.is_over():
-                time_limit.ask(Stop(message="it takes too long"))
+
+class _LimitedRepair:
+    """A repair, and the two watches that ask it to leave off."""
+
+    def __init__(
+        self,
+        repair: Callable[[threading.Event], object],
+        deadline: _Deadline,
+        overtaken: Callable[[], bool],
+    ) -> None:
+        self._repair = repair
+        self._deadline = deadline
+        self._overtaken = overtaken
+        self._limit, self._ended = StopSwitch(), threading.Event()
+
+    def make(self, switch: StopSwitch | None) -> None:
+        """Make the repair; a stop request to `switch` ends it, and raises Stopped."""
+        if switch is not None:
+            switch.listen(lambda: self._limit.ask(Stop(message="the node is to end")))
+        _in_background(self._watch_time, "repair-limit")
+        try:
+            interruptible(self._work, self._limit)
+        except Stopped as stopped:
+            if switch is not None:
+                switch.check()
+            logger.warning("the repair of stored checkpoints is given up: %s", stopped)
+        finally:
+            self._ended.set()
+
+    def _work(self) -> None:
+        if not self._heed_fence():
+            # Not in the watch of the time: a store that never answers must not hold that up.
+            _in_background(self._watch_fence, "repair-fence")
+            self._repair(self._limit.event)
+            self._heed_fence()
+
+    def _watch_time(self) -> None:
+        while not self._ended.wait(LOOK_INTERVAL):
+            if self._deadline.is_over():
+                self._limit.ask(Stop(message="it takes too long"))
                 return
 
-    def heed_fence() -> bool:
-        if overtaken():
-            time_limit.ask(Stop(message="a later attempt or launch saves there, or its fence is damaged"))
-        return time_limit.event.is_set()
-
-    def watch_fence() -> None:
-        while not ended.wait(FENCE_INTERVAL) and not heed_fence():
+    def _watch_fence(self) -> None:
+        while not self._ended.wait(FENCE_INTERVAL) and not self._heed_fence():
             pass
 
-    def work() -> None:
-        if not heed_fence():
-            # Not in the watch of the time: a store that never answers must not hold that up.
-            _in_background(watch_fence, "repair-fence")
-            repair(time_limit.event)
-            heed_fence()
-
-    if switch is not None and ending is None:
-        switch.listen(lambda: time_limit.ask(Stop(message="the node is to end")))
-    _in_background(watch, "repair-limit")
-    try:
-        interruptible(work, time_limit)
-    except Stopped as stopped:
-        if switch is not None and ending is None:
-            switch.check()
-        logger.warning("the repair of stored checkpoints is given up: %s", stopped)
-    finally:
-        ended.set()
+    def _heed_fence(self) -> bool:
+        if self._overtaken():
+            self._limit.ask(Stop(message="a later attempt or launch saves there, or its fence is damaged"))
+        return self._limit.event.is_set()
 
 
 def _in_background(work: Callable[[], None], name: str) -> None:

@@ -190,6 +190,9 @@ class KubernetesBackend(
     def _look(self, refs: Sequence[RunRef]) -> Look:
         return Look.of(refs, self._objects, self._api.now)
 
+    def _reads_all(self, ref: RunRef, seen: Look) -> bool:
+        return self._gang_nodes.has_news(ref, seen)
+
     def _believed(
         self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
     ) -> Mapping[int, Reported] | None:

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
 from airflow_provider_ocidist.backends.kubernetes.node_pods import nodes_among, uid_of
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
+from airflow_provider_ocidist.backends.kubernetes.pod_parts import may_have_ended
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace_of
 from airflow_provider_ocidist.backends.kubernetes.states import (
     NodeFacts,
@@ -69,6 +70,8 @@ class GangNodes:
         """Pods of each gang as last seen, by its id and by rank: their logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
         """Pods of each gang as last seen, with those that are deleted by now."""
+        self._unfitting: set[str] = set()
+        """Ids of gangs with a report of another pod than the one that was listed."""
         self._last_words = LastWords(operator.container)
 
     def of(
@@ -109,6 +112,22 @@ class GangNodes:
             with_preemption(each, said) if has_vanished(each, pods.get(each.rank)) else each for each in nodes
         )
 
+    def has_news(self, ref: RunRef, look: Look) -> bool:
+        """Whether a gang does not just train on: it is over, or a pod of it is another, ends, or has ended.
+
+        What its nodes are then depends on their last reports too. A new pod counts as such until its first report is
+        read.
+        """
+        pods = look.pods(ref)
+        before = self._pods.get(ref.job_id, pods)
+        return (
+            look.around(ref).gangs.get(name_of(ref), GONE).state not in (GangState.NEW, GangState.ACTIVE)
+            or ref.job_id in self._unfitting
+            or len(pods) < ref.nodes
+            or any(uid_of(pod) != uid_of(before.get(rank, pod)) for rank, pod in pods.items())
+            or any(may_have_ended(pod, self._operator.container) for pod in pods.values())
+        )
+
     def believed(
         self, ref: RunRef, look: Look, reported: Mapping[int, Reported], objects: GangObjects
     ) -> Mapping[int, Reported]:
@@ -122,6 +141,10 @@ class GangNodes:
             return rank not in listed and rank not in before
 
         unseen = {rank for rank, each in reported.items() if _lives(each) and is_unseen(rank, each)}
+        if unseen:
+            self._unfitting.add(ref.job_id)
+        else:
+            self._unfitting.discard(ref.job_id)
         if not unseen or name_of(ref) not in look.around(ref).gangs:
             return reported
         pods = self._chosen(ref, objects.pods(namespace_of(ref), name_of(ref)), reported)
@@ -137,6 +160,7 @@ class GangNodes:
     def forget(self, ref: RunRef) -> None:
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
+        self._unfitting.discard(ref.job_id)
         self._last_words.forget(ref)
 
     def _chosen(

@@ -163,7 +163,7 @@ def _why(operator: Operator, options: PodOptions, config: AgentConfig) -> str:
     again = (
         f"a pod that is lost is made anew, while the others wait {operator.makes_anew_if}".strip()
         if config.replaces
-        else "no pod is started again, a retry makes the gang again"
+        else "no pod is started again; a retry makes the gang again"
     )
     start = (
         f"a ConfigMap brings the agent into any image with Python {oldest}; {again}"

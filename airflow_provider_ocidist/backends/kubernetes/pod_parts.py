@@ -76,6 +76,13 @@ def exit_of(pod: Obj, container: str) -> Obj | None:
     return next(filter(None, states), None)
 
 
+def may_have_ended(pod: Obj, container: str) -> bool:
+    """Whether a pod ends, or has ended, or the container of this name has, also if it runs again."""
+    is_deleted = "deletionTimestamp" in (pod.get("metadata") or {})
+    is_over = (pod.get("status") or {}).get("phase") not in (None, "Pending", "Running")
+    return is_deleted or is_over or exit_of(pod, container) is not None
+
+
 def may_restart(pod: Obj) -> bool:
     """Whether the kubelet starts a pod's containers again by themselves."""
     return str((pod.get("spec") or {}).get("restartPolicy", "Always")) != "Never"

@@ -148,6 +148,9 @@ class Local(ReplacesNodes, NamesSecrets, OpensById, WorkDirBackend[Mapping[str, 
     def _look(self, refs: Sequence[RunRef]) -> dict[str, list[NodeStatus]]:
         return {ref.run_dir: _states(ref) for ref in refs}
 
+    def _reads_all(self, ref: RunRef, seen: Mapping[str, list[NodeStatus]]) -> bool:
+        return any(node.state.terminal for node in seen[ref.run_dir])
+
     def _nodes(self, ref: RunRef, seen: Mapping[str, list[NodeStatus]], reported: object) -> list[NodeStatus]:
         del reported
         return seen[ref.run_dir]

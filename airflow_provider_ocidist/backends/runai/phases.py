@@ -47,7 +47,10 @@ CAUSES_IN_REASONS = (
     ("Evict", Cause.PREEMPTED),
 )
 """Texts in a reason or a message, and the causes that they imply; the first match counts."""
-SUSPENDED = "suspended by somebody in Run:ai; resume or clear it there, or set backend.when_suspended: wait"
+SUSPENDED = (
+    "suspended by somebody in Run:ai; clear the task in Airflow to train again; "
+    "to let it wait next time, set backend.when_suspended: wait"
+)
 PAUSED = "suspended by somebody in Run:ai: waiting until it is resumed"
 STOPPED = ("Stopping", "Stopped")
 GOING = ("Deleting", "Terminating")

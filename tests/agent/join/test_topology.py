@@ -342,9 +342,11 @@ def test_a_node_that_failed_stays_while_others_are_at_work(
     store = open_store(str(tmp_path))
     if phase is not None:
         write(store, report(1, phase=phase))
-    began = time.monotonic()
-    await_others_end(store, 0, 2, 1.0, threading.Event())
-    assert (time.monotonic() - began >= 1.0) == waits
+    limit, began = (1.0 if waits else 3600.0), time.monotonic()
+    # Where it need not wait, it is back at once.
+    await_others_end(store, 0, 2, limit, threading.Event())
+    if waits:
+        assert time.monotonic() - began >= limit
 
 
 def test_a_node_that_failed_stays_no_longer_once_the_run_is_being_ended(tmp_path: Path) -> None:
@@ -352,9 +354,8 @@ def test_a_node_that_failed_stays_no_longer_once_the_run_is_being_ended(tmp_path
     write(store, report(1, phase=Phase.SAVING))
     signalled = threading.Event()
     signalled.set()
-    began = time.monotonic()
-    await_others_end(store, 0, 2, 60, signalled)
-    assert time.monotonic() - began < 5
+    # It is back at once.
+    await_others_end(store, 0, 2, 3600.0, signalled)
 
 
 NETWORK = """

@@ -333,7 +333,7 @@ def test_the_rank_that_sleeps_is_named_with_where_it_stands(tmp_path: Path, slee
     with gang(tmp_path, ONE_SLEEPS, nodes=2) as two:
         assert two.run(SLEEPER=str(sleeper)) == [75, 143]
         message = two.agents[0].report.message or ""
-        stands = [agent.report.stands for agent in two.agents]
+        stands = [agent.report.stack_positions for agent in two.agents]
     assert f"rank {sleeper} stands in asleep_here (program.py:" in message
     assert f"rank {1 - sleeper} waits for others, and rank {sleeper} does not" in message
     assert [[each.rank for each in of_node or ()] for of_node in stands] == [[0], [1]]

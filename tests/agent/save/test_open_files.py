@@ -124,7 +124,7 @@ def test_each_process_has_files_of_its_own_and_those_of_other_programs_do_not_co
         # Below a process, without itself.
         inner = files_by_writer(one.pid).values()
         assert [below(tmp_path, each) for each in inner] == [{str(tmp_path / "a/child")}]
-        assert open_for_writing(two.pid) == frozenset()
+        assert files_by_writer(two.pid) == {}
 
 
 def test_a_process_that_has_ended_is_not_there_though_nobody_has_waited_for_it(

@@ -244,7 +244,7 @@ def test_each_checkpoint_has_a_request_of_its_own_and_another_try_repeats_it(
 
 FILES = (ManifestFile(path="x", size=1, sha256="a"),)
 NO_SHARD = f"node 1 sent no shard of it {{}}; {REMEDY}"
-UNSENT = "node 1 has not sent its companions of step-5"
+UNSENT = "node 1 has not sent its random generator states (rng_state_*) of step-5"
 ENDED = "node 1 has ended before it had sent its part"
 
 

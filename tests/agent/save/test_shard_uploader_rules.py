@@ -497,7 +497,7 @@ def test_an_error_that_nobody_thought_of_is_said_and_leaves_nothing_held(
     monkeypatch.setattr(node.uploader, "_look", lambda: 1 // 0)
     node.ends()
     node.uploader._run()
-    assert said() == [("ERROR", "unexpected")]
+    assert said() == [("ERROR", "unexpected error while this node sends its parts")]
     assert let_go == [True]
 
 

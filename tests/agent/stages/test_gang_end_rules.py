@@ -741,7 +741,7 @@ def test_a_launch_that_failed_is_diagnosed_by_all_that_is_known_and_its_records_
 
 
 def standing(rank: int, at: str) -> NodeReport:
-    return a_report(rank, stands=(StackPosition(rank=rank, at=(at,)),))
+    return a_report(rank, stack_positions=(StackPosition(rank=rank, at=(at,)),))
 
 
 def test_after_a_hang_the_main_node_names_those_that_stand_elsewhere(
@@ -752,7 +752,7 @@ def test_after_a_hang_the_main_node_names_those_that_stand_elsewhere(
     said = []
     for rank, stop in ((0, hung), (0, replace(hung, stacks=False)), (1, hung)):
         node = Node(tmp_path / str(len(said)), rank=rank).others(*others)
-        node.heartbeat.update(stands=standing(rank, "reduce (train.py:12)").stands)
+        node.heartbeat.update(stack_positions=standing(rank, "reduce (train.py:12)").stack_positions)
         launch: Any = Launch()
         said.append(node.end.outcome_of(launch, ended_by(143, stop)).message or "")
     odd = said[0].removeprefix("no step for 30 s; ")
@@ -764,7 +764,7 @@ def test_after_a_hang_the_main_node_names_those_that_stand_elsewhere(
 
 def test_where_all_stand_alike_nobody_is_named(tmp_path: Path) -> None:
     node = Node(tmp_path).others(standing(1, "here"), a_report(2))
-    node.heartbeat.update(stands=standing(0, "here").stands)
+    node.heartbeat.update(stack_positions=standing(0, "here").stack_positions)
     launch: Any = Launch()
     found = node.end.outcome_of(launch, ended_by(143, Stop(message="m", cause=Cause.HANG, stacks=True)))
     assert (found.message, found.cause) == ("m", Cause.HANG)
@@ -788,7 +788,7 @@ def test_of_two_ranks_that_hang_both_are_named_and_the_one_that_waits(
 ) -> None:
     node = Node(tmp_path, nodes=2).others(standing(1, second))
     node.context.others = (1,)
-    node.heartbeat.update(stands=standing(0, first).stands)
+    node.heartbeat.update(stack_positions=standing(0, first).stack_positions)
     launch: Any = Launch()
     found = node.end.outcome_of(launch, ended_by(143, HANG)).message or ""
     assert found == f"{HANG.message}; {said}rank 0 stands in {first}; rank 1 stands in {second}"

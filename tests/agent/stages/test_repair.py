@@ -1,4 +1,4 @@
-"""A repair of stored checkpoints takes no longer than it makes progress, and its end is no failure."""
+"""A repair of stored checkpoints takes no longer than it may, and its end is no failure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 import random
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,8 +30,6 @@ from tests.storage.published import publish
 
 SEED = int(os.environ.get("TEST_SEED", "20261126"))
 
-LIMITS: list[dict[str, Any]] = [{"still": 0.3}, {"in_all": 0.3}]
-
 
 @pytest.fixture
 def silent_server() -> Iterator[tuple[str, int]]:
@@ -42,11 +38,9 @@ def silent_server() -> Iterator[tuple[str, int]]:
         yield server.getsockname()
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=["still", "in all"])
 @pytest.mark.parametrize("heeds", [True, False])
 def test_a_repair_that_waits_for_a_server_which_never_answers_is_given_up(
     silent_server: tuple[str, int],
-    limits: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
     *,
     heeds: bool,
@@ -61,25 +55,9 @@ def test_a_repair_that_waits_for_a_server_which_never_answers_is_given_up(
                     asked.recv(1)
         left_off.set()
 
-    repair_within(repair, switch=StopSwitch(), **limits)
+    repair_within(repair, switch=StopSwitch(), in_all=0.3)
     assert left_off.is_set() is heeds
     assert "the repair of stored checkpoints is given up" in caplog.text
-
-
-def test_a_repair_that_makes_progress_may_take_long(tmp_path: Path) -> None:
-    large = tmp_path / "large"
-    large.write_bytes(bytes(1 << 26))
-    done = []
-
-    def repair(cancel: threading.Event) -> None:
-        until = time.monotonic() + 4.0
-        while time.monotonic() < until:
-            assert not cancel.is_set()
-            large.read_bytes()
-        done.append(True)
-
-    repair_within(repair, still=2.0, switch=StopSwitch())
-    assert done
 
 
 @pytest.mark.parametrize("is_asked_before", [True, False])
@@ -95,7 +73,7 @@ def test_a_stop_request_ends_a_repair_and_is_the_reason(*, is_asked_before: bool
 
 
 def test_a_repair_that_is_done_returns_at_once_and_its_error_is_raised() -> None:
-    repair_within(lambda _: None, still=600.0, in_all=600.0)
+    repair_within(lambda _: None, in_all=600.0)
     with pytest.raises(ZeroDivisionError):
         repair_within(lambda _: 1 // 0, switch=StopSwitch())
 

@@ -35,26 +35,21 @@ ASKED = Stop(message="node 1 ended the run")
 
 
 class Clock:
-    """Seconds that pass when the test says so, of all and without progress, and how often they were looked at."""
+    """Seconds that pass when the test says so, and how often they were looked at."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.still = 0.0
         self.looks = 0
 
     def monotonic(self) -> float:
         self.looks += 1
         return self.now
 
-    def still_for(self) -> float:
-        return self.still
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(repair, "time", clock)
-    monkeypatch.setattr(repair, "Movement", lambda: clock)
     monkeypatch.setattr(repair, "LOOK_INTERVAL", 0.001)
     monkeypatch.setattr(repair, "FENCE_INTERVAL", 0.001)
     return clock
@@ -108,20 +103,6 @@ def test_a_repair_may_take_as_long_as_it_may_in_all_and_no_longer(
     assert said() == [("WARNING", TOO_LONG)]
 
 
-def test_a_repair_may_stand_still_as_long_as_it_may_and_no_longer(
-    clock: Clock, said: Callable[[], list[tuple[str, str]]]
-) -> None:
-    def work(cancel: threading.Event) -> None:
-        for still in (0.0, 29.0, 0.0, 30.0):
-            clock.still = still
-            goes_on(clock, cancel)
-        clock.still = 30.5
-        assert cancel.wait(60)
-
-    repaired(work, still=30.0, switch=StopSwitch())
-    assert said() == [("WARNING", TOO_LONG)]
-
-
 def test_a_repair_without_a_limit_may_take_for_ever_and_its_watches_end_with_it(
     clock: Clock, said: Callable[[], list[tuple[str, str]]]
 ) -> None:
@@ -130,7 +111,6 @@ def test_a_repair_without_a_limit_may_take_for_ever_and_its_watches_end_with_it(
     def work(cancel: threading.Event) -> None:
         watches.update({*threading.enumerate()} - before)
         clock.now += 1e9
-        clock.still += 1e9
         goes_on(clock, cancel)
 
     repaired(work)

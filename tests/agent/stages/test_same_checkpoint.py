@@ -100,7 +100,11 @@ def test_a_node_that_has_not_looked_does_not_pass_for_one_that_has_found_the_sam
     )
     context.heartbeat.store.write(report_of(1), other.to_json())
     are_alike = own == theirs and not (has_checkpoints and own is None)
-    with contextlib.nullcontext() if are_alike else pytest.raises(DifferentCheckpoints):
+    shown = [
+        "nothing" if each in (None, "", ALL_DAMAGED) else "checkpoints.start_from" for each in (own, theirs)
+    ]
+    differ = pytest.raises(DifferentCheckpoints, match=rf"\(of each node: 0: {shown[0]}, 1: {shown[1]}\)")
+    with contextlib.nullcontext() if are_alike else differ:
         assert [each.rank for each in meet_others(context, load_launcher(config.launcher))] == [0, 1]
 
 

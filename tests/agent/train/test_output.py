@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.train import supervise
-from airflow_provider_ocidist.agent.train.supervise import ProgramOutput
+from airflow_provider_ocidist.agent.train.program_output import ProgramOutput
 
 
 class Pumped:

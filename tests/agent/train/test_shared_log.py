@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.train.program_output import ProgramOutput
 from airflow_provider_ocidist.agent.train.shared_log import LineMarker, MarkingFormatter, unmarked
-from airflow_provider_ocidist.agent.train.supervise import ProgramOutput
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,8 @@ def test_the_platforms_words_are_shown_with_their_reason_unless_they_hold_it() -
     assert workload("Failed", "m").details == "m"
     assert workload("Failed").details is None
     assert workload("Stopped", "m", "r").details == (
-        "suspended by somebody in Run:ai; resume or clear it there, or set backend.when_suspended: wait"
+        "suspended by somebody in Run:ai; clear the task in Airflow to train again; "
+        "to let it wait next time, set backend.when_suspended: wait"
     )
     assert workload("Stopping", "m", waits=True).details == (
         "suspended by somebody in Run:ai: waiting until it is resumed"

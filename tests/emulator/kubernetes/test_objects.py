@@ -254,6 +254,10 @@ def test_a_label_has_the_values_that_kubernetes_takes(cluster, value, taken):
 
 
 def test_a_subscription_may_be_ended_twice(cluster):
-    end = cluster.subscribe("ConfigMap", print)
+    told, others = [], []
+    end = cluster.subscribe("ConfigMap", told.append)
+    cluster.subscribe("ConfigMap", others.append)
     end()
     end()
+    cluster.create(config("c"))
+    assert (len(told), len(others)) == (0, 1)

@@ -157,7 +157,7 @@ def lives(pid: int) -> bool:
         (lambda job: job["spec"].update(nprocPerNode=2), 422),
     ],
 )
-def test_what_is_refused(gangs, change, code):
+def test_a_job_that_the_operators_webhook_or_its_schema_does_not_take_is_refused(gangs, change, code):
     job = gangs.pytorchjob()
     change(job)
     with refused(code):
