@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -38,16 +39,38 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the connection's fields, by the names that backends and storage use."""
-    variable = f"{CONN_VARIABLE}{options.conn_id.upper()}"
+    given = _fields_in(options.conn_id, may_lack=options.conn_id == DEFAULT_CONN_ID)
+    return given | credentials.oci_fields(dict(map(_field, options.field)))
+
+
+def _fields_in(conn_id: str, *, may_lack: bool = False) -> dict[str, Any]:
+    """Return the fields of the connection in a variable. Raises Unusable."""
+    variable = f"{CONN_VARIABLE}{conn_id.upper()}"
     text = os.environ.get(variable)
-    if text is None and options.conn_id != DEFAULT_CONN_ID:
+    if text is None and not may_lack:
         raise Unusable(f"{variable} is not set: {_remedy()}")
     try:
-        given = _given(text) if text else {}
+        return _given(text) if text else {}
     except ValueError as error:
         # Without the text itself: it may hold a key.
         raise Unusable(f"{variable} does not contain a connection: {error}") from error
-    return given | credentials.oci_fields(dict(map(_field, options.field)))
+
+
+def with_connections(backend: Backend, own: Mapping[str, Any]) -> Backend:
+    """Return a backend that reaches those of other connections, which candidates name; `own`: its own fields."""
+    from airflow_provider_ocidist.backends.connections import Connections
+    from airflow_provider_ocidist.backends.fields import fields_beside
+
+    def at(conn_id: str | None) -> Backend:
+        try:
+            return type(backend).connect(
+                own if conn_id is None else fields_beside(own, _fields_in(conn_id), conn_id)
+            )
+        except Unusable as error:
+            raise LookupError(str(error)) from error
+
+    backend.connections = Connections(backend, at)
+    return backend
 
 
 def absence_of(options: argparse.Namespace) -> str | None:
@@ -66,8 +89,9 @@ def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend
         found = kinds.load("backends", kind).BACKEND
     except LookupError as error:
         raise Unusable(str(error.args[0])) from error
-    backend: Backend = found.connect({**fields, **connection_of(options)})
-    return backend
+    own = {**fields, **connection_of(options)}
+    backend: Backend = found.connect(own)
+    return with_connections(backend, own)
 
 
 def _remedy() -> str:
