@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from airflow_provider_ocidist.backends.fields import ConnectionFields
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
@@ -42,6 +42,16 @@ class LogPart:
     """Unix time of the first unread line, by rank; of ranks only of which one read did not return all lines."""
 
 
+class OtherConnections(Protocol):
+    """The backends of all connections at which gangs of one task may be (`connections.Connections`)."""
+
+    def at(self, conn_id: str | None) -> Backend:
+        """Return the backend of a connection; None: of the task's own. Raises BackendError."""
+
+    def connected(self) -> list[Backend]:
+        """Return the backends that are connected now."""
+
+
 class Backend(ABC):
     """Runs gangs at one place, for one connection. Blocking, safe to use from several threads.
 
@@ -59,6 +69,10 @@ class Backend(ABC):
     """Class that names the fields which it reads of a connection, besides the credentials of storage."""
     gangs: RecordedGangs
     """Finder of a task's gangs, by the records of its attempts."""
+    conn_id: str | None = None
+    """Connection that it was made for, where that stands beside the task's own; None: it is the task's own."""
+    connections: OtherConnections | None = None
+    """The other connections at which gangs of the same task may be; None: there is no way to them."""
     directories: RunDirectories
     """Files in the gangs' run directories, for nodes, for other tries, and for the next waiting process."""
 

@@ -61,7 +61,7 @@ place = config["run_dir"].rstrip("/") + "/agent.zip"
 try:
     own = os.environ.get("OCI_CLI_CONFIG_FILE") or os.environ.get("OCI_CONFIG_FILE")
     if place.startswith("oci://") and own is None:
-        content = read_object(place, os.environ, config.get("oci_endpoint"))
+        content = read_object(place, os.environ, config.get("oci_endpoint"), config.get("oci_region"))
     elif "://" in place and not place.startswith("file://"):
         import fsspec
         with fsspec.open(place, "rb", **({"config": own} if place.startswith("oci://") else {})) as file:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -108,8 +109,12 @@ class SpansRegions(Capability):
 
 
 def near(backend: Backend, ref: RunRef) -> Backend:
-    """Return the backend that reaches a gang, also in another region."""
-    return backend.near(ref) if isinstance(backend, SpansRegions) else backend
+    """Return the backend that reaches a gang, also at another connection, or in another region.
+
+    Raises BackendError where the connection with which the gang was created cannot be had.
+    """
+    there = beside(backend, ref.conn_id)
+    return there.near(ref) if isinstance(there, SpansRegions) else there
 
 
 class KeepsTime(Capability):

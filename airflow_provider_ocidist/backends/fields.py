@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from airflow_provider_ocidist.errors import JobFileError, Problem
@@ -34,6 +34,41 @@ class ConnectionFields:
         """Return a job with the connection's values for the settings that it leaves out."""
         work_dir, require_training = job.work_dir or self.work_dir, self.requires_training(job)
         return replace(job, work_dir=work_dir, require_training=require_training)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """What the fields of a connection hold where it stands beside that of a task, for a candidate (`fields_beside`)."""
+
+    conn_id: str
+    storage: Mapping[str, Any] = field(repr=False)
+    """Fields of the task's connection, by whose credentials the work directory is read and written."""
+
+
+FIELD_BESIDE = "beside"
+
+
+def fields_beside(own: Mapping[str, Any], other: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
+    """Return the fields with which gangs of a task are created at another connection than its `own`.
+
+    What the gang asks its service for is the other's; what belongs to the task, or to its buckets, stays its own.
+    """
+    kept = {name: own.get(name) for name in ("work_dir", "require_training")}
+    packs = own.get("conda_region") or own.get("region")
+    return {**other, **kept, "conda_region": packs, FIELD_BESIDE: Beside(conn_id=conn_id, storage=own)}
+
+
+def beside_in(fields: Mapping[str, Any]) -> Beside | None:
+    """Return what `fields_beside` has added; None for a task's own connection."""
+    found = fields.get(FIELD_BESIDE)
+    # Not a value that somebody has written under this name into a connection.
+    return found if isinstance(found, Beside) else None
+
+
+def storage_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of the connection that opens the work directory."""
+    beside = beside_in(fields)
+    return fields if beside is None else beside.storage
 
 
 def options_of(job: TrainingJob, cls: type[Options], kind: str) -> Options:

@@ -52,6 +52,7 @@ def node_config(
         dependencies=job.dependencies,
         mounts=tuple(mount.path for mount in job.mounts),
         require_training=bool(job.require_training),
+        conn_id=job.backend.conn_id,
         price=price,
         **own,
     )
@@ -114,6 +115,7 @@ def shared_fields(config: AgentConfig) -> dict[str, Any]:
         "lease": config.limits.lease or None,
         "price": config.price,
         "replaces": config.replaces,
+        "conn_id": config.conn_id,
     }
 
 

@@ -41,11 +41,19 @@ class RecordedGangs:
         """
         self._run_dirs = run_dirs
         self._urgent = urgent or run_dirs
-        self._look = look
+        self.look = look
+        """Function that returns the gangs of one attempt at this connection."""
         self.work_dir = work_dir
         self._not_recorded: dict[str, Attempt] = {}
         """Attempts whose gang could not be recorded when it was created, by its job."""
         self._recording: dict[str, Pending[None]] = {}
+        self.conn_id: str | None = None
+        """Connection whose service it looks at; None: the task's own."""
+        self._of_connection: Callable[[str | None], RecordedGangs] | None = None
+
+    def join(self, conn_id: str | None, others: Callable[[str | None], RecordedGangs]) -> None:
+        """Take the finders of the other connections of the same task; `others` raises BackendError."""
+        self.conn_id, self._of_connection = conn_id, others
 
     # what is recorded
 
@@ -61,18 +69,22 @@ class RecordedGangs:
         """Return the recorded attempts of a task whose gangs are created in `place`; None: in the connection's."""
         places = [each.place for each in noted if place is None or each.place.backend == place.backend]
         indexes = {
-            (each.region, work_dir_of(each.run_dir)): self.at(each)
+            (id(gangs := self.at(each)), work_dir_of(each.run_dir)): gangs
             for each in (*([place] if place else []), *places)
         }
         if place is None and (usual := self.work_dir()) is not None:
-            indexes.setdefault((None, usual.rstrip("/")), self)
+            indexes.setdefault((id(self), usual.rstrip("/")), self)
         return merged_records(
             noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items())
         )
 
     def at(self, place: Place) -> RecordedGangs:
-        """Return the finder for a place: itself, or at OCI that of another region."""
-        del place
+        """Return the finder that reads and writes the work directory of a place: itself, or at OCI that of a region.
+
+        All connections of a task share its work directory, so this reaches no other service.
+        """
+        if place.conn_id is None and self.conn_id is not None and self._of_connection is not None:
+            return self._of_connection(None).at(place)
         return self
 
     def index(self, work_dir: str) -> AttemptIndex:
@@ -174,8 +186,21 @@ class RecordedGangs:
 
     def found(self, key: RunKey, known: Iterable[Attempt]) -> list[RunRef]:
         """Return the gangs of attempts at any place, oldest first. Raises BackendError."""
-        refs = in_parallel(self._look, known)
+        refs = in_parallel(self._seen, known)
         return by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
+
+    def _seen(self, attempt: Attempt) -> list[RunRef]:
+        """Return the gangs of an attempt, as the service of its connection shows them. Raises BackendError."""
+        conn_id = attempt.place.conn_id
+        if conn_id == self.conn_id:
+            return self.look(attempt)
+        try:
+            if self._of_connection is None:
+                raise BackendError("it cannot be reached from here", cause=Cause.CONFIG)
+            there = self._of_connection(conn_id)
+        except BackendError as error:
+            raise _without_connection(attempt, error) from error
+        return there.look(attempt)
 
     # begin
 
@@ -197,7 +222,7 @@ class RecordedGangs:
         self.record(begun)
         if others := self.unknown(begun, known):
             raise self.give_way(plan, others, lambda: self.withdraw(begun, known))
-        return by_age([*found, *self._look(begun)])
+        return by_age([*found, *self.look(begun)])
 
     def attempts_here(self, plan: Plan, known: Sequence[Attempt] | None) -> list[Attempt]:
         """Return the attempts of a plan's task on this backend, which cannot see those on another.
@@ -312,8 +337,17 @@ def _end_of(attempt: Attempt | None) -> End:
 
 
 def _is_among(attempt: Attempt, refs: Iterable[RunRef]) -> bool:
-    wanted = (attempt.key, attempt.place.compartment_id)
-    return any((ref.key, ref.compartment_id) == wanted for ref in refs)
+    wanted = (attempt.key, attempt.place.compartment_id, attempt.place.conn_id)
+    return any((ref.key, ref.compartment_id, ref.conn_id) == wanted for ref in refs)
+
+
+def _without_connection(attempt: Attempt, error: BackendError) -> BackendError:
+    """Return the error for an attempt that may live at a connection that cannot be had."""
+    return BackendError(
+        f"{attempt.key.name}, an earlier attempt of this task, may still be running, and was created with connection "
+        f"{attempt.place.conn_id or 'of the task'!r}: {error}; define that connection again, until its gang has ended",
+        retryable=True,
+    )
 
 
 def _overtaken(plan: Plan, others: Sequence[Attempt]) -> Overtaken:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import CountsMissing, Finding, now_at
 from airflow_provider_ocidist.backends.claims import end_unless_overtaken, overtaken
+from airflow_provider_ocidist.backends.fields import beside_in, storage_fields
 from airflow_provider_ocidist.backends.interruptions import ended_if_interrupted
 from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
@@ -20,7 +21,7 @@ from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.run import NodeStatus, Plan, RunKey, RunRef, RunStatus
-from airflow_provider_ocidist.oci_client.credentials import access_of
+from airflow_provider_ocidist.oci_client.credentials import access_of, region_in_profile
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import Stores
 from airflow_provider_ocidist.work_dir.parallel import in_parallel, until_stopped
@@ -150,7 +151,9 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         """Take the credentials of a connection as they are now."""
-        self._access = access_of(fields)
+        beside = beside_in(fields)
+        self.conn_id = None if beside is None else beside.conn_id
+        self._access = access_of(storage_fields(fields))
         self._stores, self._urgent_stores = Stores(self._access), Stores(replace(self._access, urgent=True))
 
     def _open(self, uri: str) -> Store:
@@ -158,6 +161,13 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
 
     def _open_urgent(self, uri: str) -> Store:
         return self._urgent_stores.open(uri)
+
+    @property
+    def _oci_region(self) -> str | None:
+        """The region of the nodes' buckets, where the gang is created beside its task's connection; None: their own."""
+        if self.conn_id is None:
+            return None
+        return self._access.region or region_in_profile(self._access)
 
     def _preflight_plan(self, job: TrainingJob) -> Plan:
         """Return the plan of a gang that is never created. Raises JobFileError as `plan` does."""

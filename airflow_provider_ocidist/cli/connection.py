@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -38,14 +39,15 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the connection's fields, by the names that backends and storage use. Raises Unusable."""
-    given = _read(options.conn_id, needed=options.conn_id != DEFAULT_CONN_ID)
+    given = _fields_in(options.conn_id, may_lack=options.conn_id == DEFAULT_CONN_ID)
     return _with_storage(given | credentials.oci_fields(dict(map(_field, options.field))), (options.conn_id,))
 
 
-def _read(conn_id: str, *, needed: bool, why: str = "") -> dict[str, Any]:
+def _fields_in(conn_id: str, *, may_lack: bool = False, why: str = "") -> dict[str, Any]:
+    """Return the fields of the connection in a variable. Raises Unusable, which begins with `why`."""
     variable = f"{CONN_VARIABLE}{conn_id.upper()}"
     text = os.environ.get(variable)
-    if text is None and needed:
+    if text is None and not may_lack:
         raise Unusable(f"{why}{variable} is not set: {_remedy()}")
     try:
         return _given(text) if text else {}
@@ -64,7 +66,25 @@ def _with_storage(fields: dict[str, Any], above: tuple[str, ...]) -> dict[str, A
             f"storage_conn_id of the connection {above[-1]} is {storage}, which leads back to itself"
         )
     why = f"storage_conn_id is {storage}, and "
-    return _with_storage(_read(str(storage), needed=True, why=why), (*above, str(storage))) | fields
+    return _with_storage(_fields_in(str(storage), why=why), (*above, str(storage))) | fields
+
+
+def with_connections(backend: Backend, own: Mapping[str, Any]) -> Backend:
+    """Return a backend that reaches those of other connections, which candidates name; `own`: its own fields."""
+    from airflow_provider_ocidist.backends.connections import Connections
+    from airflow_provider_ocidist.backends.fields import fields_beside
+
+    def at(conn_id: str | None) -> Backend:
+        try:
+            if conn_id is None:
+                return type(backend).connect(own)
+            other = _with_storage(_fields_in(conn_id), (conn_id,))
+            return type(backend).connect(fields_beside(own, other, conn_id))
+        except Unusable as error:
+            raise LookupError(str(error)) from error
+
+    backend.connections = Connections(backend, at)
+    return backend
 
 
 def absence_of(options: argparse.Namespace) -> str | None:
@@ -83,8 +103,9 @@ def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend
         found = kinds.load("backends", kind).BACKEND
     except LookupError as error:
         raise Unusable(str(error.args[0])) from error
-    backend: Backend = found.connect({**fields, **connection_of(options)})
-    return backend
+    own = {**fields, **connection_of(options)}
+    backend: Backend = found.connect(own)
+    return with_connections(backend, own)
 
 
 def _remedy() -> str:

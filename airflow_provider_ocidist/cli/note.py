@@ -80,13 +80,15 @@ def is_id(target: str, backend: str = kinds.DEFAULT_BACKEND) -> bool:
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
     """Return a command's run and its backend; `fields` are defaults for the connection's."""
     from airflow_provider_ocidist.backends.capabilities import OpensById
+    from airflow_provider_ocidist.backends.connections import beside
     from airflow_provider_ocidist.model.run import RunRecord
 
     if is_id(options.target, options.backend):
         backend = backend_of(options, options.backend, **fields)
-        return backend, OpensById.of(backend).open(options.target)
+        record = OpensById.of(backend).open(options.target)
+        return beside(backend, record.ref.conn_id), record
     record = RunRecord.from_json(read(Path(options.target))["record"])
-    return backend_of(options, record.ref.backend, **fields), record
+    return beside(backend_of(options, record.ref.backend, **fields), record.ref.conn_id), record
 
 
 def hide_secrets_of(backend: Backend, ref: RunRef) -> None:

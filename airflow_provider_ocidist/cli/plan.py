@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_ocidist.cli.connection import add_connection, connection_of
+from airflow_provider_ocidist.cli.connection import add_connection, connection_of, with_connections
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
 from airflow_provider_ocidist.cli.terminal import FINE, add_json, counted, print_json, print_yaml, say
 from airflow_provider_ocidist.errors import JobFileError
@@ -101,11 +101,12 @@ def plans_of(job: TrainingJob, connection: dict[str, Any]) -> list[Plan]:
         # It may name the prices that this limit needs.
         job = replace(job, limits=replace(job.limits, max_cost=None))
     try:
-        return Candidates(backend.connect(connection), job, log).plans(key)
+        return Candidates(with_connections(backend.connect(connection), connection), job, log).plans(key)
     except JobFileError as error:
         absent = {problem.path.rpartition(".")[2] for problem in error.problems} - connection.keys()
         filled = {name: f"<{name} of the connection>" for name in absent}
-        return Candidates(backend.connect({**connection, **filled}), job, log).plans(key)
+        own = {**connection, **filled}
+        return Candidates(with_connections(backend.connect(own), own), job, log).plans(key)
 
 
 def _earlier(options: argparse.Namespace, job: TrainingJob) -> Earlier:

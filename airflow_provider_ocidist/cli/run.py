@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.cli import note, watch
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
@@ -68,13 +69,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.gangs.candidates import Candidates
+
     job = load(options.file, options)
     if options.wait:
         job = with_lease(job, LEASE)
     backend = backend_of(options, job.backend.kind)
     key = note.begun(options.info, job) or _key(job)
     with problems_of(options.file, absence_of(options)):
-        backend.plan(job, key)  # raises if something is missing, before anything is saved
+        # Raises if something is missing, before anything is saved.
+        Candidates(backend, job, _SubmissionLog()).plans(key)
     # Saved first: after any interruption the created gang can be found again.
     note.note_beginning(options.info, key)
     try:
@@ -128,9 +132,8 @@ def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, recor
     before: list[Restart] = []
     while True:
         try:
-            return _wait_for_one(
-                options, backend, record, partial(_raise_for_another_gang, backend, job, before)
-            )
+            there = beside(backend, record.ref.conn_id)
+            return _wait_for_one(options, there, record, partial(_raise_for_another_gang, there, job, before))
         except GangToReplace as lost:
             say(f"{lost}; creating another gang, which resumes the training", "yellow", stderr=True)
         record = _submit(options, backend, job, record.ref.key)

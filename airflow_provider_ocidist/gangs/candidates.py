@@ -10,7 +10,8 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import now_at
-from airflow_provider_ocidist.errors import Cause, JobFileError, Problem
+from airflow_provider_ocidist.backends.connections import beside
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Problem
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import masked
@@ -85,12 +86,22 @@ class Candidates:
     def plan(self, key: RunKey, number: int = 0) -> Plan:
         """Return the plan of one choice, made once. Raises JobFileError, which names the candidate."""
         if (key, number) not in self._plans:
+            job = self._job.at_choice(number)
             try:
-                plan = self._backend.plan(self._job.at_choice(number), key)
+                plan = self._at(job.backend.conn_id).plan(job, key)
             except JobFileError as error:
                 raise _in_candidate(error, number) if number else error from None
             self._plans[key, number] = replace(plan, candidate=label(self._job.choices[number]))
         return self._plans[key, number]
+
+    def _at(self, conn_id: str | None) -> Backend:
+        """Return the backend of a choice's connection. Raises JobFileError where there is none that can be used."""
+        try:
+            return beside(self._backend, conn_id)
+        except BackendError as error:
+            if error.retryable:
+                raise
+            raise JobFileError([Problem("backend.conn_id", str(error))], self._job.name) from error
 
     def plans(self, key: RunKey) -> list[Plan]:
         """Return the plans of all choices, in order. Raises JobFileError, which names the candidate."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near, now_at
 from airflow_provider_ocidist.backends.claims import GIVE_UP_CLAIM_PATIENCE, overtaken_by
+from airflow_provider_ocidist.backends.connections import beside, is_connected
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.attempt_notes import noted_in
 from airflow_provider_ocidist.gangs.canceller import given_up
@@ -37,6 +38,8 @@ class Homes:
         self._reach = reach
         self._log = log
         self._found: dict[str, Backend | None] = {backend.kind: backend}
+        self._is_prepared = False
+        """Whether no other kinds and connections are connected any more."""
 
     def at(self, kind: str) -> Backend | None:
         """Return the backend of a kind; None where it cannot be connected."""
@@ -48,11 +51,35 @@ class Homes:
         """Return the backends that are connected now, the present one first."""
         return [each for each in self._found.values() if each is not None]
 
-    def prepare(self, kinds: Iterable[str]) -> None:
+    def of(self, places: Iterable[Place]) -> list[Backend]:
+        """Return the connected backends, the present one first, and those of the connections that these places name."""
+        named = [(self.at(place.backend), place.conn_id) for place in places]
+        found = self.connected()
+        for home, conn_id in dict.fromkeys(named):
+            there = None if home is None or conn_id is None else self._beside(home, conn_id)
+            if there is not None and there not in found:
+                found.append(there)
+        return found
+
+    def prepare(self, places: Iterable[Place]) -> None:
         """Connect these now, and no others later: a killed task asks nothing of Airflow."""
-        for kind in kinds:
-            self.at(kind)
-        self._reach = None
+        self.of(places)
+        self._reach, self._is_prepared = None, True
+
+    def near(self, home: Backend, ref: RunRef) -> Backend:
+        """Return the backend that reaches a gang. Raises BackendError where its connection cannot be had (now)."""
+        if self._is_prepared and not is_connected(home, ref.conn_id):
+            raise BackendError(f"connection {ref.conn_id!r} was not connected before the task was killed")
+        return near(home, ref)
+
+    def _beside(self, home: Backend, conn_id: str) -> Backend | None:
+        if self._is_prepared and not is_connected(home, conn_id):
+            return None
+        try:
+            return beside(home, conn_id)
+        except BackendError as error:
+            self._log.warning("connection %s, of an earlier try's gang, cannot be used: %s", conn_id, error)
+            return None
 
     def _connect(self, kind: str) -> Backend | None:
         if self._reach is None:
@@ -136,7 +163,8 @@ class EarlierTryCanceller:
         theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
         mine = [each for each in known if _may_live(each, try_number)]
         live, messages = _of_each(
-            homes,
+            # What lives at another connection only its own lists show.
+            dict.fromkeys([*homes, *self._homes.of(each.place for each in mine)]),
             lambda home: self._live(home, noted, mine),
             "the running gangs of this task cannot be listed",
         )
@@ -159,10 +187,19 @@ class EarlierTryCanceller:
 
     def _live(self, home: Backend, noted: Sequence[Attempt], mine: Sequence[Attempt]) -> Sequence[RunRef]:
         if not isinstance(home, ListsLiveGangs):
-            unanswered = [each for each in mine if each.ref is None and each.place.backend == home.kind]
+            place = home.kind, home.conn_id
+            unanswered = [
+                each
+                for each in mine
+                if each.ref is None and (each.place.backend, each.place.conn_id) == place
+            ]
             return home.gangs.found(self._key, unanswered)
-        places = [self._place, *(each.place for each in noted)]
-        compartments = (each.compartment_id for each in places if each and each.backend == home.kind)
+        places = [self._place, *(each.place for each in (*noted, *mine))]
+        compartments = (
+            each.compartment_id
+            for each in places
+            if each and (each.backend, each.conn_id) == (home.kind, home.conn_id)
+        )
         return home.live([self._key], next(filter(None, compartments), None))
 
     def _place_at(self, home: Backend, noted: Sequence[Attempt]) -> Place | None:
@@ -190,7 +227,11 @@ class EarlierTryCanceller:
         if home is None:
             return [self._request_stop_unreached(ref)]
         try:
-            near(home, ref).cancel(ref, self._ending)
+            there = self._homes.near(home, ref)
+        except BackendError:
+            return [self._request_stop_unreached(ref)]
+        try:
+            there.cancel(ref, self._ending)
         except CancelFailed as error:
             return [] if error.stop_requested else [_alive(ref, str(error))]
         except BackendError as error:
@@ -207,7 +248,8 @@ class EarlierTryCanceller:
         asked = self._homes.present.directories.request_stop(ref.key, ref.run_dir, self._stop)
         found = "its nodes find a stop request in" if asked else "and no stop request could be written to"
         return _alive(
-            ref, f"backend {ref.backend} cannot be reached with this connection; {found} {ref.run_dir}"
+            ref,
+            f"backend {ref.backend} cannot be reached with {_with(ref)}; {found} {ref.run_dir}",
         )
 
     def _request_stop(self, attempt: Attempt, try_number: int) -> bool:
@@ -232,6 +274,10 @@ def _of_each(
         except BackendError as error:
             messages.append(f"{otherwise}: {error}")
     return found, messages
+
+
+def _with(ref: RunRef) -> str:
+    return "this connection" if ref.conn_id is None else f"connection {ref.conn_id!r}"
 
 
 def _alive(ref: RunRef, why: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near, now_at
 from airflow_provider_ocidist.backends.claims import CLAIM_PATIENCE, GIVE_UP_CLAIM_PATIENCE
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backends.interruptions import when_interrupted
 from airflow_provider_ocidist.errors import (
     BackendError,
@@ -157,7 +158,7 @@ class GangSubmitter:
             return False
         # Each candidate is an attempt of its own: a token must not stand for two requests.
         try:
-            self._backend.gangs.write_off(plan)
+            self._at(plan).gangs.write_off(plan)
         except BackendError as problem:
             self._log.warning(
                 "%s: no other candidate is asked for, since its end could not be recorded: %s",
@@ -180,14 +181,16 @@ class GangSubmitter:
         self._note([*to_look_at, Attempt.of(plan)])
         self._stop_earlier(to_look_at, key.generation, try_number)
         self._asked = plan
-        found = self._backend.gangs.begin(plan, to_look_at)
+        found = self._at(plan).gangs.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
         if adopted is not None and (try_number > 1 or any(adopted.run_ids)):
             # Claim before ending the others: one of them may be a later try's.
             claim(self._backend, adopted, try_number)
         self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
-            whole = self._plan(adopted.key, tries, self._choice(adopted.key, known))
+            whole = _at_the_place_of(
+                adopted, self._plan(adopted.key, tries, self._choice(adopted.key, known)), known
+            )
             if not any(adopted.run_ids):
                 # Some services have its job before any node.
                 self._hand_on(whole, try_number)
@@ -256,7 +259,7 @@ class GangSubmitter:
         noted, ending = noted_in(self._notes, draft, self._log), given_up(why, now_at(self._backend))
         place, homes = Place.of(draft) if draft else None, Homes(self._backend, self._reach, self._log)
         if prepared:
-            homes.prepare(each.place.backend for each in noted)
+            homes.prepare(each.place for each in noted)
         # Of a killed task seconds are left.
         patience = CLAIM_PATIENCE if prepared or self._stop.is_set() else GIVE_UP_CLAIM_PATIENCE
         return lambda: cancel_earlier(
@@ -284,14 +287,20 @@ class GangSubmitter:
             claim(self._backend, plan, try_number)
         self._asked = plan
         self._submitted = Attempt.of(plan)
-        ref = self._backend.submit(plan, self._stop, found)
+        there = self._at(plan)
+        ref = there.submit(plan, self._stop, found)
         self._submitted = Attempt.of(plan, ref)
         ref = replace(ref, candidate=plan.candidate, price=plan.price)
         self._note_created(Attempt.of(plan, ref), ref, try_number)
         if self._stop.is_set():
-            end_unless_claimed(self._backend, ref, try_number, self._log)
+            end_unless_claimed(there, ref, try_number, self._log)
             raise BackendError("stopped just when the gang was complete", cause=Cause.CANCELED)
-        return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
+        deadline = None if task_deadline is None else task_deadline - time.time() + now_at(there)
+        return RunRecord.of(ref, self._job, plan.expects, deadline)
+
+    def _at(self, gang: Plan | RunRef) -> Backend:
+        """Return the backend of the connection that a gang is created with. Raises BackendError."""
+        return beside(self._backend, gang.conn_id)
 
     def _stop_earlier(self, known: Sequence[Attempt], generation: int, try_number: int) -> None:
         """Write stop requests for gangs from before a clear: they end also if the service does not answer."""
@@ -318,10 +327,6 @@ class GangSubmitter:
         )
         return self._backend.gangs.leave(attempt)
 
-    def _at_the_service(self, time_here: float | None) -> float | None:
-        """Convert a time of this machine's clock to the service's, which records use on every machine."""
-        return None if time_here is None else time_here - time.time() + now_at(self._backend)
-
     def _plan(self, key: RunKey, tries: Tries, choice: int = 0) -> Plan:
         return replace(self._candidates.plan(key, choice), tries=tries)
 
@@ -329,7 +334,7 @@ class GangSubmitter:
         """Return whether a gang has succeeded or may yet; an incomplete one that lost a node, or is to stop, cannot."""
         if not ref.complete and not _can_complete(ref, plan):
             return False
-        if near(self._backend, ref) is not self._backend:
+        if near(self._backend, ref) is not self._at(ref):
             # The settings now name another region, from which this gang is not watched.
             return False
         if any(attempt.key == ref.key and _was_called_off(attempt, plan) for attempt in known):
@@ -348,7 +353,7 @@ class GangSubmitter:
             return not lost and not self._backend.directories.stop_requested(ref)
         if not status.ended and self._is_complete_unseen(ref, known):
             return False
-        at = now_at(self._backend) if status.at is None else status.at
+        at = now_at(self._at(ref)) if status.at is None else status.at
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
             seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
@@ -366,7 +371,7 @@ class GangSubmitter:
         Raises BackendError when stopped.
         """
         while True:
-            (status,) = self._backend.status([ref])
+            (status,) = self._at(ref).status([ref])
             if not (status.ended and status.doubtful):
                 return status
             what = " and ".join(each.value for each in status.doubtful)
@@ -425,7 +430,7 @@ class GangSubmitter:
         except BaseException:
             # Airflow's timeout: this try no longer waits for the gang.
             with contextlib.suppress(BackendError):
-                end_unless_claimed(self._backend, ref, try_number, self._log)
+                end_unless_claimed(self._at(ref), ref, try_number, self._log)
                 # Else it is tried once more, as for whatever this try has begun.
                 self._asked = None
             raise
@@ -457,11 +462,26 @@ def _to_look_at(known: Sequence[Attempt], generation: int) -> list[Attempt]:
 
 def _can_complete(ref: RunRef, plan: Plan) -> bool:
     """Return whether the plan creates the nodes that a gang lacks."""
-    return (ref.topology, ref.nodes, ref.run_dir, ref.compartment_id) == (
+    return (ref.topology, ref.nodes, ref.run_dir, ref.compartment_id, ref.conn_id) == (
         plan.topology,
         plan.nodes,
         plan.run_dir,
         plan.compartment_id,
+        plan.conn_id,
+    )
+
+
+def _at_the_place_of(ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> Plan:
+    """Return the plan of an adopted gang at the connection that it was created with: the job may name another now."""
+    if plan.conn_id == ref.conn_id:
+        return plan
+    begun = next((each for each in known if each.key == ref.key), None)
+    return replace(
+        plan,
+        conn_id=ref.conn_id,
+        compartment_id=ref.compartment_id,
+        region=begun.place.region if begun else None,
+        candidate=begun.candidate if begun else ref.candidate,
     )
 
 

@@ -34,10 +34,22 @@ class OciHook(BaseHook):
     conn_type = "oci"
     hook_name = "Oracle Cloud Infrastructure"
 
-    def __init__(self, conn_id: str = default_conn_name, *, kind: str | None = None, **kwargs: Any) -> None:
-        """`kind`: of the backend; one that needs no connection works without the default one."""
+    def __init__(
+        self,
+        conn_id: str = default_conn_name,
+        *,
+        kind: str | None = None,
+        gangs_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`kind`: of the backend; one that needs no connection works without the default one.
+
+        `gangs_conn_id`: connection at whose service gangs are created and watched, where `conn_id` is for storage
+        alone: of a job's candidate.
+        """
         super().__init__(**kwargs)
         self.conn_id = conn_id
+        self.gangs_conn_id = gangs_conn_id
         self._kind = kind
 
     @cached_property
@@ -46,6 +58,16 @@ class OciHook(BaseHook):
 
         Raises BackendError for a secret under a name that Airflow would show.
         """
+        from airflow_provider_ocidist.backends.fields import fields_beside
+
+        if self.gangs_conn_id is None:
+            return self._own_fields
+        other = OciHook(self.gangs_conn_id, kind=self._kind)
+        other.require_type()
+        return fields_beside(self._own_fields, other.fields, self.gangs_conn_id)
+
+    @cached_property
+    def _own_fields(self) -> Mapping[str, Any]:
         from airflow.sdk.log import mask_secret
 
         from airflow_provider_ocidist.backends.connection_fields import fields_of, secrets_of
@@ -63,6 +85,15 @@ class OciHook(BaseHook):
         # The cluster's connection determines where gangs run, the other one gives the credentials for storage.
         return fields if not storage else {**OciHook(storage).fields, **fields}
 
+    def at(self, kind: str, gangs_conn_id: str) -> OciHook:
+        """Return the same connection for gangs that are at another one."""
+        return type(self)(self.conn_id, kind=kind, gangs_conn_id=gangs_conn_id)
+
+    @property
+    def kind(self) -> str:
+        """The kind of its backends."""
+        return self._kind or kinds.DEFAULT_BACKEND
+
     def _connection(self) -> Any:
         """Return the connection; None where the default one is missing, and nothing needs it."""
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
@@ -78,17 +109,54 @@ class OciHook(BaseHook):
                 raise
             return None
 
+    def require_type(self) -> None:
+        """Raise LookupError where there is no such connection, or the kind of backend cannot use its type."""
+        from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+        try:
+            given = self.get_connection(self.conn_id)
+        except AirflowNotFoundException:
+            raise LookupError(
+                f"Airflow has no connection {self.conn_id!r}: define it, or correct the name"
+            ) from None
+        kind = self._kind or kinds.DEFAULT_BACKEND
+        known = _backend_class(kind).conn_types
+        if given.conn_type not in known:
+            raise LookupError(
+                f"connection {self.conn_id!r} is of type {given.conn_type!r}, and backend {kind} needs one of type "
+                + " or ".join(map(repr, known))
+            )
+
     @cached_property
     def access(self) -> OciAccess:
         """Credentials and region, for storage."""
         from airflow_provider_ocidist.oci_client.credentials import access_of
 
+        return access_of(self._own_fields)
+
+    @cached_property
+    def service_access(self) -> OciAccess:
+        """Credentials and region of the service at which gangs are."""
+        from airflow_provider_ocidist.oci_client.credentials import access_of
+
         return access_of(self.fields)
 
     def backend(self, kind: str | None = None) -> Backend:
-        """Return a backend of a kind; no request is sent yet. Raises LookupError for a kind that does not exist."""
+        """Return a backend of a kind; no request is sent yet. Raises LookupError for a kind that does not exist.
+
+        It reaches gangs of the same task at other connections, too.
+        """
+        from airflow_provider_ocidist.backends.connections import Connections
+
         self._kind = kind or self._kind or kinds.DEFAULT_BACKEND
-        return _backend_class(self._kind).connect(self.fields)
+        backend = _backend_class(self._kind).connect(self.fields)
+        backend.connections = Connections(backend, self._backend_at)
+        return backend
+
+    def _backend_at(self, conn_id: str | None) -> Backend:
+        """Return the backend of another connection beside this one; None: of this one alone."""
+        hook = OciHook(self.conn_id, kind=self._kind, gangs_conn_id=conn_id)
+        return _backend_class(hook.kind).connect(hook.fields)
 
     def uri(self, place: str) -> str:
         """Return a place as a URI: a relative path is below the connection's `work_dir`. A `/` at its end stays.
@@ -100,11 +168,11 @@ class OciHook(BaseHook):
 
         if "://" in place or place.startswith("/"):
             return place
-        if not self.fields.get("work_dir"):
+        if not self._own_fields.get("work_dir"):
             raise StorageError(
                 f"{place!r} is relative, and the connection {self.conn_id!r} has no work_dir: name a whole URI"
             )
-        return join(self.fields["work_dir"], place) + ("/" if place.endswith("/") else "")
+        return join(self._own_fields["work_dir"], place) + ("/" if place.endswith("/") else "")
 
     def store(self, place: str) -> Store:
         """Return the folder at a URI, or in `work_dir`, whose files can be read and written. Raises StorageError."""

@@ -14,6 +14,8 @@ from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob
 PLACE = "backend.candidates"
 THE_SAME_EVERYWHERE = ("kind", "candidates")
 """Keys that no candidate may change: its gang is watched, ended and read as the others are."""
+HOMES_OF_OTHERS = ("oci_data_science", "pytorchjob", "trainjob")
+"""Kinds of backends whose candidates may name another connection."""
 MOST_CANDIDATES = 20
 """Most candidates, since each is planned, and looked up, before a gang is created."""
 
@@ -33,7 +35,7 @@ def checked(
     found: list[Mapping[str, Any]] = []
     problems: list[Problem] = []
     for number, change in enumerate(given):
-        wrong = [*_changes(change, number), *_too_many(number)]
+        wrong = [*_changes(change, number, section["kind"]), *_too_many(number)]
         if wrong:
             found.append({})
         else:
@@ -47,12 +49,26 @@ def checked(
     return tuple(found), problems
 
 
-def _changes(change: Mapping[str, Any], number: int) -> Iterator[Problem]:
+def of_section(options: BackendOptions) -> Iterator[Problem]:
+    """Report what only a candidate may say."""
+    if options.conn_id is not None:
+        why = (
+            "is for candidates only: the section itself is for the connection of the task (the operator's conn_id, "
+            "--conn-id of ocidist)"
+        )
+        yield Problem("backend.conn_id", why)
+
+
+def _changes(change: Mapping[str, Any], number: int, kind: Any) -> Iterator[Problem]:
     if not change:
         yield Problem(f"{PLACE}.{number}", "is empty: it would ask for the same machines again")
     for name in THE_SAME_EVERYWHERE:
         if name in change:
             yield Problem(f"{PLACE}.{number}.{name}", "is the same for all candidates: leave it out")
+    if "conn_id" in change and kind not in HOMES_OF_OTHERS:
+        known = ", ".join(HOMES_OF_OTHERS)
+        why = f"is not supported by backend {kind!r}: only gangs of {known} may be at another connection"
+        yield Problem(f"{PLACE}.{number}.conn_id", why)
 
 
 def _too_many(number: int) -> Iterator[Problem]:

@@ -200,6 +200,7 @@ def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, l
     backend = {**backend, "kind": kind}
     chosen, wrong = schema.check(options, backend, at="backend", homes=homes, templates=templates)
     others, faults = candidates.checked(options, backend, homes, templates=templates)
+    faults += candidates.of_section(chosen)
     return replace(job, backend=_passed_on(replace(chosen, candidates=others))), [*found, *wrong, *faults]
 
 

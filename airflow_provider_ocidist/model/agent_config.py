@@ -88,6 +88,11 @@ class AgentConfig:
     """Price of a node for an hour; None: not known."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
+    oci_region: str | None = None
+    """Region of every OCI client, where the gang was created at another connection than its task's; None: the
+    node's own."""
+    conn_id: str | None = None
+    """Connection at whose service the gang was created; None: its task's connection."""
 
     @property
     def fence(self) -> Fence:

@@ -21,6 +21,8 @@ class Place:
     run_dir: str
     compartment_id: str | None = None
     region: str | None = None
+    conn_id: str | None = None
+    """Connection at whose service the gang is created; None: the task's."""
 
     @classmethod
     def of(cls, plan: Plan) -> Place:
@@ -29,17 +31,29 @@ class Place:
             run_dir=plan.run_dir,
             compartment_id=plan.compartment_id,
             region=plan.region,
+            conn_id=plan.conn_id,
         )
 
     @classmethod
     def of_gang(cls, ref: RunRef) -> Place:
         """Return where a gang is; without the region, which its ids name."""
-        return cls(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
+        return cls(
+            backend=ref.backend,
+            run_dir=ref.run_dir,
+            compartment_id=ref.compartment_id,
+            conn_id=ref.conn_id,
+        )
 
     @property
     def digest(self) -> str:
         """The name of the place, in eight hexadecimal digits."""
-        text = f"{self.backend}\0{self.compartment_id or ''}\0{self.run_dir}"
+        parts = [
+            self.backend,
+            self.compartment_id or "",
+            self.run_dir,
+            *([self.conn_id] if self.conn_id else []),
+        ]
+        text = "\0".join(parts)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def is_that_of(self, plan: Plan) -> bool:
@@ -82,7 +96,12 @@ class Attempt:
         """Return the record of an attempt; that of an existing gang holds its place."""
         place = Place.of(plan)
         if ref is not None:
-            place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
+            place = replace(
+                place, run_dir=ref.run_dir, compartment_id=ref.compartment_id, conn_id=ref.conn_id
+            )
+            if ref.conn_id != plan.conn_id:
+                # The plan is for another service, whose region says nothing of this gang's.
+                place = replace(place, region=None)
         return cls(key=plan.key, place=place, tries=plan.tries, ref=ref, candidate=plan.candidate)
 
     @property

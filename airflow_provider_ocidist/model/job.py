@@ -266,6 +266,9 @@ class BackendOptions:
     candidates: tuple[Mapping[str, Any], ...] = ()
     """Alternatives to ask for, in this order, when there is no capacity or quota: what each changes in this section, as
     `{shape: VM.GPU.A10.2}`."""
+    conn_id: str | None = None
+    """Connection at whose service the gang is created, in candidates only: another region, or another cluster. The work
+    directory stays that of the task's connection. None: the task's connection."""
 
 
 @dataclass(frozen=True, kw_only=True)

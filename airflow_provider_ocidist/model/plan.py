@@ -55,6 +55,8 @@ class Plan:
     compartment_id: str | None = None
     region: str | None = None
     """Region of the connection; None if only its profile names one."""
+    conn_id: str | None = None
+    """Connection at whose service the gang is created; None: the task's."""
     tries: Tries | None = None
     """Try of the task that asks; None where no Airflow task does."""
     machine: Mapping[str, str] = field(default_factory=dict)

@@ -43,6 +43,8 @@ class RunRef:
     """Seconds without a lease renewal after which its nodes end a run, as configured; None: never."""
     candidate: str = ""
     """Part of `backend.candidates` that the gang uses, as in the plan."""
+    conn_id: str | None = None
+    """Connection at whose service the gang was created; None: the task's."""
     price: float | None = None
     """Price of a node for an hour; None: not known."""
     replaces: bool = False
@@ -68,6 +70,7 @@ class RunRef:
                 "submitted_at": time.time(),
                 "checkpoints_uri": plan.checkpoints_uri,
                 "compartment_id": plan.compartment_id,
+                "conn_id": plan.conn_id,
                 "topology": plan.topology,
                 "lease": plan.lease,
                 "replaces": plan.replaces,

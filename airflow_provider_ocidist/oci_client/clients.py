@@ -102,7 +102,7 @@ def _has_sdk() -> bool:
 
 def _client_without_sdk(access: OciAccess, service: Service) -> rest.RestClient:
     """Return the client of nodes whose image has no SDK, for the rendezvous and for saving."""
-    endpoint = access.endpoint or endpoint_of(service, os.environ)
+    endpoint = access.endpoint or endpoint_of(service, os.environ, access.region)
     signer = Signer.of_resource(os.environ)
     return rest.CLIENTS[service](Caller(signer, endpoint, access.max_attempts, access.read_timeout))
 

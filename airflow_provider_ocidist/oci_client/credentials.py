@@ -46,8 +46,13 @@ class OciAccess:
     """Whether requests give up within seconds, also where the service throttles: for cancels."""
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], endpoint: str | None = None) -> OciAccess:
-        """Return what a node has: its resource principal, or else the usual OCI config file."""
+    def from_environment(
+        cls, environ: Mapping[str, str], endpoint: str | None = None, region: str | None = None
+    ) -> OciAccess:
+        """Return what a node has: its resource principal, or else the usual OCI config file.
+
+        `region`: None for that of the node.
+        """
         auth: AuthKind = (
             "resource_principal" if "OCI_RESOURCE_PRINCIPAL_VERSION" in environ else "config_file"
         )
@@ -55,6 +60,7 @@ class OciAccess:
             auth=auth,
             config_file=environ.get("OCI_CLI_CONFIG_FILE") or environ.get("OCI_CONFIG_FILE"),
             profile=environ.get("OCI_CLI_PROFILE", "DEFAULT"),
+            region=region,
             endpoint=endpoint,
         )
 

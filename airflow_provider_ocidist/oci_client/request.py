@@ -247,9 +247,9 @@ def _rest_of(answer: Any) -> bytes:
     return content
 
 
-def endpoint_of(service: str, environ: Mapping[str, str]) -> str:
-    """Return the address of a service in this node's region. Raises Unconfigured when the node is in none."""
-    region = environ.get("OCI_RESOURCE_PRINCIPAL_REGION", "")
+def endpoint_of(service: str, environ: Mapping[str, str], region: str | None = None) -> str:
+    """Return the address of a service in a region; None: in this node's. Raises Unconfigured when that is in none."""
+    region = region or environ.get("OCI_RESOURCE_PRINCIPAL_REGION", "")
     if "-" not in region:
         raise Unconfigured(f"OCI_RESOURCE_PRINCIPAL_REGION is {region!r}, not a region as us-ashburn-1")
     realm = (environ.get("TENANCY_OCID", "").split(".") + [""] * 3)[2] or "oc1"
@@ -263,11 +263,13 @@ def quoted(text: str) -> str:
     return made.replace(".", "%2E") if made in (".", "..") else made
 
 
-def read_object(uri: str, environ: Mapping[str, str], endpoint: str | None = None) -> bytes:
+def read_object(
+    uri: str, environ: Mapping[str, str], endpoint: str | None = None, region: str | None = None
+) -> bytes:
     """Return the content of `oci://bucket@namespace/name`, as this node's resource principal."""
     place, _, name = uri.removeprefix("oci://").partition("/")
     bucket, _, namespace = place.partition("@")
-    caller = Caller(Signer.of_resource(environ), endpoint or endpoint_of("object_storage", environ))
+    caller = Caller(Signer.of_resource(environ), endpoint or endpoint_of("object_storage", environ, region))
     namespace = namespace or json.loads(caller("GET", "/n/", whole=True)[1])
     path = f"/n/{quoted(namespace)}/b/{quoted(bucket)}/o/{quoted(name)}"
     content: bytes = caller("GET", path, whole=True)[1]

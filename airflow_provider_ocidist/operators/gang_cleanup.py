@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import XCom
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, near
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backends.recorded_gangs import by_age
 from airflow_provider_ocidist.errors import BackendError, RunNotFound
 from airflow_provider_ocidist.gangs.canceller import Canceller
@@ -103,7 +104,7 @@ class GangCleanup:
         Errors of the service are retried until they are conclusive, since nodes may be running.
         """
         backoff = Backoff(self._stop, self._log)
-        cancellers: dict[str, Canceller] = {}
+        cancellers: dict[tuple[str, str | None], Canceller] = {}
         ended: dict[str, RunRef] = {}
         while True:
             found: list[RunRef] = []
@@ -114,7 +115,8 @@ class GangCleanup:
                     living = [ref for ref, status in self._seen(there) if not status.ended]
                     ended |= {ref.job_id: ref for ref in living}
                     canceller = cancellers.setdefault(
-                        home.backend.kind, Canceller(home.backend, self._log, self._stop)
+                        (home.backend.kind, home.backend.conn_id),
+                        Canceller(home.backend, self._log, self._stop),
                     )
                     canceller.end(living, "because its task has ended", within=self._patience)
                     found += there
@@ -138,18 +140,29 @@ class GangCleanup:
                 there = [Place.of_gang(ref) for ref in published if ref.backend == kind]
                 recorded += recorded_of(self._backend(kind), keys, there)
             kinds = dict.fromkeys([*named, *(each.place.backend for each in recorded)])
+            at_others = [
+                *((ref.backend, ref.conn_id) for ref in published if ref.conn_id),
+                *((each.place.backend, each.place.conn_id) for each in recorded if each.place.conn_id),
+            ]
+            own = [(kind, None) for kind in kinds or [DEFAULT_BACKEND]]
             return [
-                _Home(
-                    self._backend(kind),
-                    recorded,
-                    [ref for ref in published if ref.backend == kind],
-                    self._compartment_id if kind == (self._kind or DEFAULT_BACKEND) else None,
-                )
-                for kind in kinds or [DEFAULT_BACKEND]
+                self._home(kind, conn_id, recorded, published)
+                for kind, conn_id in dict.fromkeys([*own, *at_others])
             ]
         except BackendError as error:
             errors.append(error)
             return []
+
+    def _home(
+        self, kind: str, conn_id: str | None, recorded: Sequence[Attempt], published: Sequence[RunRef]
+    ) -> _Home:
+        is_named = conn_id is None and kind == (self._kind or DEFAULT_BACKEND)
+        return _Home(
+            beside(self._backend(kind), conn_id),
+            [each for each in recorded if each.place.conn_id == conn_id],
+            [ref for ref in published if (ref.backend, ref.conn_id) == (kind, conn_id)],
+            self._compartment_id if is_named else None,
+        )
 
     def _backend(self, kind: str) -> Backend:
         return self._connection.backend(kind)

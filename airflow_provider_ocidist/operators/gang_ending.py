@@ -150,7 +150,7 @@ class GangEnding:
         backoff = Backoff(self._stop, self._log)
         while True:
             try:
-                return self._connection.backend(ref.backend)
+                return self._connection.backend_of(ref)
             except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
                 backoff.take(error, lambda: None)
 

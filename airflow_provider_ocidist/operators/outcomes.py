@@ -89,7 +89,7 @@ class TryOutcome:
     def publish_run(self, ref: RunRef) -> None:
         """Publish the reference to a gang, with the runs that it has now, and the links to them."""
         self._push("run", ref.to_json())
-        for key, url in links_of_run(ref, self._connection.access(ref.backend)).items():
+        for key, url in links_of_run(ref, self._connection.access_to(ref)).items():
             self._push(key, url)
 
     def succeed(self, watch: Watch, warning: str | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import conf
 from jinja2 import TemplateError
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.gangs.candidates import Candidates, labels
 from airflow_provider_ocidist.gangs.plan_view import readable
 from airflow_provider_ocidist.gangs.spending import bound
@@ -20,7 +21,7 @@ from airflow_provider_ocidist.hooks.task_context import mask_secrets
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
-from airflow_provider_ocidist.model.run import Plan, RunKey
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
 
@@ -44,11 +45,20 @@ class TaskConnection:
         self._conn_id = conn_id
         self._connected: dict[str | None, Backend] = {}
 
-    def hook(self, kind: str | None = None) -> OciHook:
-        return OciHook(self._conn_id, kind=kind)
+    def hook(self, kind: str | None = None, gangs_conn_id: str | None = None) -> OciHook:
+        return OciHook(self._conn_id, kind=kind, gangs_conn_id=gangs_conn_id)
 
     def access(self, kind: str | None = None) -> OciAccess:
+        """Return the credentials for storage."""
         return self.hook(kind).access
+
+    def access_to(self, ref: RunRef) -> OciAccess:
+        """Return the credentials for the service at which a gang is."""
+        return self.hook(ref.backend, ref.conn_id).service_access
+
+    def backend_of(self, ref: RunRef) -> Backend:
+        """Return the backend of a gang's kind and connection. Raises BackendError."""
+        return beside(self.backend(ref.backend), ref.conn_id)
 
     def backend(self, kind: str | None) -> Backend:
         """Return the backend of a kind; None: the one connected first, else the usual one."""
@@ -61,7 +71,9 @@ class TaskConnection:
     def reconnect(self) -> None:
         """Let the backends use the connection's present credentials."""
         for backend in [each for each in self._connected.values() if each.needs_connection]:
-            backend.reconnect(self.hook(backend.kind).fields)
+            others = backend.connections.connected() if backend.connections else []
+            for each in [backend, *(other for other in others if other is not backend)]:
+                each.reconnect(self.hook(each.kind, each.conn_id).fields)
 
 
 class TaskJob:

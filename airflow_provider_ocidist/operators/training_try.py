@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, NodeChange, Succeed, Wait
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
@@ -154,7 +155,7 @@ class TrainingTry:
         """Return what the task reads and has written so far, for OpenLineage."""
         page = None
         if self._ref is not None:
-            links = links_of_run(self._ref, self.connection.access(self._ref.backend))
+            links = links_of_run(self._ref, self.connection.access_to(self._ref))
             page = links.get(JobRunLink.xcom_key)
         return lineage_of_training(job, plan, self._ref, self.outcome.result, self.outcome.failure, page)
 
@@ -239,7 +240,7 @@ class TrainingTry:
                     reach=self.connection.backend,
                 )
                 record = self._created_or_adopted(gang, key, self._deadline)
-                return replace(record, task_began=self._began + _ahead(backend))
+                return replace(record, task_began=self._began + _ahead(beside(backend, record.ref.conn_id)))
 
     def _search_of_try(self) -> CapacitySearch | None:
         """Return this try's search for machines, as if it had begun with the try. Raises JobFileError."""
@@ -273,7 +274,7 @@ class TrainingTry:
         backend = self.ending.backend_of(ref)
         try:
             opened = OpensById.of(backend).open(ref.job_id)
-            known = replace(opened.ref, candidate=ref.candidate, price=ref.price)
+            known = replace(opened.ref, candidate=ref.candidate, price=ref.price, conn_id=ref.conn_id)
             record = replace(opened, ref=known)
         except BackendError as error:
             self._log.warning(

@@ -162,7 +162,8 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
     try:
         ref = RunRef.from_json(value)
         places = [ref.run_dir, *([ref.checkpoints_uri] if ref.checkpoints_uri else [])]
-        ids = [*ref.run_ids, *filter(None, (ref.compartment_id, ref.log_group_id, ref.log_id))]
+        named = (ref.compartment_id, ref.log_group_id, ref.log_id, ref.conn_id)
+        ids = [*ref.run_ids, *filter(None, named)]
         # Of processes on this machine the id is their run directory.
         is_id = ref.job_id == ref.run_dir if ref.backend == LOCAL else _JOB_ID.fullmatch(ref.job_id)
         are_ids = is_id and all(_ID.fullmatch(text) for text in ids)

@@ -115,9 +115,9 @@ class StatusCache:
         self._threads = ThreadPoolExecutor(THREADS, "ocidist-page")
         self._watched: OrderedDict[tuple[str, RunKey, str], _Watched] = OrderedDict()
         self._tails: OrderedDict[tuple[str, RunKey, str, int], _Shared[LogTail]] = OrderedDict()
-        self._gangs: OrderedDict[tuple[str, str, str], _Known] = OrderedDict()
+        self._gangs: OrderedDict[tuple[str, str, str, str], _Known] = OrderedDict()
         self._lock = threading.Lock()
-        self._connected: dict[tuple[str, str], tuple[float, OciHook, Backend]] = {}
+        self._connected: dict[tuple[str, str, str], tuple[float, OciHook, Backend]] = {}
 
     async def at(self, conn_id: str, ref: RunRef) -> Snapshot:
         """Return the state of a gang, at most two seconds old if the service answers; never raises."""
@@ -147,7 +147,7 @@ class StatusCache:
     def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Snapshot:
         before = watched.answer.value
         try:
-            hook, backend = self._backend(conn_id, ref.backend)
+            hook, backend = self._backend(conn_id, ref)
             known = self._current(backend, conn_id, self._known(backend, conn_id, ref))
             ref = known.record.ref
             (status,) = backend.status([ref])
@@ -156,7 +156,9 @@ class StatusCache:
                 at=time.time(),
                 status=status,
                 record=known.record,
-                console_url=links_of_run(ref, hook.access).get(JobRunLink.xcom_key) if ref.complete else None,
+                console_url=links_of_run(ref, hook.service_access).get(JobRunLink.xcom_key)
+                if ref.complete
+                else None,
                 secrets=known.secrets,
                 remaining=None if status.ended else watched.pace.remaining(status),
                 steps_per_second=watched.pace.steps_per_second,
@@ -179,7 +181,7 @@ class StatusCache:
 
     def _tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
         try:
-            _, backend = self._backend(conn_id, ref.backend)
+            _, backend = self._backend(conn_id, ref)
             known = self._known(backend, conn_id, ref)
             if rank >= known.record.ref.nodes:
                 return LogTail(problem=f"there is no node {rank}")
@@ -195,13 +197,14 @@ class StatusCache:
 
         Raises RunNotFound for another task's, and for one whose files on this machine are not the connection's.
         """
-        place = conn_id, ref.job_id, ref.key.task_digest
+        place = conn_id, ref.conn_id or "", ref.job_id, ref.key.task_digest
         with self._lock:
             known = self._gangs.get(place)
         if known is not None and known.record.ref.complete:
             return known
         record = OpensById.of(backend).open(ref.job_id)
-        if record.ref.key.task_digest != ref.key.task_digest:
+        theirs, named = record.ref, ref
+        if (theirs.key.task_digest, theirs.conn_id) != (named.key.task_digest, named.conn_id):
             raise RunNotFound(
                 f"the XCom `run` names {ref.job_id}, which is no job of this task",
                 cause=Cause.CONFIG,
@@ -221,15 +224,19 @@ class StatusCache:
         if now != ref:
             known = replace(known, record=replace(known.record, ref=now))
             with self._lock:
-                self._gangs[conn_id, ref.job_id, ref.key.task_digest] = known
+                self._gangs[conn_id, ref.conn_id or "", ref.job_id, ref.key.task_digest] = known
         return known
 
-    def _backend(self, conn_id: str, kind: str) -> tuple[OciHook, Backend]:
-        connected_at, hook, backend = self._connected.get((conn_id, kind), (float("-inf"), None, None))
+    def _backend(self, conn_id: str, ref: RunRef) -> tuple[OciHook, Backend]:
+        """Return the connection at which the XCom says that a gang is; `_known` asks the service whether that is so."""
+        place = conn_id, ref.backend, ref.conn_id or ""
+        connected_at, hook, backend = self._connected.get(place, (float("-inf"), None, None))
         if hook is None or backend is None or time.monotonic() - connected_at > CONNECTION_FRESH:
             hook = self._connect(conn_id)
-            backend = hook.backend(kind)
-            self._connected[conn_id, kind] = (time.monotonic(), hook, backend)
+            if ref.conn_id is not None:
+                hook = hook.at(ref.backend, ref.conn_id)
+            backend = hook.backend(ref.backend)
+            self._connected[place] = (time.monotonic(), hook, backend)
         return hook, backend
 
 

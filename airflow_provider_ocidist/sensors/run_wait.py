@@ -105,7 +105,7 @@ class RunWait(SensorWait):
         mask_secrets_of_nodes(backend, record.ref)
         watch = Watch(backend, record, self._log)
         if backend.needs_connection:
-            watch.reconnect = lambda: backend.reconnect(OciHook(self._conn_id).fields)
+            watch.reconnect = lambda: backend.reconnect(self._new_hook().fields)
         return watch
 
     def _record(self) -> RunRecord:
@@ -133,7 +133,10 @@ class RunWait(SensorWait):
 
     @cached_property
     def _hook(self) -> OciHook:
-        return OciHook(self._conn_id)
+        return self._new_hook()
+
+    def _new_hook(self) -> OciHook:
+        return OciHook(self._conn_id, kind=self._ref.backend, gangs_conn_id=self._ref.conn_id)
 
 
 def _ref_in(run: Mapping[str, Any] | str) -> RunRef:

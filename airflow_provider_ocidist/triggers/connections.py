@@ -40,8 +40,8 @@ Found = TypeVar("Found")
 class OpenedConnection:
     """A connection as it was at one moment; Object Storage is reached through one client."""
 
-    def __init__(self, conn_id: str, kind: str | None = None) -> None:
-        self.hook = OciHook(conn_id, kind=kind)
+    def __init__(self, conn_id: str, kind: str | None = None, gangs_conn_id: str | None = None) -> None:
+        self.hook = OciHook(conn_id, kind=kind, gangs_conn_id=gangs_conn_id)
         self.made_at = time.monotonic()
 
     def store(self, uri: str) -> Store:
@@ -63,10 +63,11 @@ class SharedConnection:
     Creating a client at every look would cost 0.9 MB, a handshake, and a key check that blocks the triggerer.
     """
 
-    def __init__(self, conn_id: str, kind: str | None = None) -> None:
-        """`kind`: of the backend; None: for storage alone."""
+    def __init__(self, conn_id: str, kind: str | None = None, gangs_conn_id: str | None = None) -> None:
+        """`kind`: of the backend; None: for storage alone. `gangs_conn_id`: as for `OciHook`."""
         self.conn_id = conn_id
         self.kind = kind
+        self.gangs_conn_id = gangs_conn_id
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: OpenedConnection | None = None
@@ -99,7 +100,7 @@ class SharedConnection:
             return self._opened
 
     def _anew(self) -> OpenedConnection:
-        return OpenedConnection(self.conn_id, self.kind)
+        return OpenedConnection(self.conn_id, self.kind, self.gangs_conn_id)
 
     # for gangs
 
@@ -185,12 +186,15 @@ def shared_storage(conn_id: str) -> SharedConnection:
     return _connections.setdefault((conn_id,), SharedConnection(conn_id))
 
 
-def shared_connection(conn_id: str, kind: str, place: tuple[str, ...] = ()) -> SharedConnection:
-    """Return this process's connection for gangs in one place.
+def shared_connection(
+    conn_id: str, kind: str, place: tuple[str, ...] = (), gangs_conn_id: str | None = None
+) -> SharedConnection:
+    """Return this process's connection for gangs in one place; `gangs_conn_id`: as for `OciHook`.
 
     An edited connection may name another place for new gangs while triggers still wait for those in the old one.
     """
-    return _connections.setdefault((conn_id, kind, *place), SharedConnection(conn_id, kind))
+    made = SharedConnection(conn_id, kind, gangs_conn_id)
+    return _connections.setdefault((conn_id, kind, gangs_conn_id or "", *place), made)
 
 
 def location_of(kind: str, job_id: str, compartment_id: str | None) -> tuple[str, ...]:

@@ -280,7 +280,7 @@ class DistributedTrainingTrigger(BaseTrigger):
     def _connection(self) -> SharedConnection:
         ref = self.record["ref"]
         place = location_of(ref["backend"], ref["job_id"], ref.get("compartment_id"))
-        return shared_connection(self.conn_id, ref["backend"], place)
+        return shared_connection(self.conn_id, ref["backend"], place, ref.get("conn_id"))
 
 
 class PauseTrigger(BaseTrigger):

@@ -39,7 +39,7 @@ class Service(OpensById, NamesSecrets):
         self.opened: list[str] = []
         self.gang = GANG
         self.fields = {}
-        self.access = OciAccess(region="us-ashburn-1")
+        self.access = self.service_access = OciAccess(region="us-ashburn-1")
         self.go_on = threading.Event()
 
     def __call__(self, conn_id):

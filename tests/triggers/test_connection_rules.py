@@ -48,7 +48,8 @@ class Airflow:
     def monotonic(self) -> float:
         return self.now
 
-    def hook(self, conn_id: str, *, kind: str | None = None) -> Any:
+    def hook(self, conn_id: str, *, kind: str | None = None, gangs_conn_id: str | None = None) -> Any:
+        del gangs_conn_id
         self.readings.append((conn_id, kind))
         if self.error is not None:
             raise self.error

@@ -107,6 +107,46 @@ def test_a_gang_in_a_full_queue_of_kueue_becomes_one_in_another(
         home.clear()
 
 
+@pytest.fixture(scope="module")
+def second() -> Iterator[Emulator]:
+    """Another cluster, with GPUs that the first lacks."""
+    capacity = {**ClusterSettings().node_capacity, GPU: "8"}
+    with Emulator(
+        options=Options(grace_s=1.0, kubernetes=ClusterSettings(**{**FAST, "node_capacity": capacity}))
+    ) as running:
+        yield running
+
+
+def test_a_gang_that_finds_no_room_in_a_cluster_becomes_one_in_another(
+    emulator: Emulator, second: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, other, ti = Home(emulator, "pytorchjob"), Home(second, "pytorchjob"), Ti()
+    access = emulator.access
+    extra = {"kube_config_path": access.kubeconfig, "namespace": home.namespace}
+    extra |= {"work_dir": home.fields["work_dir"], "storage_conn_id": "oci_default"}
+    monkeypatch.setenv("AIRFLOW_CONN_HOME", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    there = {"kube_config_path": second.access.kubeconfig, "namespace": other.namespace}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER_2", json.dumps({"conn_type": "kubernetes", "extra": there}))
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", connection(access))
+    # More than any machine of the first cluster has.
+    section = {"kind": "pytorchjob", "node_selector": {"pool": "absent"}}
+    section["candidates"] = [{"conn_id": "cluster_2", "node_selector": {}}]
+    try:
+        task = a_task(section, env={"OCI_CONFIG_FILE": access.config_file})
+        backend = kinds.load("backends", "pytorchjob").BACKEND.connect(
+            {**home.fields, "kube_config_path": second.access.kubeconfig}
+        )
+        ref = require_moved(task.execute(context(ti)), ti, backend, "conn_id cluster_2, node_selector {}")
+        assert ref.conn_id == "cluster_2"
+        assert emulator.kubernetes.cluster.list("PyTorchJob", home.namespace) == [] or all(
+            item["metadata"]["name"] != ref.job_id.rpartition("/")[2]
+            for item in emulator.kubernetes.cluster.list("PyTorchJob", home.namespace)
+        )
+    finally:
+        home.clear()
+        other.clear()
+
+
 def test_a_gang_in_a_full_project_of_runai_becomes_one_in_another(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,8 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 def run_directory(config: AgentConfig, environ: Mapping[str, str]) -> Iterator[Store]:
     """Open the run directory of a node that does not report yet. Raises AgentError where that cannot be used."""
     try:
-        yield open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
+        access = OciAccess.from_environment(environ, config.oci_endpoint, config.oci_region)
+        yield open_store(config.run_dir, access)
     except OcidistError as error:
         raise cannot_be_used("the run directory", error) from error
     except (OSError, ValueError) as error:

@@ -48,7 +48,7 @@ class NodeContext:
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
         if config.one_run:
             mark_own_lines(self.rank)
-        self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
+        self.access = OciAccess.from_environment(environ, config.oci_endpoint, config.oci_region)
         self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=_home(environ)))
         self.meter = ProgressMeter(self.folder)
         self.secrets = secrets_in([dict(environ), codec.encode(config)])

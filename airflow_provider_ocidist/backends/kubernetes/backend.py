@@ -127,6 +127,7 @@ class KubernetesBackend(
             fields=self._fields,
             namespace=self._api.namespace(),
             endpoint=self._access.endpoint,
+            oci_region=self._oci_region,
         )
 
     # submit
@@ -183,7 +184,8 @@ class KubernetesBackend(
         return [self._ref(attempt.key, obj)] if obj is not None and names.is_of(attempt.key, obj) else []
 
     def _ref(self, key: RunKey, obj: Obj) -> RunRef:
-        return ref_of(self.kind, self.operator, key, obj, self._api.now())
+        ref = ref_of(self.kind, self.operator, key, obj, self._api.now())
+        return replace(ref, conn_id=self.conn_id)
 
     # look
 

@@ -48,6 +48,7 @@ def make_plan(
     fields: ClusterFields,
     namespace: str,
     endpoint: str | None,
+    oci_region: str | None = None,
 ) -> Plan:
     """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
     options, job = options_of(job, PodOptions, kind), fields.filled(job)
@@ -56,7 +57,7 @@ def make_plan(
     namespace = options.namespace or namespace
     name = names.gang_name(key, operator.longest_suffix)
     price = price_of(job, _shape_of(options), fields.prices)
-    config = _agent_config(operator, job, key, endpoint, price)
+    config = replace(_agent_config(operator, job, key, endpoint, price), oci_region=oci_region)
     variables, secret_data = _variables(job, config, name, apart=operator.roles_apart)
     config_map = agent_parts.config_map() if config.reports else None
     pods = PodPlan(
@@ -137,6 +138,7 @@ def gang_request(plan: Plan) -> Request:
 
 def _asked_for(options: PodOptions, namespace: str) -> dict[str, str]:
     asked: dict[str, Any] = {
+        "conn_id": options.conn_id,
         "namespace": namespace,
         "queue": options.queue,
         "preset": options.preset,

@@ -26,7 +26,8 @@ from airflow_provider_ocidist.backends.capabilities import (
     ShowsWhatItCreated,
     SpansRegions,
 )
-from airflow_provider_ocidist.backends.fields import read_fields
+from airflow_provider_ocidist.backends.fields import Beside, beside_in, read_fields
+from airflow_provider_ocidist.backends.oci_data_science import mounts
 from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, pages, read_job, read_run
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
@@ -52,7 +53,7 @@ from airflow_provider_ocidist.backends.oci_data_science.submission import Submis
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
 from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Problem, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
@@ -98,19 +99,23 @@ class OciDataScience(
     reads = Defaults
     gangs: Gangs
 
-    def __init__(self, access: OciAccess, defaults: Defaults) -> None:
+    def __init__(self, access: OciAccess, defaults: Defaults, beside: Beside | None = None) -> None:
+        """`beside`: where its connection stands beside that of a task; else its own credentials open `work_dir`."""
         self.access = access
         self.defaults = defaults
+        self._beside = beside
+        self.conn_id = None if beside is None else beside.conn_id
+        self._storage = access if beside is None else access_of(beside.storage)
         self._service_clock = ServiceClock()
         self._clients = ServiceClients(access, self._service_clock)
         self._run_dirs = RunDirs(self._store)
         self._run_states = RunStates(lambda: self._clients.runs)
         self._log_searches = LogSearches(lambda: self._clients.logs, self.now)
         self._statuses = StatusReader(
-            self._run_states, self._run_dirs, self._service_clock, lambda: self.access, lambda: self._region
+            self._run_states, self._run_dirs, self._service_clock, lambda: self._storage, lambda: self._region
         )
         # Cancels have connections of their own, and wait seconds at most when the service throttles.
-        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, urgent(self.access)))
+        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, urgent(self._storage)))
         self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
         self._cancels = Cancels(lambda: self._clients.cancels, self.directories)
         self.gangs = Gangs(
@@ -127,7 +132,7 @@ class OciDataScience(
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
         """See OciAccess and Defaults for the fields."""
-        return cls(access_of(fields), read_fields(Defaults, fields))
+        return cls(access_of(fields), read_fields(Defaults, fields), beside_in(fields))
 
     def reconnect(self, fields: Mapping[str, Any]) -> None:
         """Take the credentials as they are now. Watched gangs stay where they are, wherever new ones are created.
@@ -139,10 +144,17 @@ class OciDataScience(
             new, region=self._region, endpoint=old.endpoint, tenancy=old.tenancy or new.tenancy
         )
         self.defaults = read_fields(Defaults, fields)
+        self._beside = beside_in(fields)
+        self._storage = self.access if self._beside is None else self._storage_as_now(self._beside)
         self._clients = ServiceClients(self.access, self._service_clock)
         self._run_dirs.clear()
         self._cancel_dirs.clear()
         self._elsewhere.clear()
+
+    def _storage_as_now(self, beside: Beside) -> OciAccess:
+        """Return the present credentials of the work directory, which stays where it is."""
+        old = self._storage
+        return replace(access_of(beside.storage), region=old.region, endpoint=old.endpoint)
 
     @property
     def _region(self) -> str | None:
@@ -157,7 +169,28 @@ class OciDataScience(
         defaults = self.defaults
         if getattr(job.backend, "conda_uri", None) and not defaults.region:
             defaults = replace(defaults, region=region_in_profile(self.access))
-        return make_plan(job, key, defaults, self.access.endpoint)
+        if self._beside is None:
+            return make_plan(job, key, defaults, self.access.endpoint)
+        buckets = self._storage.region or region_in_profile(self._storage)
+        return make_plan(
+            job, key, defaults, self._storage.endpoint, oci_region=self._region_of_buckets(job, buckets)
+        )
+
+    def _region_of_buckets(self, job: TrainingJob, region: str | None) -> str:
+        """Return the region of a job's buckets for nodes that may be in another. Raises JobFileError."""
+        if region is None:
+            why = (
+                "needs the task's connection to name its region: nodes at another connection reach work_dir and all "
+                "other buckets of the job there"
+            )
+            raise JobFileError([Problem("backend.conn_id", why)], job.name)
+        there = self.access.region or region_in_profile(self.access)
+        if there is None or long_name(there) != long_name(region):
+            mounted = [index for index, mount in enumerate(job.mounts) if mounts.is_bucket(mount)]
+            if mounted:
+                why = f"is a bucket of {region}, and nodes of {there} cannot mount it: read it as an input"
+                raise JobFileError([Problem(f"mounts.{index}.source", why) for index in mounted], job.name)
+        return region
 
     # submit
 
@@ -188,8 +221,10 @@ class OciDataScience(
         if region is None or own is None or self.access.endpoint or long_name(region) == long_name(own):
             return self
         if region not in self._elsewhere:
-            self._elsewhere[region] = type(self)(replace(self.access, region=region), self.defaults)
-            self._elsewhere[region].gangs.share_evidence(self.gangs)
+            made = type(self)(replace(self.access, region=region), self.defaults, self._beside)
+            made.connections = self.connections
+            made.gangs.share_evidence(self.gangs)
+            self._elsewhere[region] = made
         return self._elsewhere[region]
 
     def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
@@ -267,7 +302,7 @@ class OciDataScience(
         self._statuses.recall(missed)
 
     def _store(self, run_dir: str) -> Store:
-        return open_store(run_dir, self.access)
+        return open_store(run_dir, self._storage)
 
     # logs
 

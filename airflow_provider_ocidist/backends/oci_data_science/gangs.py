@@ -78,8 +78,8 @@ class Gangs(RecordedGangs):
         self._absent: dict[str, Absent] = {}
         """Jobs of recorded gangs that nothing shows, by id."""
 
-    def at(self, place: Place) -> Gangs:
-        return self._near(place.region)
+    def at(self, place: Place) -> RecordedGangs:
+        return self._near(place.region) if place.conn_id == self.conn_id else super().at(place)
 
     # what exists
 
@@ -112,7 +112,7 @@ class Gangs(RecordedGangs):
     def of_attempt(self, attempt: Attempt) -> list[RunRef]:
         """Return the gangs of one attempt. Raises BackendError where these credentials cannot see them."""
         place, ref = attempt.place, attempt.ref
-        there = self.at(place)
+        there = self._near(place.region)
         if there is not self:
             return there.of_attempt(attempt)
         try:
@@ -125,6 +125,7 @@ class Gangs(RecordedGangs):
     def share_evidence(self, other: Gangs) -> None:
         """Let this finder know what another has seen: it takes its place, or looks at another region for it."""
         self._absent = other._absent
+        self.conn_id, self._of_connection = other.conn_id, other._of_connection
 
     def _of_recorded(self, attempt: Attempt, ref: RunRef) -> list[RunRef]:
         """Return what lives of a gang that was created. Raises BackendError while that is not certain."""

@@ -48,6 +48,11 @@ def in_work_dir(job: TrainingJob, work_dir: str) -> tuple[Mount, ...]:
     )
 
 
+def is_bucket(mount: Mount) -> bool:
+    """Whether the service mounts it from Object Storage."""
+    return mount.is_in_work_dir or mount.source.startswith("oci://")
+
+
 def mount_target_at(address: str) -> str:
     """Return what stands in a plan for an id that only the service can give."""
     return f"<mount target at {address}>"

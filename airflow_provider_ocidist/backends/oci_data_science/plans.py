@@ -60,12 +60,17 @@ NO_SUBNET_FOR_A_RANGE = (
 )
 
 
-def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
-    """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
+def make_plan(
+    job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None, *, oci_region: str | None = None
+) -> Plan:
+    """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete.
+
+    `oci_region`: of the job's buckets, where the nodes may be in another; None: they are in the nodes' own.
+    """
     job, options = resolved(job, defaults)
     topology, because = choose_topology(options.topology, job.nodes, options.subnet_id)
     price = price_of(job, options.shape, defaults.prices)
-    config = _agent_config(job, options, key, topology, endpoint, price)
+    config = replace(_agent_config(job, options, key, topology, endpoint, price), oci_region=oci_region)
     blueprint = _blueprint(job, options, key, config)
     return plan_of(
         job,
@@ -83,6 +88,7 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
 
 def _asked_for(options: OciDataScienceOptions, topology: Topology, defaults: Defaults) -> dict[str, str]:
     asked = {
+        "conn_id": options.conn_id,
         "region": defaults.region,
         "compartment_id": options.compartment_id,
         "subnet_id": options.subnet_id,
