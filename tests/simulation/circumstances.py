@@ -139,6 +139,20 @@ def _is_silent_alone(scenario: Scenario) -> bool:
     return scenario.only_loss and _happens(scenario, "freeze")
 
 
+def _stays_on_the_disk(scenario: Scenario, *, again: bool = False, beside: bool = False) -> bool:
+    """Whether what the only node has saved is not in the store as it fails. `again`: it fails another time before that.
+
+    `beside`: amid the save of a name beside the others.
+    """
+    habits = scenario.habits
+    is_it = (not again or bool(habits.fails_later)) and habits.last_too == beside
+    return _has_window(scenario, "checkpoints stay on the disk") and is_it
+
+
+def _never_answers(scenario: Scenario, whom: str) -> bool:
+    return _has_window(scenario, f"no answer to {whom}")
+
+
 CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a full disk": _fills_the_disk,
     "a kill amid a save": _is_killed_amid_saves,
@@ -219,6 +233,18 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a log": lambda scenario: scenario.logs,
     "a log of minutes": _is_logged_for_long,
     "an odd state": lambda scenario: _happens(scenario, "odd_state"),
+    "a checkpoint stays on the disk": _stays_on_the_disk,
+    "a checkpoint stays on the disk for two failures": lambda scenario: _stays_on_the_disk(
+        scenario, again=True
+    ),
+    "a checkpoint stays on the disk, and one beside it is half": lambda scenario: _stays_on_the_disk(
+        scenario, beside=True
+    ),
+    "a worker is taken for dead": lambda scenario: _happens(scenario, "second_try"),
+    "a store never answers a node": lambda scenario: _never_answers(scenario, "a node"),
+    "a store never answers a worker that is killed": lambda scenario: (
+        _never_answers(scenario, "the worker") and not scenario.deferrable
+    ),
     "stale reports": lambda scenario: any(rate.calls == "store.list_objects" for rate in scenario.rates),
 }
 """By name."""
