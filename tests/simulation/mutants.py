@@ -383,6 +383,7 @@ MUTANTS = (
         "    ending = given_up(why, now_at(backend))",
         "    return None\n    ending = given_up(why, now_at(backend))",
         "left running|gave up",
+        needs="refusals for long, and nobody else ends the node",
     ),
     _one(
         "a lost last report counts as a failure",
@@ -391,6 +392,7 @@ MUTANTS = (
         "    ReportOutcome.NOT_DONE: NodeEnd.UNSAID,",
         "    ReportOutcome.NOT_DONE: NodeEnd.FAILED,",
         "lost model",
+        needs="a last report is throttled",
     ),
     _one(
         "a cancel that was refused with 409 counts as done",
@@ -424,6 +426,7 @@ MUTANTS = (
         "        return {name for name in of_one_process if name in before and before[name][:2] == now[name][:2]}",
         "        return set()",
         "wholeness|lost model|healthy gang ended",
+        needs="parts saved over others",
     ),
     _some(
         "the checkpoint that is proved last counts as newest",
