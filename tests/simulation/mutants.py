@@ -548,6 +548,7 @@ MUTANTS = (
             ("self._is_removed(left)):", "self._is_removed(left) or True):"),
         ),
         "left running|two gangs|slow cancel",
+        needs="refusals amid the creation",
     ),
     _one(
         "uploads of ended attempts stay open",
