@@ -52,6 +52,13 @@ def _saves_over(scenario: Scenario) -> bool:
     )
 
 
+def _saves_over_parts(scenario: Scenario) -> bool:
+    """Whether the nodes of a later gang save over the parts that all have fetched."""
+    habits, is_fetched = scenario.habits, scenario.checkpoints and scenario.resume and scenario.retries > 0
+    is_in_parts = scenario.nodes > 1 and habits.layout in ("dcp", "hf")
+    return is_fetched and is_in_parts and not habits.resumes and habits.raises == "ECC"
+
+
 def _loses_more_than_allowed(scenario: Scenario) -> bool:
     lost = sum(event.what == "lose" and not event.details.get("preempted") for event in scenario.events)
     return lost > scenario.restarts[2] > 0
@@ -139,6 +146,20 @@ def _is_silent_alone(scenario: Scenario) -> bool:
     return scenario.only_loss and _happens(scenario, "freeze")
 
 
+def _stays_on_the_disk(scenario: Scenario, *, again: bool = False, beside: bool = False) -> bool:
+    """Whether what the only node has saved is not in the store as it fails. `again`: it fails another time before that.
+
+    `beside`: amid the save of a name beside the others.
+    """
+    habits = scenario.habits
+    is_it = (not again or bool(habits.fails_later)) and habits.last_too == beside
+    return _has_window(scenario, "checkpoints stay on the disk") and is_it
+
+
+def _never_answers(scenario: Scenario, whom: str) -> bool:
+    return _has_window(scenario, f"no answer to {whom}")
+
+
 CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a full disk": _fills_the_disk,
     "a kill amid a save": _is_killed_amid_saves,
@@ -155,6 +176,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a clock is set back amid saves": lambda scenario: scenario.habits.clock_back_at > 0,
     "an end amid the second file": _stops_amid_the_second_file,
     "a save over another": _saves_over,
+    "parts saved over others": _saves_over_parts,
     "Lightning's names": lambda scenario: scenario.checkpoints and scenario.habits.layout == "lightning",
     "last.ckpt beside others": lambda scenario: scenario.habits.last_too,
     "a node that outlives its gang": lambda scenario: scenario.zombie,
@@ -166,6 +188,9 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "swallowed exits": lambda scenario: scenario.swallows,
     "refusals amid the creation": lambda scenario: _is_refused(scenario, "service.create_"),
     "an outage amid the creation": lambda scenario: _has_window(scenario, "creations unanswered"),
+    "refusals for long, and nobody else ends the node": lambda scenario: (
+        _has_window(scenario, "for long") and scenario.nodes == 1
+    ),
     "refusals": lambda scenario: _is_refused(scenario, "service."),
     "a replaced key": lambda scenario: scenario.key_replaced_at is not None and not scenario.deferrable,
     "a gang created in part": lambda scenario: (
@@ -207,6 +232,7 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
         scenario, "no checkpoint amid a restore"
     ),
     "a later launch hangs, and talks": lambda scenario: scenario.habits.talks,
+    "a last report is throttled": lambda scenario: _has_window(scenario, "last report of node"),
     "a last report is lost, and nothing was shown": lambda scenario: _has_window(
         scenario, "last report lost"
     ),
@@ -219,6 +245,18 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "a log": lambda scenario: scenario.logs,
     "a log of minutes": _is_logged_for_long,
     "an odd state": lambda scenario: _happens(scenario, "odd_state"),
+    "a checkpoint stays on the disk": _stays_on_the_disk,
+    "a checkpoint stays on the disk for two failures": lambda scenario: _stays_on_the_disk(
+        scenario, again=True
+    ),
+    "a checkpoint stays on the disk, and one beside it is half": lambda scenario: _stays_on_the_disk(
+        scenario, beside=True
+    ),
+    "a worker is taken for dead": lambda scenario: _happens(scenario, "second_try"),
+    "a store never answers a node": lambda scenario: _never_answers(scenario, "a node"),
+    "a store never answers a worker that is killed": lambda scenario: (
+        _never_answers(scenario, "the worker") and not scenario.deferrable
+    ),
     "stale reports": lambda scenario: any(rate.calls == "store.list_objects" for rate in scenario.rates),
 }
 """By name."""

@@ -33,7 +33,8 @@ class Rate:
     """How often one kind of fault strikes one kind of call."""
 
     kind: str
-    """A status of ANSWERS, `unreachable`, `lost` (done, but the answer never comes), `late`, `stale`, `kill`."""
+    """A status of ANSWERS, `unreachable`, `lost` (done, but the answer never comes), `silent` (taken, and neither done
+    nor answered), `late`, `stale`, `kill`."""
     calls: str
     """What the name of the call begins with: `service.list_jobs`, `store.`."""
     rate: float
@@ -194,6 +195,10 @@ class Network:
             world.sleep(3.0)
             world.note(actor.name, "%s: unreachable", name)
             raise ConnectTimeout(NoConnection(f"simulated: {name}"))
+        if fault == "silent":
+            world.note(actor.name, "%s %s: taken, and not answered", name, shown(args))
+            world.sleep(read_timeout)
+            raise RequestException(ReadTimeout(f"simulated: {name}"))
         if fault in ANSWERS:
             world.sleep(quick)
             world.note(actor.name, "%s %s: %s", name, shown(args), fault)

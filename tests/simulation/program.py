@@ -633,6 +633,8 @@ class Program:
         if step % habits.save_every == 0 or step == habits.steps:
             if fails:
                 into = self.world.between(0.1, 0.95, "raises", gang.number, gang.launch, step)
+                # Of two names the last is the one that it goes on from.
+                into += habits.last_too
                 self.process.spawn(self._raise, name="raises", delay=habits.write_seconds * into)
             if self.place == 0 or habits.layout in ("dcp", "hf"):
                 self._save_all(step)

@@ -47,6 +47,14 @@ CANCEL_LIMIT = 60.0
 """Seconds after a kill within which the gang has to be told."""
 STORED_WITHIN = 10.0
 """Seconds in which a whole save is stored once the program has begun the next one, while nothing hinders that."""
+ON_THE_DISK_WITHIN = 40.0
+"""Seconds from a failure in which the only node of a gang is launched again from what lies on its disk."""
+AT_REST = 2.5
+"""Seconds before a failure by which a save has to be whole, so that it is certainly seen to be."""
+SENT_IN_TIME = 20.0
+"""Seconds before the end of a node's patience by which the store has to take checkpoints again."""
+CLAIMED_BEFORE = 5.0
+"""Seconds before the end of a gang by which a later try has to have claimed it."""
 STILL_TRIED = 40.0
 """Seconds since a refused cancel within which another has to follow: who is refused again and again has no limit."""
 GOES_ON_FOR = 25.0
@@ -135,6 +143,8 @@ class Rules:
         """By number: how often a line of the nodes' log was shown."""
         self.refused: dict[str, float] = {}
         """By shape: when the service last had no machine of it."""
+        self.went_on: dict[tuple[int, int], Save] = {}
+        """By gang and launch: from which save its only node has gone on."""
         self._handed_on: tuple[int, int] | None = None
         self._clears_at_hand_on = 0
 
@@ -206,6 +216,7 @@ class Rules:
             self._check_cause(folder, stored)
             if (gang := self._gang_of(folder)) is not None:
                 self._check_request(folder, stored)
+                self._check_owner(gang)
                 how = f"stop request by {stored.writer}: {stored.data[:200].decode(errors='replace')}"
                 if (change := _change_of_members(stored)) is not None:
                     self._members_change(gang, change, how)
@@ -426,6 +437,7 @@ class Rules:
     def _canceled(self, run: Resource) -> None:
         """A run is cancelled: its gang with it, or it alone, if it takes no part, or is silent and to be replaced."""
         gang = self.machines.gang_of(run)
+        self._check_owner(gang)
         if gang.size < gang.nodes and int(run.tags.get("ocidist-rank", "0")) not in gang.members:
             return
         heard = self.reports.get(
@@ -434,6 +446,18 @@ class Rules:
         is_silent = self.world.now - heard > self.scenario.lost_timeout - 1.0
         if not (is_silent and self.scenario.restarts[BUDGETS.index("node")]):
             self._told(gang, "cancelled")
+
+    def _check_owner(self, gang: Gang) -> None:
+        """No try ends a gang that a later one has claimed, if the store could say so."""
+        asking = self.world.current.process.name if self.world.current else ""
+        ending, claim = _TRY.match(asking), self.bucket.objects.get(f"{gang.run_prefix}/claim")
+        if ending is None or claim is None or self.world.now - claim.modified < CLAIMED_BEFORE:
+            return
+        hindered = self.scenario.rates or "store" in self._down(self.world.now - LATE_ANSWER)
+        if int(ending[1]) < int(claim.data) and not hindered:
+            self.violate(
+                "owner", f"{asking} ended gang {gang.number}, which try {int(claim.data)} has claimed"
+            )
 
     def _told(self, gang: Gang, how: str) -> None:
         if gang.number in self.told:
@@ -1267,6 +1291,60 @@ class Rules:
             )
         if first == 0:
             self._check_stored(gang, save)
+        if gang.nodes == 1 and gang.launch:
+            self._check_disk(gang, save)
+        if save is not None:
+            self.went_on[gang.number, gang.launch] = save
+
+    def _check_disk(self, gang: Gang, save: Save | None) -> None:
+        """The only node of a gang goes on at once from what is whole on its disk, and once only before it is stored."""
+        launch, waited = gang.launch, self.world.now - gang.broken_at
+        last = max(self.truth.complete_of(gang.number), key=lambda each: each.order, default=None)
+        if last is None or gang.number in self.told or waited > self._patience:
+            return
+        if not self._is_only_kept_from_the_store(gang) or last.complete_at > gang.broken_at - AT_REST:
+            return
+        where = f"launch {launch} of gang {gang.number} went on from {save.label if save else 'nothing'}"
+        if save is not last:
+            self.violate("disk", f"{where}, though {last.label} was whole on its node")
+        elif launch == 1 and waited > ON_THE_DISK_WITHIN:
+            self.violate("disk", f"{where} {waited:.0f} s after the end of the one before")
+        elif (
+            launch > 1 and last not in self.published and self.went_on.get((gang.number, launch - 1)) is last
+        ):
+            self.violate("disk", f"{where}, as the one before, and it is not stored yet")
+
+    @property
+    def _patience(self) -> float:
+        return self.scenario.join_timeout - SENT_IN_TIME
+
+    def _is_only_kept_from_the_store(self, gang: Gang) -> bool:
+        """Whether nothing has gone wrong but the program, and that its checkpoints could not be stored for a while.
+
+        Of formats and names by which each save shows by itself that it is whole.
+        """
+        scenario, habits = self.scenario, self.scenario.habits
+        befell = scenario.rates or scenario.events or scenario.max_runtime is not None
+        shows_itself = habits.layout in ("pt", "hf") and not (habits.last_too or habits.fails_in_save)
+        kept = all(
+            window.calls == "store.p"
+            and window.objects == "/checkpoints/"
+            and window.end - gang.broken_at < self._patience
+            for window in scenario.windows
+        )
+        return scenario.checkpoints and shows_itself and kept and not (befell or habits.full_at)
+
+    def _check_carried(self) -> None:
+        """What the only node of a gang has gone on from is in the store in the end, or something newer is."""
+        if self.airflow.kills:
+            return
+        for gang in self.machines.gangs.values():
+            last = self.went_on.get((gang.number, gang.launch)) if gang.launch and gang.nodes == 1 else None
+            if last is None or not self._is_only_kept_from_the_store(gang):
+                continue
+            stored = max((each.order for each in self.published), default=(0, 0))
+            if stored < last.order:
+                self.violate("disk", f"{last.label} was left to launch {gang.launch}, and was never stored")
 
     def _check_stored(self, gang: Gang, save: Save | None) -> None:
         """What was whole when a later save was begun is there for the next gang, if only the program has failed."""
@@ -1337,6 +1415,7 @@ class Rules:
         self._check_uploads()
         self._check_replaced()
         self._check_grown()
+        self._check_carried()
 
     def _check_uploads(self) -> None:
         alive = {machine.process.name for machine in self.machines.all if not machine.process.dead}
@@ -1354,6 +1433,7 @@ class Rules:
 
 
 _LINE = re.compile(r"#(\d+)#")
+_TRY = re.compile(r"worker (\d+)\.")
 _PHASE = re.compile(rb'"phase": "(\w+)"')
 _INCARNATION = re.compile(rb'"incarnation": (\d+)')
 _STEP = re.compile(rb'"step": \d')

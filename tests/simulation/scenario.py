@@ -1425,6 +1425,68 @@ def _request_unreadable(dice: random.Random, scenario: Scenario, length: float) 
     }
 
 
+def _left_on_the_disk(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The only node fails in the step after a whole save, while the store takes no checkpoints, and is launched again.
+
+    It may fail again before the next save, in the same step or a later one, and before the store takes any.
+    Or it fails amid the save under the one name that its program goes on from, beside one that is whole.
+    """
+    layout, again = dice.choice(["pt", "hf", "lightning", "lightning"]), dice.choice([None, 0, 0, 1, 1])
+    habits = replace(_steady(scenario.habits), layout=layout, atomic=False, pause=0.0, keeps=0, steps=12)
+    habits = replace(habits, step_seconds=4.0, save_every=3, write_seconds=0.3, on_sigterm="dies")
+    is_beside = layout == "lightning"
+    if is_beside:
+        habits = replace(habits, last_too=True, fails_in_save=True, write_seconds=4.0)
+    at = 6 if is_beside else dice.choice([4, 7])
+    later = () if again is None or is_beside else (at + again,)
+    # Until the program has failed for the last time, and not for as long as a node is patient.
+    end = 30.0 + at * habits.step_seconds + dice.uniform(70.0, 100.0)
+    kind = dice.choice(["503", "unreachable"])
+    window = Window(
+        "checkpoints stay on the disk", kind, "store.p", 25.0, end, actors="node ", objects="/checkpoints/"
+    )
+    habits = replace(habits, fails_at=at, fails_later=later, fails_rank=0, fails_times=1)
+    return {
+        **_ONE_NODE,
+        "checkpoints": True,
+        "resume": True,
+        "retries": max(1, scenario.retries),
+        "restarts": (2, 0, 2),
+        "habits": replace(habits, raises=dice.choice(["ValueError", "ECC"])),
+        "windows": (window,),
+    }
+
+
+def _store_never_answers(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A store that takes each request and answers none: for one node, for less time than lets it pass for lost; or for
+    Airflow, where a user ends the task meanwhile."""
+    habits = replace(_lasts(_steady(scenario.habits)), write_seconds=0.3, pause=0.0)
+    more = {"checkpoints": True, "topology": "job_runs", "odd_rank": 0, "restarts": (0, 0, 0)}
+    begin = dice.uniform(35.0, 60.0)
+    if dice.random() < 0.4:
+        rank = dice.randrange(2)
+        window = Window(
+            "no answer to a node",
+            "silent",
+            "store.",
+            begin,
+            begin + dice.uniform(8.0, 14.0),
+            f"node 0.{rank}",
+        )
+        return {**more, "nodes": 2, "habits": habits, "windows": (window,)}
+    windows = [
+        Window(f"no answer to the {who}", "silent", "store.", begin - 3.0, begin + 150.0, who)
+        for who in ("worker", "triggerer")
+    ]
+    return {
+        **more,
+        "deferrable": dice.random() < 0.3,
+        "habits": habits,
+        "windows": tuple(windows),
+        "events": (Event("marked failed", "mark_failed", begin, {}),),
+    }
+
+
 _ALONE = {
     "disk full in a file": _full_in_a_file,
     "gone amid a file": _gone_amid_a_file,
@@ -1458,6 +1520,8 @@ _ALONE = {
     "last report lost": _last_report_lost,
     "request unreadable": _request_unreadable,
     "stale reports": _stale_reports,
+    "left on the disk": _left_on_the_disk,
+    "store never answers": _store_never_answers,
 }
 """Drawn last, so that a new one leaves most seeds as they are. What they show, other faults would hide."""
 
