@@ -11,13 +11,10 @@ ADDR_NO_RANDOMIZE = 0x0040000
 """Of `personality`: until Python 3.12 the hash of None is its address, and so the order of sets with it."""
 
 if __name__ == "__main__" and READY not in os.environ:
-    from tests.simulation.interpreter import environment_of, fastest
-
-    python = fastest()
     # The order of sets is a part of the schedule.
-    environment = environment_of(python) | {"PYTHONHASHSEED": "0", READY: "1"}
+    os.environ |= {"PYTHONHASHSEED": "0", READY: "1"}
     ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)
-    os.execve(python, [python, "-m", "tests.simulation", *sys.argv[1:]], environment)
+    os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
 
 if __name__ == "__main__":
     from tests.simulation.command import main
