@@ -368,13 +368,14 @@ def staging_in(target: Path) -> Iterator[Path]:
 
 
 def _replace(arrived: Path, final: Path) -> None:
-    """Move a file or folder to its place; an existing folder is moved away just before."""
+    """Move a file or folder to its place; what it cannot replace there is moved away just before."""
     former = final.with_name(unfinished_name(final.name))
     for _ in range(_REPLACE_TRIES):
         if final.is_symlink():
             # Only the link gives way, not what it leads to.
             final.unlink(missing_ok=True)
-        elif final.is_dir():
+        # The operating system puts a file in the place of a file only, and a folder in that of an empty one.
+        elif final.is_dir() or arrived.is_dir():
             with suppress(FileNotFoundError):
                 final.rename(former)
         try:
@@ -385,7 +386,15 @@ def _replace(arrived: Path, final: Path) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR):
                 raise
         finally:
-            shutil.rmtree(former, ignore_errors=True)
+            _delete(former)
     raise StorageError(
         f"{final} cannot be replaced: other processes keep writing to it", uri=str(final), retryable=True
     )
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, a link or a folder, as far as that is possible."""
+    shutil.rmtree(path, ignore_errors=True)
+    # That leaves a file as it is, and a link.
+    with suppress(OSError):
+        path.unlink()

@@ -53,13 +53,13 @@ class Score:
     module: str
     killed: int
     hung: int
-    equivalent: int
+    explained: int
     survivors: list[str]
     untried: int
     needless: list[str]
-    """Mutants that are listed as equivalent, though tests kill them."""
+    """Mutants that are listed as explained, though tests kill them."""
     stale: list[str]
-    """Mutants that are listed as equivalent, and that do not exist (any more)."""
+    """Mutants that are listed as explained, and that do not exist (any more)."""
 
     @property
     def percent(self) -> float:
@@ -73,7 +73,7 @@ class Score:
 
     def text(self) -> str:
         counts = f"{self.killed} killed, {self.hung} hung, {len(self.survivors)} survived"
-        counts += f", {self.equivalent} equivalent" if self.equivalent else ""
+        counts += f", {self.explained} explained" if self.explained else ""
         counts += f", {self.untried} not tried" if self.untried else ""
         lines = [f"{self.module}: {self.percent:.1f} % ({counts})"]
         lines += [f"  survived  {name}" for name in self.survivors]
@@ -142,7 +142,7 @@ class Book:
             module=module,
             killed=outcomes.count("killed"),
             hung=outcomes.count("hung"),
-            equivalent=sum(name in listed for name in survived),
+            explained=sum(name in listed for name in survived),
             survivors=[name for name in survived if name not in listed],
             untried=outcomes.count("untried"),
             needless=sorted((listed & names) - may_survive),

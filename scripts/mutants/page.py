@@ -81,9 +81,9 @@ class Entry:
         killed, survivors = score.killed + score.hung, tuple(score.survivors)
         return cls(
             module=score.module,
-            faults=killed + score.equivalent + len(survivors) + score.untried,
+            faults=killed + score.explained + len(survivors) + score.untried,
             killed=killed,
-            explained=score.equivalent,
+            explained=score.explained,
             survivors=survivors,
             **asdict(stamp),
         )

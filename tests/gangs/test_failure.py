@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Fail
 from airflow_provider_ocidist.gangs.decisions import decide
+from airflow_provider_ocidist.gangs.diagnoses import diagnose
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -72,3 +74,36 @@ def test_an_error_whose_words_are_known_has_a_remedy_of_its_own():
 
 def test_every_cause_has_a_remedy():
     assert all(remedy_of(cause, "") for cause in Cause)
+
+
+def told_of(node: NodeStatus) -> Failure:
+    """Return the failure of a gang whose node 1 has failed like this, while node 0 runs."""
+    cause, message = diagnose(node, RECORD)
+    status = RunStatus(nodes=(NodeStatus(rank=0, run_id="run-0", state=NodeState.RUNNING), node))
+    return Failure.of(cause, message, RECORD, status)
+
+
+def test_lines_and_words_of_a_failure_hold_no_secret_and_what_is_not_known_is_left_out():
+    secret = "password=hunter2hunter2"
+    said = report(1, cause=Cause.USER, message=f"it failed: {secret}", exit_code=1, tail=f"a\n{secret}")
+    told = told_of(NodeStatus(rank=1, run_id="run-1", state=NodeState.FAILED, report=said))
+    assert (told.rank, told.last_lines[0], len(told.last_lines), told.checkpoint_uri) == (1, "a", 2, None)
+    assert "it failed" in told.message
+    assert "hunter2" not in json.dumps(told.to_json()) + told.sentence
+
+
+def test_the_lines_of_a_node_without_a_report_are_those_that_the_service_has():
+    node = NodeStatus(rank=1, run_id="run-1", state=NodeState.FAILED, tail="first\nlast", exited=3)
+    told = told_of(node)
+    assert (told.rank, told.node, told.exit_code) == (1, "run-1", 3)
+    assert told.last_lines == ("first", "last")
+    assert told_of(replace(node, tail=None)).last_lines == ()
+    # What its agent has reported comes first.
+    assert told_of(replace(node, report=report(1, cause=Cause.USER, exit_code=1, tail="own"))).last_lines == (
+        "own",
+    )
+
+
+def test_a_known_error_of_another_cause_has_the_remedy_of_the_cause():
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert remedy_of(Cause.PREEMPTED, oom) == remedy_of(Cause.PREEMPTED, "") != remedy_of(Cause.OOM, oom)

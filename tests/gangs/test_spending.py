@@ -240,3 +240,82 @@ def test_a_metric_that_is_not_taken_ends_no_gang(caplog: pytest.LogCaptureFixtur
     assert isinstance(action, Wait)
     assert "no route to the metrics" in caplog.text
     assert "used so far: 2.0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "limits, price, said",
+    [
+        (
+            {"max_node_hours": 8, "max_cost": 100},
+            2.0,
+            "at most 8.00 node-hours (cost 16.00) in all attempts (limits.max_node_hours 8)",
+        ),
+        (
+            {"max_node_hours": 8},
+            None,
+            (
+                "at most 8.00 node-hours in all attempts (limits.max_node_hours 8); "
+                "the price of a node is not known (`prices`)"
+            ),
+        ),
+        (
+            {"max_runtime": "90m"},
+            None,
+            (
+                "at most 3.00 node-hours an attempt (limits.max_runtime); "
+                "the price of a node is not known (`prices`)"
+            ),
+        ),
+        (
+            {},
+            None,
+            (
+                "not bounded: set limits.max_node_hours, limits.max_cost or limits.max_runtime; "
+                "the price of a node is not known (`prices`)"
+            ),
+        ),
+        ({}, 3.0, "not bounded: set limits.max_node_hours, limits.max_cost or limits.max_runtime"),
+    ],
+)
+def test_of_each_bound_it_is_said_as_much_as_is_known(
+    limits: dict[str, object], price: float | None, said: str
+) -> None:
+    job = a_job(limits=limits)
+    assert job.nodes == 2
+    assert bound(job, price) == said
+
+
+def a_running_node(**changes: object) -> NodeStatus:
+    node = NodeStatus(rank=0, run_id="a", state=NodeState.RUNNING, started_at=NOW - 100.0)
+    return replace(node, **changes)
+
+
+def test_what_lost_nodes_have_used_counts_and_at_the_present_price() -> None:
+    status = RunStatus(nodes=(a_running_node(),), lost_seconds=3500.0)
+    assert spent_of(status, NOW, 7.0) == Spent(node_seconds=3600.0, cost=7.0)
+    waiting = RunStatus(nodes=(a_running_node(started_at=None),), lost_seconds=3600.0)
+    assert spent_of(waiting, NOW, 7.0) == Spent(node_seconds=3600.0, cost=7.0)
+
+
+def test_of_what_has_ended_nothing_lies_ahead() -> None:
+    status = RunStatus(nodes=(a_running_node(state=NodeState.FAILED, finished_at=NOW),))
+    used = Spending.of(status, NOW + 500, 36.0, remaining=3600.0)
+    assert used == Spending(Spent(node_seconds=100.0, cost=1.0), 36.0, None, ended=True)
+    assert (used.forecast, str(used)) == (None, "used: 0.03 node-hours (cost 1.00)")
+    assert used.to_json() == {"node_hours": 0.0278, "cost": 1.0}
+    runs = Spending.of(RunStatus(nodes=(a_running_node(),)), NOW, 36.0, remaining=0.0)
+    assert runs == Spending(Spent(node_seconds=100.0, cost=1.0), 36.0, 0.0, ended=False)
+    assert runs.to_json()["forecast_node_hours"] == 0.0278
+    unknown = Spending.of(RunStatus(nodes=(a_running_node(),)), NOW, None, remaining=1000.0 / 3)
+    assert unknown.to_json() == {"node_hours": 0.0278, "forecast_node_hours": 0.1204}
+
+
+def test_a_run_that_has_gone_on_beyond_its_last_step_takes_no_less() -> None:
+    beyond = Progress(step=500, steps=400, step_time=12.0)
+    assert forecast_like(an_earlier_run(NodeState.RUNNING, beyond), NOW, 1, 1.0) == Spent(
+        node_seconds=3600, cost=1.0
+    )
+    at_its_beginning = Progress(step=0, steps=10, step_time=36.0)
+    assert forecast_like(an_earlier_run(NodeState.RUNNING, at_its_beginning), NOW, 1, 1.0) == Spent(
+        node_seconds=3960, cost=1.1
+    )

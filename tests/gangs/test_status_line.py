@@ -1,4 +1,4 @@
-"""The state of a gang in one word, for the list of gangs and for a gang's page."""
+"""The state of a gang in one word, for the list of gangs and for a gang's page, and in one line, for a log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import combinations_with_replacement
 import pytest
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs.status_line import word_in_list, word_on_page
-from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.gangs.status_line import status_line, word_in_list, word_on_page
+from airflow_provider_ocidist.model.report import Phase, Progress, Recovery, Restart
 from airflow_provider_ocidist.model.run import NodeState, RunStatus
-from tests.gangs.records import gang, report
+from tests.gangs.records import CHECKPOINT, gang, node, report
 
 PENDING, RUNNING, ENDING = NodeState.PENDING, NodeState.RUNNING, NodeState.ENDING
 SUCCEEDED, FAILED, CANCELED = NodeState.SUCCEEDED, NodeState.FAILED, NodeState.CANCELED
@@ -68,3 +68,69 @@ def test_list_and_page_differ_only_where_nodes_do_or_the_service_has_lost_some()
     for states in STATES:
         status = gang(*states)
         assert (word_in_list(status) != word_on_page(status)) == differ(set(states)), states
+
+
+# In one line
+
+
+def test_nodes_are_counted_by_their_state_and_by_their_phase_while_they_run() -> None:
+    assert status_line(gang(PENDING, PENDING)) == "nodes: 2 PENDING"
+    runs = [node(rank, RUNNING, report=report(rank, phase=phase)) for rank, phase in enumerate(Phase)]
+    others = [node(8, RUNNING), node(9, SUCCEEDED, report=report(9, phase=Phase.DONE))]
+    twice = [*runs, node(7, RUNNING, report=report(7))]
+    said = ", ".join(f"{2 if phase is Phase.TRAINING else 1} RUNNING ({phase})" for phase in Phase)
+    assert status_line(RunStatus(nodes=(*twice, *others))) == f"nodes: {said}, 1 RUNNING, 1 SUCCEEDED"
+
+
+def test_what_a_node_waits_for_is_said_once_where_the_platform_names_it() -> None:
+    no_gpu = "0/3 nodes are available"
+    nodes = (
+        node(0, PENDING, details=no_gpu, cause=Cause.CAPACITY),
+        node(1, PENDING, details=no_gpu, cause=Cause.CAPACITY),
+        node(2, PENDING, details="a quota", cause=Cause.QUOTA),
+        node(3, PENDING, details="ContainerCreating"),
+        node(4, PENDING, cause=Cause.QUOTA),
+        node(5, RUNNING, details="odd", cause=Cause.NODE),
+    )
+    assert status_line(RunStatus(nodes=nodes)) == f"nodes: 5 PENDING, 1 RUNNING; {no_gpu}; a quota"
+
+
+@pytest.mark.parametrize(
+    "progress, words",
+    [
+        (Progress(step=40, steps=300, loss=2.3149), "; step 40/300, loss 2.315"),
+        (Progress(step=40), "; step 40"),
+        (Progress(step=0, loss=0.0), "; step 0, loss 0"),
+        (Progress(loss=2.0, steps=300), ""),
+        (None, ""),
+    ],
+)
+def test_the_step_is_said_as_far_as_it_is_known_and_wanted(progress: Progress | None, words: str) -> None:
+    status = RunStatus(nodes=(node(0, RUNNING, report=report(0, progress=progress)),))
+    assert status_line(status) == f"nodes: 1 RUNNING (TRAINING){words}"
+    assert status_line(status, with_step=False) == "nodes: 1 RUNNING (TRAINING)"
+
+
+@pytest.mark.parametrize(
+    "last, words",
+    [
+        (
+            Restart(cause=Cause.NODE, message="gone", rank=0, step=7),
+            "launched again (2) after NODE of node 0 at step 7: gone; back after 12 s",
+        ),
+        (
+            Restart(cause=Cause.HANG, message="no step", step=0),
+            "launched again (2) after HANG at step 0: no step; back after 12 s",
+        ),
+        (Restart(cause=Cause.USER, message="boom"), "launched again (2) after USER: boom; back after 12 s"),
+    ],
+)
+def test_the_newest_checkpoint_and_the_last_launch_are_named(last: Restart, words: str) -> None:
+    first = Restart(cause=Cause.PREEMPTED, message="before", rank=9)
+    told = report(0, restarts=(first, last), checkpoint=CHECKPOINT)
+    status = RunStatus(nodes=(node(0, RUNNING, report=told),))
+    words = words.replace("; back after 12 s", "")
+    assert status_line(status) == f"nodes: 1 RUNNING (TRAINING); checkpoint at step 10; {words}"
+    measured = replace(told, recoveries=(Recovery(launch=2, seconds=12.3),))
+    back = RunStatus(nodes=(node(0, RUNNING, report=measured),))
+    assert status_line(back).endswith(f"; {words}; back after 12 s")

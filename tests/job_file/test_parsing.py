@@ -190,7 +190,7 @@ TRUE = "true (YAML reads yes and on so too)"
 PLACE = "must be a URI, as oci://bucket@namespace/path, or an absolute path"
 LIMITS = (
     "max_runtime, max_node_hours, max_cost, start_timeout, replace_timeout, grow_after, capacity_timeout, "
-    "join_timeout, hang_timeout, idle, lost_timeout, stop_grace"
+    "join_timeout, hang_timeout, first_step_timeout, idle, lost_timeout, stop_grace"
 )
 NO_YAML = "is not valid YAML:"
 
@@ -223,7 +223,7 @@ WRONG = {
     ],
     "backend: {kind: oci}": ["line 3: backend.kind: no backend of kind 'oci'; there are "],
     "backend: {kind: 3}": ["line 3: backend.kind: must be text, not 3"],
-    "backend: [3]": ["line 3: backend: must be a section with kind, candidates, not a list"],
+    "backend: [3]": ["line 3: backend: must be a section with kind, candidates, conn_id, not a list"],
     "backend: {topology: star}": [
         "line 3: backend.topology: must be one of 'auto', 'job_runs', 'multi_node'"
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 
@@ -89,3 +90,42 @@ def test_it_survives_the_record_of_a_run() -> None:
     assert codec.decode(Budget, codec.encode(budget)) == budget
     before = {"node_seconds": 7.5, "limit": "limits.max_cost 3"}
     assert codec.decode(Budget, before) == Budget(node_seconds=7.5), "as the version before has recorded it"
+
+
+def test_what_is_not_known_bounds_nothing() -> None:
+    by_cost = Budget(cost=10.0)
+    assert by_cost.left(Spent(), None) == by_cost.left(Spent(cost=None), 2.0) == math.inf
+    assert by_cost.limit(None) == Budget().limit(2.0) == ""
+    assert by_cost.finding(Spent(node_seconds=9e9, cost=None)) is None
+    assert Budget().finding(Spent(node_seconds=9e9, cost=9e9)) is None
+    assert Budget().left(Spent(), 2.0) == math.inf
+    both = Budget(node_seconds=7200.0, cost=10.0)
+    assert (both.left(Spent(node_seconds=3600.0), None), both.limit(None)) == (
+        3600.0,
+        "limits.max_node_hours 2",
+    )
+    assert budget_of(Limits(max_node_hours=1.5), None) == Budget(node_seconds=5400.0)
+    assert budget_of(Limits(max_node_hours=1.5, max_cost=3), 2.0) == Budget(node_seconds=5400.0, cost=3)
+
+
+def test_exactly_what_is_allowed_is_all() -> None:
+    budget = Budget(node_seconds=3600.0, cost=10.0)
+    assert budget.finding(Spent(node_seconds=3599.9, cost=9.99)) is None
+    assert budget.finding(Spent(node_seconds=3600.0, cost=0.0)) == (
+        "1.00 node-hours (cost 0.00) used: all that limits.max_node_hours 1 allows, earlier attempts included"
+    )
+    assert budget.finding(Spent(node_seconds=0.0, cost=10.0)) == (
+        "0.00 node-hours (cost 10.00) used: all that limits.max_cost 10 allows, earlier attempts included"
+    )
+    both = budget.finding(Spent(node_seconds=3600.0, cost=10.0))
+    assert both
+    assert "limits.max_node_hours 1" in both
+
+
+def test_two_sums_are_added_and_a_part_without_a_price_leaves_the_cost_unknown() -> None:
+    one, two = Spent(node_seconds=1.0, cost=2.0), Spent(node_seconds=10.0, cost=20.0)
+    assert one.and_also(two) == Spent(node_seconds=11.0, cost=22.0)
+    unknown = Spent(node_seconds=100.0, cost=None)
+    assert one.and_also(unknown) == unknown.and_also(one) == Spent(node_seconds=101.0, cost=None)
+    assert Spent() == Spent(node_seconds=0.0, cost=0.0)
+    assert Spent().plus(3600.0, 0.0) == Spent(node_seconds=3600.0, cost=0.0), "a machine that costs nothing"

@@ -114,7 +114,7 @@ def test_survivors_that_are_listed_do_not_count_and_are_missed_when_they_die(roo
     (root / "tests/mutants/survivors.toml").write_text(entry.format(1) + entry.format(9))
     known = {mutant(0): KILLED, mutant(1): SURVIVED, mutant(2): SURVIVED, mutant(3): Verdict(outcome="hung")}
     score = book(root).score("a.py", known)
-    assert (score.killed, score.hung, score.equivalent, score.survivors) == (1, 1, 1, ["f: 2 -> None"])
+    assert (score.killed, score.hung, score.explained, score.survivors) == (1, 1, 1, ["f: 2 -> None"])
     assert (score.needless, score.stale) == ([], ["f: 9 -> None"])
     assert "no such mutant, in survivors.toml  f: 9 -> None" in score.text()
     killed = {mutant(1): KILLED, mutant(9): None}

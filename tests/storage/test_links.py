@@ -152,7 +152,7 @@ def test_whatever_links_there_are_a_copy_does_what_it_reports_and_nothing_behind
     before = seen_in(target)
     print(f"seed {SEED}-{number}: {rules}\n{untouched}\n{before}")
     try:
-        report = copy(f"{source_uri}/", f"{target_uri}/", **rules)  # type: ignore[arg-type]
+        report = copy(f"{source_uri}/", f"{target_uri}/", **rules)  # type: ignore[arg-type] # of a table
     except StorageError as error:
         assert (seen_in(outside), seen_in(source)) == untouched
         _check_refusal(target, wanted, before, str(error))
@@ -160,7 +160,7 @@ def test_whatever_links_there_are_a_copy_does_what_it_reports_and_nothing_behind
     assert (seen_in(outside), seen_in(source)) == untouched
     _check_report(report, target, wanted, before)
     stamps = stamps_in(target)
-    again = copy(f"{source_uri}/", f"{target_uri}/", **{**rules, "mode": "changed"})  # type: ignore[arg-type]
+    again = copy(f"{source_uri}/", f"{target_uri}/", **{**rules, "mode": "changed"})  # type: ignore[arg-type] # as above
     assert (again.files, again.deleted, set(again.unchanged)) == (0, (), set(wanted))
     assert stamps_in(target) == stamps
 
@@ -233,7 +233,9 @@ def test_a_checkpoint_stays_while_a_file_of_another_one_is_a_link_into_it(place:
     assert steps(place) == [20, 10]
     with pytest.raises(CheckpointError, match="is missing"):
         verify(f"{place}/step-30")
-    assert fetch(newest(str(place)).uri, place.parent / "here").name == "step-20"  # type: ignore[union-attr]
+    found = newest(str(place))
+    assert found is not None
+    assert fetch(found.uri, place.parent / "here").name == "step-20"
 
 
 @pytest.mark.parametrize("leads_to", ["step-10", "../elsewhere", "gone"])
@@ -242,7 +244,9 @@ def test_a_checkpoint_is_never_published_behind_a_link_of_its_name(place: Path, 
     (place / "step-40").symlink_to(leads_to)
     before = seen_in(place / "step-10")
     save(place.parent, 40)
-    assert newest(str(place)).uri == f"{place}/step-40.again-2"  # type: ignore[union-attr]
+    found = newest(str(place))
+    assert found is not None
+    assert found.uri == f"{place}/step-40.again-2"
     assert seen_in(place / "step-10") == before
     assert seen_in(place.parent / "elsewhere") == {}
 

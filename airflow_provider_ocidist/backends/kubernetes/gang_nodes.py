@@ -118,7 +118,8 @@ class GangNodes:
         What its nodes are then depends on their last reports too. A new pod counts as such until its first report is
         read.
         """
-        pods = look.pods(ref)
+        # Of a rank with several pods, one is taking the place of another.
+        pods = {rank: found[0] for rank, found in look.pods(ref).items() if len(found) == 1}
         before = self._pods.get(ref.job_id, pods)
         return (
             look.around(ref).gangs.get(name_of(ref), GONE).state not in (GangState.NEW, GangState.ACTIVE)

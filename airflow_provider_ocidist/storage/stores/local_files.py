@@ -58,8 +58,8 @@ def refuse_links_above(root: Path, name: str) -> None:
         folder = f"{folder}/{part}"
         if os.path.islink(folder):  # noqa: PTH114 - a path for each folder of each small file takes longer
             raise StorageError(
-                f"refused to write or delete {root / name}: {folder} is a link to {os.readlink(folder)}, and nothing "  # noqa: PTH115
-                "behind a link is changed; remove the link, or name the folder that it leads to",
+                f"refused to write or delete {root / name}: {folder} is a link to {Path(folder).readlink()}, and "
+                "nothing behind a link is changed; remove the link, or name the folder that it leads to",
                 uri=str(root / name),
             )
 

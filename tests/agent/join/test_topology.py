@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
-from airflow_provider_ocidist.agent.join import gathering
+from airflow_provider_ocidist.agent.join import gathering, topology
 from airflow_provider_ocidist.agent.join.gathering import await_others_end, meet
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity, identity_of
@@ -35,11 +39,13 @@ from airflow_provider_ocidist.agent.join.topology import (
     usable_cores,
 )
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError, TopologyTimeout
-from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
+from airflow_provider_ocidist.launchers.base import Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.causes import exit_code_of
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -131,8 +137,8 @@ def test_a_platform_with_another_number_of_nodes_is_refused(environ) -> None:
 
 def test_the_platforms_main_address_is_where_processes_meet() -> None:
     reports = [report(rank, f"10.0.0.{rank}") for rank in range(4)]
-    topology = placement_of(config(), reports, identity_of(PYTORCHJOB, 4), {})
-    assert (topology.master_address, topology.master_port) == ("gpt-master-0", 23456)
+    placement = placement_of(config(), reports, identity_of(PYTORCHJOB, 4), {})
+    assert (placement.master_address, placement.master_port) == ("gpt-master-0", 23456)
 
 
 def test_the_interface_of_an_address_is_found() -> None:
@@ -205,9 +211,9 @@ def test_gangs_that_share_a_machine_get_ports_of_their_own() -> None:
 def test_the_topology_names_the_master_and_the_processes() -> None:
     reports = [report(0, "10.0.0.1"), report(1, "10.0.0.2")]
     told = config(nodes=2, launcher=LauncherOptions(processes_per_node=8))
-    topology = placement_of(told, reports, NodeIdentity(rank=1), {})
-    assert (topology.master_address, topology.address, topology.world_size) == ("10.0.0.1", "10.0.0.2", 16)
-    assert topology.rendezvous_id == "run"
+    placement = placement_of(told, reports, NodeIdentity(rank=1), {})
+    assert (placement.master_address, placement.address, placement.world_size) == ("10.0.0.1", "10.0.0.2", 16)
+    assert placement.rendezvous_id == "run"
 
 
 def test_processes_default_to_the_devices(tmp_path: Path) -> None:
@@ -392,3 +398,193 @@ def test_interfaces_without_an_address_and_aliases_do_no_harm_on_a_network_witho
         subprocess.run(["ip", "netns", "del", name], check=True)
     expected = [("lo", "127.0.0.1"), ("eth7", "10.231.9.5"), ("eth7", "10.231.9.6")]
     assert told == f"{expected} 10.231.9.5 eth7\n"
+
+
+# Each field of a placement, and each source of an address
+
+
+def test_members_are_renumbered_and_the_first_of_them_is_where_they_meet() -> None:
+    members = [
+        replace(report(rank, f"10.0.0.{rank}"), public_key=key) for rank, key in ((1, "k1"), (3, None))
+    ]
+    place = NodeIdentity(rank=3, master="platform-0", master_port=1234)
+    limits = Limits(join_timeout=77.0)
+    found = placement_of(config(limits=limits), members, place, {"CUDA_VISIBLE_DEVICES": "0,1,2"})
+    assert found == Placement(
+        rank=1,
+        nodes=2,
+        processes_per_node=3,
+        gpus=3,
+        # The platform names the node of rank 0, which takes no part.
+        master_address="10.0.0.1",
+        master_port=1234,
+        address="10.0.0.3",
+        addresses=("10.0.0.1", "10.0.0.3"),
+        public_keys=("k1", ""),
+        rendezvous_id="run",
+        join_timeout=77.0,
+        interface=None,
+        cores=usable_cores(),
+    )
+
+
+def test_each_launch_meets_under_a_name_and_on_one_machine_at_a_port_of_its_own() -> None:
+    restart = Restart(cause=Cause.NODE, message="gone", rank=1)
+    found = []
+    for count in range(3):
+        reports = [replace(report(rank, "127.0.7.1"), restarts=(restart,) * count) for rank in range(2)]
+        found.append(placement_of(config(nodes=2), reports, NodeIdentity(rank=1), {}))
+    assert [each.rendezvous_id for each in found] == ["run", "run-restart-1", "run-restart-2"]
+    assert [each.master_port for each in found] == [
+        master_port("127.0.7.1", name) for name in ("run", "run-restart-1", "run-restart-2")
+    ]
+    assert len({each.master_port for each in found}) == 3
+    assert {each.interface for each in found} == {"lo"}
+    assert all(20000 <= master_port("127.0.0.1", f"gang-{number}") < 29000 for number in range(1000))
+
+
+def test_without_a_platforms_address_the_first_node_is_the_master_and_without_a_gpu_there_is_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    reports = [report(rank, f"10.0.0.{rank}") for rank in range(2)]
+
+    def here() -> Placement:
+        monkeypatch.setattr(topology, "Path", lambda name: dev if name == "/dev" else Path(name))
+        return placement_of(config(nodes=2), reports, NodeIdentity(rank=1), {})
+
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia0x", "tty0"):
+        (dev / name).touch()
+    assert (here().master_address, here().master_port) == ("10.0.0.0", 29400)
+    assert (here().gpus, here().processes_per_node) == (0, 1)
+    for number in (0, 1, 12):
+        (dev / f"nvidia{number}").touch()
+    assert (here().gpus, here().processes_per_node) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ('[{"Rank": "1", "IPAddress": "10.0.0.2"}]', "10.0.0.2"),
+        ('[{"Rank": 1, "IPAddress": "fd00::0:2"}]', "fd00::2"),
+        ('[{"Rank": 1, "IPAddress": "10.0.0.2"}, {"Rank": 1, "IPAddress": "10.0.0.3"}]', "10.0.0.2"),
+        ('[{"Rank": 1, "IPAddress": "10.0.0"}]', None),
+        ('[{"Rank": 1, "IPAddress": null}]', None),
+        ('[{"Rank": null, "IPAddress": "10.0.0.2"}]', None),
+        ('[{"Rank": 2, "IPAddress": "10.0.0.2"}]', None),
+        ("7", None),
+    ],
+)
+def test_an_address_is_taken_from_the_services_list_only_where_it_is_one(
+    tmp_path: Path, text: str, found: str | None
+) -> None:
+    (tmp_path / "nodes.json").write_text(text)
+    assert topology.listed_address(tmp_path / "nodes.json", 1) == found
+    assert topology.listed_address(tmp_path / "absent.json", 1) is None
+    (tmp_path / "nodes.json").write_bytes(b"\xff")
+    assert topology.listed_address(tmp_path / "nodes.json", 1) is None
+
+
+def test_the_services_list_is_looked_at_until_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, pauses = 50.0, list[float]()
+
+    def pause(seconds: float) -> None:
+        nonlocal now
+        now += 10.0
+        pauses.append(seconds)
+
+    monkeypatch.setattr(topology, "time", SimpleNamespace(monotonic=lambda: now))
+    environ = {"CLUSTER_NODES_METADATA_FILE": str(tmp_path / "absent.json")}
+    with pytest.raises(TopologyTimeout, match=r"does not name node 1 after 30 s"):
+        await_address(NodeIdentity(rank=1), environ, pause, 30.0)
+    assert pauses == [topology.LISTED_EVERY] * 4, "also at the last moment"
+    found = await_address(
+        NodeIdentity(rank=1, address="10.0.0.9"), environ, lambda _: pytest.fail("waited"), 0
+    )
+    assert found == "10.0.0.9"
+
+
+def test_a_nodes_own_name_counts_where_others_can_reach_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def resolve(name: str) -> str:
+        asked.append(name)
+        return "10.0.0.4"
+
+    monkeypatch.setattr(socket, "gethostbyname", resolve)
+    assert own_address({"FQDN": "node-4.example"}) == "10.0.0.4"
+    assert asked == ["node-4.example"]
+
+
+def test_where_the_kernel_names_no_interface_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bytes:
+        raise OSError
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    assert interfaces() == []
+    assert own_interface("10.0.0.1") is None
+    assert own_interface("::1") == "lo"
+
+
+class Isolated:
+    """A socket of a network without a way out."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def connect(self, _: object) -> None:
+        raise OSError("no route")
+
+
+@pytest.mark.parametrize(
+    "there, found",
+    [
+        ([("lo", "127.0.0.1"), ("eth0", "10.2.0.1"), ("eth1", "10.3.0.1")], "10.2.0.1"),
+        ([("lo", "127.0.0.1")], "127.0.0.1"),
+        ([], "127.0.0.1"),
+    ],
+)
+def test_without_a_way_out_an_interface_of_its_own_is_a_nodes_address(
+    monkeypatch: pytest.MonkeyPatch, there: list[tuple[str, str]], found: str
+) -> None:
+    monkeypatch.setattr(socket, "socket", Isolated)
+    monkeypatch.setattr(topology, "interfaces", lambda: there)
+    assert own_address({}) == found
+
+
+def test_names_are_compared_as_names_and_all_that_share_one_are_listed() -> None:
+    shared = ["Node-A", "node-a", "10.0.0.1", "node-b", "10.0.0.1", "10.0.0.1"]
+    with pytest.raises(AgentError) as caught:
+        require_own_addresses([report(rank, address) for rank, address in enumerate(shared)])
+    assert str(caught.value).startswith(
+        "nodes 0, 1 all announce node-a; nodes 2, 4, 5 all announce 10.0.0.1: each node needs an address of its own"
+    )
+    assert "(CLUSTER_NODES_METADATA_FILE)" in str(caught.value)
+    require_own_addresses([])
+
+
+def test_the_cores_of_a_kernel_that_does_not_say_are_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    status = tmp_path / "status"
+    monkeypatch.setattr(topology, "Path", lambda _: status)
+    for text, cores in (
+        ("Name:\tx\nCpus_allowed:\tf0,00000003\nMems_allowed:\t1\n", 6),
+        ("Cpus_allowed:\t1\n", 1),
+        ("Name:\tx\n", 6),
+    ):
+        status.write_text(text)
+        assert usable_cores() == cores
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
