@@ -99,7 +99,8 @@ class CheckpointUploader:
         self.on_published = on_published
         self.program = program or ProgramState()
         self.shards = shards
-        self._far = self._far_writers(sharing)
+        self._sharing = sharing
+        self._far = self._far_writers()
         self.error: Exception | None = None
         """Error of the last upload; None if it succeeded."""
         # Before the program starts: it would resume from the newest name.
@@ -148,11 +149,12 @@ class CheckpointUploader:
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
-    def _far_writers(self, sharing: Sequence[int]) -> FarWriters | None:
+    def _far_writers(self) -> FarWriters | None:
         """Return what shows whether other nodes still write to the folder; None if none does."""
-        if not (self.shards and sharing):
+        if not (self.shards and self._sharing):
             return None
-        return FarWriters(self.shards.store, sharing, patient=self._is_patient)
+        shards = self.shards
+        return FarWriters(shards.store, self._sharing, patient=self._is_patient, launch=shards.launch)
 
     def _new_judge(self) -> Judge:
         return Judge(
