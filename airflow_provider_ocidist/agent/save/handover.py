@@ -38,15 +38,20 @@ class Handover:
         """Whether what is not sent may be left to the next launch; whether such a launch, on this node alone, waits."""
         self._publisher = publisher
         self._links = links
+        self._agrees: Callable[[Carried], bool] = lambda _: True
         self._deciding = threading.Lock()
 
     def owes(self, whole: Whole) -> bool:
         """Whether the launch before has left a checkpoint to this uploader."""
         return whole.begun <= self.before
 
-    def begin(self) -> None:
-        """Let what is not sent be left from now on."""
-        self.is_open = self.is_awaited = True
+    def begin(self, agrees: Callable[[Carried], bool] | None) -> None:
+        """Let what is not sent be left from now on, unless `agrees` says of it that the other nodes lack it.
+
+        None: there are no others.
+        """
+        self._agrees = agrees or self._agrees
+        self.is_open, self.is_awaited = True, agrees is None
 
     def decided(self, thread: threading.Thread, is_over: Callable[[], bool]) -> Carried | None:
         """Return what is left of that which is not sent in `SENT_FIRST` seconds; None: it has to be sent first.
@@ -77,6 +82,8 @@ class Handover:
             return None
         # Without the lock: a mount may not answer.
         rest = self._rest(waiting, newest, series_of)
+        if rest is not None and not self._agrees(rest):
+            rest = None
         return self._decide(rest)
 
     def _decide(self, rest: Carried | None) -> bool | None:

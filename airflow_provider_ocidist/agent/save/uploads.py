@@ -186,14 +186,25 @@ class CheckpointUploader:
         """Judge no entry until `finish` has the program's end: a death also closes the files of half a save."""
         self._program_ended.set()
 
-    def leave(self, deadline: SaveDeadline) -> Carried | None:
+    def leave(
+        self, deadline: SaveDeadline, agrees: Callable[[Carried], bool] | None = None
+    ) -> Carried | None:
         """End after a cut-off, and leave what is not sent soon to the uploader of the next launch.
 
-        None: all is sent, or has to be sent first, which `finish` does.
+        None: all is sent, or has to be sent first, which `finish` does. `agrees`: whether the other nodes go on from
+        that too; None: there are none.
         """
-        self._handover.begin()
+        self._handover.begin(agrees)
         self._begin_end(Moment.CUT_OFF, deadline)
-        return self._handover.decided(self._thread, lambda: deadline.is_over or self._stands_still())
+        far = self._far_writers()
+        # Until then nothing is cut off: what they have just written may be small.
+        while far and self._thread.is_alive() and not (far.have_ended() or self._is_over):
+            self._thread.join(LOOK_INTERVAL)
+        return self._handover.decided(self._thread, lambda: self._is_over)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._deadline.is_over or self._stands_still()
 
     @property
     def owes_carried(self) -> bool:
