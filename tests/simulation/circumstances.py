@@ -217,7 +217,6 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
         scenario.shared_folder and _happens(scenario, "lose")
     ),
     "whose a shared folder is cannot be asked": lambda scenario: _has_window(scenario, "no fence"),
-    "a node cannot read a shared folder": lambda scenario: scenario.unreadable is not None,
     "refused shapes": lambda scenario: bool(scenario.refused_shapes),
     "a refused shape, and a dead worker": lambda scenario: (
         bool(scenario.refused_shapes) and _happens(scenario, "kill_worker")

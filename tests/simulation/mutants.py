@@ -886,15 +886,6 @@ MUTANTS = (
         needs="saves in a shared folder are not sent",
     ),
     _one(
-        "a node that cannot read a shared folder says that it finds what is offered",
-        "15.1",
-        "agent/stages/agreement.py",
-        "holds=self.found(offer), now=True",
-        "holds=offer.digest, now=True",
-        "agreed",
-        needs="a node cannot read a shared folder",
-    ),
-    _one(
         "a launch goes on from a shared folder that may be a later attempt's",
         "15.1",
         "agent/stages/checkpoint_folder.py",

@@ -281,11 +281,11 @@ def test_links_that_cannot_be_renamed_are_not_handed_over(
 
 def forbid_beside(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let nothing be created beside a folder, as where it is a mount of its own."""
-    make = Path.mkdir
+    make: Callable[..., None] = Path.mkdir
 
     def mkdir(path: Path, *arguments: object, **options: object) -> None:
         if folder.parent / path.relative_to(folder.parent).parts[0] != folder and ".held." in str(path):
             raise PermissionError(path)
-        make(path, *arguments, **options)  # type: ignore[arg-type]
+        make(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
