@@ -241,7 +241,9 @@ class NodeAgent:
         self, launch: ProgramLaunch, ended: Ended, workspace: Workspace, uploader: Uploader | None
     ) -> Outcome:
         result = self.gang_end.outcome_of(launch, ended)
-        self.results.save_after_failure(workspace, uploader, ended.stop, is_last=not result.restarts)
+        self.results.save_after_failure(
+            workspace, uploader, ended.stop, is_last=not result.restarts, restarts=result.restarts
+        )
         return result
 
     def _begin_again(self, workspace: Workspace, ended: Outcome) -> None:
@@ -251,13 +253,21 @@ class NodeAgent:
         )
         if self.launch:
             self.launch.watches.close()
+        self.results.save_before(workspace, len(ended.restarts))
         differed = ended.restarts[-1].message.startswith(DifferentCheckpoints.BEGINS)
         if self.context.is_member and not self.checkpoints.goes_on_from_here:
             self._repair_stored(workspace, len(ended.restarts), differed=differed)
         # Otherwise the hours of training would count as a fetch that makes no progress.
         self.context.activity.enter()
+        # In one report: who reads that this node goes back reads from what.
         self.heartbeat.update(
-            restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stack_positions=None, leaves=False
+            restarts=ended.restarts,
+            phase=Phase.FETCHING,
+            slow=(),
+            stack_positions=None,
+            leaves=False,
+            offers=self.checkpoints.offer_for(len(ended.restarts)),
+            holds=None,
         )
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again(self.config.limits.hang_timeout)
@@ -307,6 +317,7 @@ class NodeAgent:
             timeout=config.limits.join_timeout,
             patience=patience_of(config),
             on_look=self.context.activity.enter,
+            on_reports=self.checkpoints.agreement.answer,
         )
 
     def _stop_sharing(self) -> None:

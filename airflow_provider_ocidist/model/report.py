@@ -196,6 +196,20 @@ class Sending:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What the main node offers to go on from: whole saves in a folder that all nodes share, not all of them stored."""
+
+    names: tuple[str, ...]
+    """Names of the entries of the folder."""
+    digest: str
+    """Digest of the number of the launch that is to go on from them, and of their files."""
+    checkpoint: CheckpointRef
+    """Reference to the newest of them, which is not stored yet."""
+    chosen: bool = False
+    """Whether all nodes have found the same, so that the launch goes on from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeReport:
     """The state of one node, rewritten whole at every heartbeat. Times are Unix times, in seconds."""
 
@@ -239,6 +253,11 @@ class NodeReport:
     but the main node. None before that is known, and once the program has exited with 0."""
     starts_from: str | None = None
     """Digest of what this node goes on from, empty for nothing, or `ALL_DAMAGED`; None before it has looked."""
+    offers: Offer | None = None
+    """Offer for the next launch, or for this one where that goes on from it; on the main node only."""
+    holds: str | None = None
+    """Digest of what this node has found of the main node's offer for the launch that it reports, empty where it cannot
+    be read; None: it has not looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
     sending: tuple[Sending, ...] = ()

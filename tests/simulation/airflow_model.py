@@ -14,7 +14,7 @@ from greenlet import GreenletExit
 from tests.simulation import runtime
 from tests.simulation.program import SECRET
 from tests.simulation.runtime import EPOCH, Loop, Process, World
-from tests.simulation.scenario import SHAPES, Scenario
+from tests.simulation.scenario import SHAPES, SHARED_FOLDER, Scenario
 from tests.simulation.store import BUCKET, NAMESPACE
 
 DAG_ID, RUN_ID, TASK_ID = "dag", "manual__1", "train"
@@ -417,6 +417,7 @@ class Airflow:
             "keep": edits.get("keep", scenario.keep),
             "resume": edits.get("resume", scenario.resume),
             "required": scenario.required,
+            **({"path": SHARED_FOLDER} if scenario.shared_folder else {}),
         }
         nodes: Any = scenario.nodes
         if scenario.min_nodes is not None and "topology" not in edits:

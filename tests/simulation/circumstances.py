@@ -238,6 +238,11 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     ),
     "a request to end cannot be read": lambda scenario: _has_window(scenario, "request unreadable"),
     "a machine is silent": lambda scenario: scenario.restarts[2] > 0 and _happens(scenario, "cut_off"),
+    "saves in a shared folder are not sent": lambda scenario: scenario.shared_folder,
+    "a machine is lost while saves in a shared folder are not sent": lambda scenario: (
+        scenario.shared_folder and _happens(scenario, "lose")
+    ),
+    "whose a shared folder is cannot be asked": lambda scenario: _has_window(scenario, "no fence"),
     "refused shapes": lambda scenario: bool(scenario.refused_shapes),
     "a refused shape, and a dead worker": lambda scenario: (
         bool(scenario.refused_shapes) and _happens(scenario, "kill_worker")

@@ -404,6 +404,12 @@ class Machines:
         machine.came_back_at = self.world.now
         self.world.note(machine.process.name, "is reachable again")
 
+    def cannot_read(self, rank: int) -> bool:
+        """Whether a node cannot read the folder that all share."""
+        which, begin, end = self.scenario.unreadable or (-1, 0.0, 0.0)
+        is_now = rank == which and begin <= self.world.now < end
+        return is_now and bool(self.faults.fire("a folder is unreadable", "unreadable folder"))
+
     def answers(self, address: str) -> bool:
         """Do what `peers.host_answers` does: whether a host answers at all."""
         asking = self.world.current.process if self.world.current else None

@@ -131,6 +131,8 @@ class Rules:
         """By run directory: the request to end that is there."""
         self.changes: Counter[int] = Counter()
         """By gang: launches that were asked for so that fewer nodes, or more, take part."""
+        self.agreed: set[str] = set()
+        """Digests of what nodes have agreed to go on from."""
         self.given_up: set[int] = set()
         """Gangs of which an agent has ended itself."""
         self.list_pages: dict[str, tuple[float, int]] = {}
@@ -223,19 +225,49 @@ class Rules:
                 else:
                     (self._launch_ended if _ends_launch(stored) else self._told)(gang, how)
         elif folder.endswith("/nodes"):
-            if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
-                self.silences[name] = self.reports[name], self.world.now
-            self.reports[name] = self.world.now
-            found = _INCARNATION.search(stored.data)
-            incarnation = int(found[1]) if found else 0
-            if incarnation < self.incarnations.setdefault(name, incarnation):
-                self.violate("lost node", f"{name} is that of a lost node, and another has its place")
-            self.incarnations[name] = incarnation
-            if phase := _PHASE.search(stored.data):
-                self.phases[name] = phase[1].decode()
-            if _STEP.search(stored.data) and (counting := self._gang_of(folder.removesuffix("/nodes"))):
-                self.counting.add(counting.number)
-            self._check_cause(folder.removesuffix("/nodes"), stored)
+            self._reported(name, folder, stored)
+
+    def _reported(self, name: str, folder: str, stored: Stored) -> None:
+        """A node has written its report."""
+        if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
+            self.silences[name] = self.reports[name], self.world.now
+        self.reports[name] = self.world.now
+        found = _INCARNATION.search(stored.data)
+        incarnation = int(found[1]) if found else 0
+        if incarnation < self.incarnations.setdefault(name, incarnation):
+            self.violate("lost node", f"{name} is that of a lost node, and another has its place")
+        self.incarnations[name] = incarnation
+        if _CHOSEN.search(stored.data):
+            self._check_agreed(folder, _content(stored))
+        if phase := _PHASE.search(stored.data):
+            self.phases[name] = phase[1].decode()
+        if _STEP.search(stored.data) and (counting := self._gang_of(folder.removesuffix("/nodes"))):
+            self.counting.add(counting.number)
+        self._check_cause(folder.removesuffix("/nodes"), stored)
+
+    def _check_agreed(self, folder: str, main: Mapping[str, Any]) -> None:
+        """Nodes launch from what is not stored only if each of them has found it, for this launch."""
+        launch, digest = len(main["restarts"]), main["offers"]["digest"]
+        if digest in self.agreed:
+            return
+        self.agreed.add(digest)
+        self.faults.kinds["launched from a shared folder"] += 1
+        gang = self._gang_of(folder.removesuffix("/nodes"))
+        for rank in gang.members if gang else ():
+            stored = self.bucket.objects.get(f"{folder}/{rank}.json")
+            report = _content(stored) if stored else {}
+            is_there = len(report.get("restarts") or ()) == launch and report.get("holds") == digest
+            if rank != main["rank"] and (self.machines.cannot_read(rank) or not is_there):
+                self.violate(
+                    "agreed", f"launch {launch} goes on from a folder in which node {rank} has not found it"
+                )
+
+        # It was asked for just before, within the same window.
+        if any(
+            each.name == "no fence" and each.begin <= self.world.now < each.end
+            for each in self.scenario.windows
+        ):
+            self.violate("agreed", f"launch {launch} goes on from a folder that may be a later attempt's")
 
     def _published(self, folder: str, stored: Stored) -> None:
         try:
@@ -1111,6 +1143,15 @@ class Rules:
         if self.airflow.state == "success" and gang.size < gang.nodes:
             self.violate("not grown", f"gang {gang.number} ended with {gang.size} of {gang.nodes} nodes")
 
+    def _check_shared(self) -> None:
+        """Where only processes are killed, and saves wait for the store, the same gang trains to its end."""
+        airflow = self.airflow
+        is_calm = self.scenario.shared_folder and not self.losses
+        if is_calm and (airflow.state, airflow.try_number) != ("success", 1):
+            self.violate(
+                "not launched again", f"the task ended as {airflow.state} in try {airflow.try_number}"
+            )
+
     def _came_back_early(self, gang: Gang) -> bool:
         """Whether a node that the service calls lost could be reached again before another was made in its place."""
         back = [each for each in self.machines.all if each.gang is gang and each.comes_back]
@@ -1416,6 +1457,7 @@ class Rules:
         self._check_replaced()
         self._check_grown()
         self._check_carried()
+        self._check_shared()
 
     def _check_uploads(self) -> None:
         alive = {machine.process.name for machine in self.machines.all if not machine.process.dead}
@@ -1437,6 +1479,7 @@ _TRY = re.compile(r"worker (\d+)\.")
 _PHASE = re.compile(rb'"phase": "(\w+)"')
 _INCARNATION = re.compile(rb'"incarnation": (\d+)')
 _STEP = re.compile(rb'"step": \d')
+_CHOSEN = re.compile(rb'"chosen": true')
 
 
 def _ends_launch(stored: Stored) -> bool:

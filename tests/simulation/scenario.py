@@ -21,6 +21,8 @@ ALONE = 0.34
 OUTLIVES = 28
 """Steps of six seconds of a node that is cut off, from its start after about 75 s on: it trains when it comes back, at
 235 s at the latest."""
+SHARED_FOLDER = "/mnt/shared/checkpoints"
+"""The path of a checkpoint folder that all nodes share."""
 SHAPES = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4")
 """What a job asks for, and its candidates where it has any."""
 
@@ -90,6 +92,10 @@ class Scenario:
     that time)."""
     grows: bool = False
     """Whether there are machines again so early that all nodes train before the end."""
+    shared_folder: bool = False
+    """Whether all nodes have one checkpoint folder, as on a mount."""
+    unreadable: tuple[int, float, float] | None = None
+    """Which node cannot read that, from when to when."""
     crowd: int = 0
     """Triggers of other tasks that begin to wait in the same triggerer."""
     key_replaced_at: float | None = None
@@ -826,6 +832,8 @@ _CALM: Mapping[str, Any] = {
     "canceling_forever": False,
     "max_runtime": None,
     "node_seconds": None,
+    "shared_folder": False,
+    "unreadable": None,
 }
 """What nothing goes wrong by but the program itself."""
 
@@ -1487,6 +1495,46 @@ def _store_never_answers(dice: random.Random, scenario: Scenario, length: float)
     }
 
 
+def _shared_and_not_sent(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Nodes share a folder, and a process is killed while the saves in it cannot be stored yet: all go on from there.
+
+    Or a machine is lost just then, one node cannot read the folder, the process is killed once more before all is sent,
+    or the store does not say whether a later attempt saves there.
+    """
+    layout = dice.choice(["dcp", "dcp", "hf", "pt"])
+    nodes, at, fate = dice.choice([2, 2, 3]), dice.uniform(62.0, 85.0), dice.choice(_FATES_OF_SHARED)
+    habits = replace(_steady(scenario.habits), layout=layout, steps=24, step_seconds=3.0, save_every=3)
+    habits = replace(habits, write_seconds=0.3, pause=0.0, atomic=False, on_sigterm="dies")
+    kind, end = dice.choice(["503", "unreachable"]), at + dice.choice([20.0, 45.0, 80.0])
+    name = "/checkpoint-" if layout == "hf" else "/step-"
+    windows = [Window("saves not taken", kind, "store.put", at - 14.0, end, actors="node 0.", objects=name)]
+    killed, other = dice.randrange(nodes), dice.randrange(nodes)
+    events = [Event("process killed", "kill_program", at, {"rank": killed})]
+    if fate == "killed again":
+        events.append(Event("killed again", "kill_program", at + dice.uniform(12, 40), {"rank": other}))
+    if fate == "a machine is lost":
+        details = {"rank": other, "noticed": 2.0}
+        events.append(Event("machine lost", "lose", at + dice.uniform(0.2, 9.0), details))
+    if fate == "no fence":
+        windows.append(
+            Window("no fence", kind, "store.get", at - 1.0, end, actors="node 0.", objects="fence.json")
+        )
+    return {
+        **_THREE,
+        "nodes": nodes,
+        "shared_folder": True,
+        "unreadable": (other, at, at + 30.0) if fate == "unreadable" else None,
+        "only_loss": True,
+        "resume": True,
+        "restarts": (3, 0, 1),
+        "habits": replace(habits, keeps=dice.choice([0, 0, 1])),
+        "windows": tuple(windows),
+        "events": tuple(events),
+    }
+
+
+_FATES_OF_SHARED = ("killed", "killed", "killed again", "a machine is lost", "unreadable", "no fence")
+
 _ALONE = {
     "disk full in a file": _full_in_a_file,
     "gone amid a file": _gone_amid_a_file,
@@ -1522,6 +1570,7 @@ _ALONE = {
     "stale reports": _stale_reports,
     "left on the disk": _left_on_the_disk,
     "store never answers": _store_never_answers,
+    "shared and not sent": _shared_and_not_sent,
 }
 """Drawn last, so that a new one leaves most seeds as they are. What they show, other faults would hide."""
 

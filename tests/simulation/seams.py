@@ -19,6 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tests.simulation import mutants, quick, runtime
+from tests.simulation.scenario import SHARED_FOLDER
 
 PACKAGE = "airflow_provider_ocidist"
 NOT_SIMULATED = (
@@ -175,8 +176,14 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist.agent.monitor import health, peers, progress, watches
     from airflow_provider_ocidist.agent.prepare import code, workspace
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-    from airflow_provider_ocidist.agent.save import judging, renames, saving, shard_uploader
-    from airflow_provider_ocidist.agent.stages import context, meeting, program_launch
+    from airflow_provider_ocidist.agent.save import far_writers, judging, renames, saving, shard_uploader
+    from airflow_provider_ocidist.agent.stages import (
+        agreement,
+        checkpoint_folder,
+        context,
+        meeting,
+        program_launch,
+    )
     from airflow_provider_ocidist.agent.train import activity, supervise
     from airflow_provider_ocidist.backends.oci_data_science import plans, submission
     from airflow_provider_ocidist.gangs import canceller
@@ -215,7 +222,10 @@ def _patch_agent() -> None:
     progress.ProgressMeter._read_file = lambda _meter: None
     activity.Activity.look = lambda own: own._stages
     judging.files_by_writer = _files_by_writer
-    shard_uploader.open_for_writing = _open_for_writing
+    shard_uploader.open_for_writing = far_writers.open_for_writing = _open_for_writing
+    for module in (checkpoint_folder, program_launch):
+        module.checkpoint_folder = _mounted(module.checkpoint_folder)
+    agreement.digest_of = _if_readable(agreement.digest_of)
     renames.Inotify = _kept(renames.Inotify)
     guard.descendants = lambda *_: []
     # What the kernel says of this process and of others is not of this world, and not the same each time.
@@ -294,7 +304,33 @@ def _stamped(fetch: Callable[..., Path]) -> Callable[..., Path]:
     return fetch_now
 
 
-def _open_for_writing(*_: Any) -> frozenset[str]:
+def _machines_here() -> Any:
+    """Return the machine of the process that runs now."""
+    return runtime.WORLD.current.process.machine
+
+
+def _mounted(folder_of: Callable[..., Path]) -> Callable[..., Path]:
+    """Return where a folder really is: what all nodes share is in one place of the schedule."""
+
+    def found(*arguments: Any) -> Path:
+        folder = folder_of(*arguments)
+        return _machines().scratch / "shared" / folder.name if os.fspath(folder) == SHARED_FOLDER else folder
+
+    return found
+
+
+def _if_readable(digest_of: Callable[..., str]) -> Callable[..., str]:
+    """Return a look at a shared folder that fails where the node's mount does."""
+
+    def found(*arguments: Any) -> str:
+        if _machines().cannot_read(_machines_here().rank):
+            raise OSError(116, "Stale file handle")
+        return digest_of(*arguments)
+
+    return found
+
+
+def _open_for_writing(*_: Any, **__: Any) -> frozenset[str]:
     return frozenset().union(*_files_by_writer().values())
 
 

@@ -211,11 +211,12 @@ def await_others_saved(
     timeout: float,
     patience: float = 0.0,
     on_look: Callable[[], object] = lambda: None,
+    on_reports: Callable[[Sequence[NodeReport]], object] = lambda _: None,
 ) -> list[NodeReport]:
     """Return the other nodes' reports once all have saved what the launch before has left.
 
     Then all restore the same checkpoint. `on_look` is called at each look, since a wait within its limits is no fetch
-    that stands still.
+    that stands still; `on_reports` takes the reports that it could read.
 
     A node that saves is waited for as long as it beats. Raises SucceededBefore for one that has succeeded,
     TopologyTimeout for one that has ended otherwise or is silent for `patience` seconds, in which another may take its
@@ -228,6 +229,7 @@ def await_others_saved(
         on_look()
         others = read_others(heartbeat.store, heartbeat.report, nodes)
         known = [report for report in others if report]
+        on_reports(known)
         behind = [report for report in known if len(report.restarts) < heartbeat.launch]
         if len(known) == len(others):
             read_at = time.monotonic()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.entries import Candidate, candidates, signature
+from airflow_provider_ocidist.agent.save.entries import Candidate, Files, candidates, scan, signature
 from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.publishing import Whole
 from airflow_provider_ocidist.backports import dataclass
@@ -34,6 +36,10 @@ class Carried:
         """Names of what lies there."""
         return tuple(item.path.name for item in self.in_place)
 
+    def digest(self, launch: int) -> str:
+        """Return what nodes compare before the launch of this number goes on from what lies there."""
+        return _digest({item.path.name: item.files for item in self.in_place}, launch)
+
 
 class NewestInPlace:
     """Knows the newest whole save of each series, and whether they all lie where a program resumes from them."""
@@ -58,6 +64,20 @@ class NewestInPlace:
             newest.pop(series, None)
             newest[series] = item
         return tuple(reversed([*newest.values()])) if all(map(_is_in_place, newest.values())) else None
+
+
+def digest_of(folder: Path, names: Iterable[str], launch: int) -> str:
+    """Return what `Carried.digest` returns on the node that has proved these entries, as this node finds them now.
+
+    Raises OSError.
+    """
+    return _digest({name: scan(folder / name) for name in names}, launch)
+
+
+def _digest(entries: Mapping[str, Files], launch: int) -> str:
+    # Not the inodes: some mounts give a file another one on each node.
+    files = {name: [[file, *stamp[:2]] for file, stamp in sorted(entries[name].items())] for name in entries}
+    return hashlib.sha256(json.dumps([launch, files], sort_keys=True).encode()).hexdigest()
 
 
 def fetched_into(folder: Path, pattern: str | None, names: Collection[str]) -> list[Candidate]:

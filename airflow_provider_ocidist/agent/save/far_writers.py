@@ -28,13 +28,17 @@ def written_entries(folder: Path) -> tuple[str, ...]:
 class FarWriters:
     """Shows the main node which other nodes may still write to the folder that they share with it."""
 
-    def __init__(self, store: Store, ranks: Sequence[int], *, patient: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: Store, ranks: Sequence[int], *, patient: Callable[[], bool], launch: int | None = None
+    ) -> None:
         """`store`: the run directory; `ranks`: of the nodes that share the folder.
 
-        `patient`: whether one that is silent is waited for.
+        `patient`: whether one that is silent is waited for. `launch`: the one that writes; who has gone back for a
+        later one writes no more. None: not known.
         """
         self._store = store
         self._ranks = tuple(ranks)
+        self._launch = launch
         self._peers = PeerLiveness(store, patient=patient)
         self._heard: dict[Path, tuple[Signature, dict[int, tuple[float, int]]]] = {}
         """Content of each entry, with the last heartbeat of each rank and the number of new ones since that content was
@@ -60,7 +64,7 @@ class FarWriters:
             # A program that has ended in any other way than with 0 had it open until then.
             heard.pop(rank, None)
             return f"node {rank}, which shares the folder, has a file of it open for writing"
-        if report is not None and report.program_has_ended:
+        if report is not None and self._is_done(report):
             return None
         if report is None or report.writing is None or self._beats(report, heard) < BEATS:
             return (
@@ -75,4 +79,9 @@ class FarWriters:
 
     def _has_ended(self, rank: int) -> bool:
         report = read_report(self._store, rank)
-        return (report is not None and report.program_has_ended) or self._peers.ended(rank)
+        return (report is not None and self._is_done(report)) or self._peers.ended(rank)
+
+    def _is_done(self, report: NodeReport) -> bool:
+        """Whether the program of that launch has ended there."""
+        is_later = self._launch is not None and len(report.restarts) > self._launch
+        return report.program_has_ended or is_later

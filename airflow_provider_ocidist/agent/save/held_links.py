@@ -10,7 +10,7 @@ import secrets
 import shutil
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.disk_room import DiskRoom
@@ -89,6 +89,17 @@ class HeldLinks:
                     self._release(place)
                     self._held[key] = None
                     self._room.warn(key[0])
+
+    def hand_over(self, holder: str) -> bool:
+        """Name the links by another launch, whose nodes leave them alone then; return whether all could be."""
+        with self._lock:
+            key = f"{holder}.{secrets.token_hex(4)}".lstrip(".")
+            moved = {old: old.with_name(HELD.format(self._folder.name, key)) for old in self._roots}
+            done = {old: new for old, new in moved.items() if _is_moved(old, new)}
+            self._roots = tuple(done.get(old, old) for old in self._roots)
+            self._held = {item: place and _below_new(place, done) for item, place in self._held.items()}
+            self._holder = holder
+            return len(done) == len(moved)
 
     def let_go(self, within: float) -> None:
         """Hold nothing from now on, in another thread's stead; wait so many seconds: a mount may not answer."""
@@ -170,6 +181,24 @@ def holder_of(run: Store, launch: int, rank: int) -> str:
     `run`: the run directory; `launch`: the number of the launch, from 0.
     """
     return f"{zlib.crc32(f'{run.uri} {launch}'.encode()):08x}-{rank}"
+
+
+def _is_moved(old: Path, new: Path) -> bool:
+    """Move a folder, if it is there; return whether it is not where it was."""
+    try:
+        old.rename(new)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        logger.info("%s cannot be renamed: %s", old, error)
+        return False
+    return True
+
+
+def _below_new(place: Path, moved: Mapping[Path, Path]) -> Path:
+    """Return where a place is once the folder two levels above it was moved."""
+    root = place.parent.parent
+    return moved.get(root, root) / place.parent.name / place.name
 
 
 def _why_not(item: Candidate) -> str | None:

@@ -63,7 +63,7 @@ class ShardCollector:
         """
         self.store = store
         self._exchange = ShardExchange(store, launch)
-        self._launch = launch
+        self.launch = launch
         self.rank = rank
         self.holder = holder_of(store, launch, rank)
         """Name of this node where several nodes may hold links."""
@@ -183,7 +183,7 @@ class ShardCollector:
         return request
 
     def _await(self, request: ShardRequest) -> dict[int, Sequence[ManifestFile]]:
-        peers = PeerLiveness(self.store, patient=self._is_patient, launch=self._launch)
+        peers = PeerLiveness(self.store, patient=self._is_patient, launch=self.launch)
         found: dict[int, Sequence[ManifestFile]] = {}
         acknowledge_until = dict.fromkeys(request.ranks, time.monotonic() + ACKNOWLEDGE_LIMIT)
         while True:

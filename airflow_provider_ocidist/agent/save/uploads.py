@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
-from airflow_provider_ocidist.agent.save.carried import Carried, NewestInPlace, fetched_into, renumbered
+from airflow_provider_ocidist.agent.save.carried import Carried, NewestInPlace, fetched_into
 from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.entry_warnings import EntryWarnings
 from airflow_provider_ocidist.agent.save.far_writers import FarWriters
+from airflow_provider_ocidist.agent.save.handover import Handover
 from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import none_elsewhere
@@ -52,10 +53,6 @@ LOOK_INTERVAL = 1.0
 """Seconds between two looks for checkpoints."""
 LONG_UPLOAD = 5.0
 """Seconds of sending after which a look comes before the next upload: a newer checkpoint may be complete."""
-SENT_FIRST = 2.0
-"""Seconds after the end of a launch in which checkpoints are sent before the next: what is small is safe then."""
-LEAVE_INTERVAL = 0.1
-"""Seconds between two looks at whether an upload that was cut off has ended."""
 SOME_STEPS = 10
 """Steps, or a tenth of all, that a program may be further than it has reported: it reports every few steps."""
 
@@ -102,7 +99,8 @@ class CheckpointUploader:
         self.on_published = on_published
         self.program = program or ProgramState()
         self.shards = shards
-        self._far = self._far_writers(sharing)
+        self._sharing = sharing
+        self._far = self._far_writers()
         self.error: Exception | None = None
         """Error of the last upload; None if it succeeded."""
         # Before the program starts: it would resume from the newest name.
@@ -111,7 +109,6 @@ class CheckpointUploader:
         self.ledger = _begun_ledger(folder, checkpoints, known, restarts=restarts)
         self._movement = Movement()
         self._taken_over = carried
-        self.judge = self._new_judge()
         self._links = carried.links if carried else HeldLinks(folder, shards.holder if shards else "")
         self._publisher = Publisher(
             checkpoints,
@@ -122,18 +119,12 @@ class CheckpointUploader:
             arrived=on_arrived,
             links=self._links,
         )
+        in_place = carried.in_place if carried else fetched_into(folder, checkpoints.pattern, fetched)
+        self._handover = Handover(self._publisher, self._links, NewestInPlace(in_place), carried)
+        self.judge = self._new_judge()
         self._waiting: dict[Path, Whole] = {}
         self._order = UploadOrder()
         self._newest_saves = NewestSaves()
-        self._in_place = NewestInPlace(
-            carried.in_place if carried else fetched_into(folder, checkpoints.pattern, fetched)
-        )
-        self._carried: Carried | None = None
-        """Checkpoints that are left to the next launch."""
-        self._may_leave = self._is_awaited = False
-        """Whether what is not sent may be left to the next launch; whether such a launch, on this node alone, waits."""
-        self._leaving = threading.Lock()
-        """Lock of the decision whether it is left."""
         self._fenced = False
         """Whether a later attempt or launch saves to the same place."""
         self._lost: dict[Path, tuple[int, str]] = {}
@@ -158,11 +149,12 @@ class CheckpointUploader:
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
-    def _far_writers(self, sharing: Sequence[int]) -> FarWriters | None:
+    def _far_writers(self) -> FarWriters | None:
         """Return what shows whether other nodes still write to the folder; None if none does."""
-        if not (self.shards and sharing):
+        if not (self.shards and self._sharing):
             return None
-        return FarWriters(self.shards.store, sharing, patient=self._is_patient)
+        shards = self.shards
+        return FarWriters(shards.store, self._sharing, patient=self._is_patient, launch=shards.launch)
 
     def _new_judge(self) -> Judge:
         return Judge(
@@ -173,13 +165,8 @@ class CheckpointUploader:
             far=self._far.doubt if self._far else lambda _: None,
             begins=self._movement.further,
             step=self._current_step,
-            before=self._before,
+            before=self._handover.before,
         )
-
-    @property
-    def _before(self) -> int:
-        """Count of the saves that are taken over."""
-        return len(self._taken_over.waiting) if self._taken_over else 0
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -199,30 +186,30 @@ class CheckpointUploader:
         """Judge no entry until `finish` has the program's end: a death also closes the files of half a save."""
         self._program_ended.set()
 
-    def leave(self, deadline: SaveDeadline) -> Carried | None:
-        """End after a cut-off, and leave what is not sent in `SENT_FIRST` seconds to the uploader of the next launch.
+    def leave(
+        self, deadline: SaveDeadline, agrees: Callable[[Carried], bool] | None = None
+    ) -> Carried | None:
+        """End after a cut-off, and leave what is not sent soon to the uploader of the next launch.
 
-        None: all is sent, or has to be sent first, which `finish` does.
+        None: all is sent, or has to be sent first, which `finish` does. `agrees`: whether the other nodes go on from
+        that too; None: there are none.
         """
-        self._may_leave = self._is_awaited = True
+        self._handover.begin(agrees)
         self._begin_end(Moment.CUT_OFF, deadline)
-        self._thread.join(SENT_FIRST)
-        with self._leaving:
-            if self._thread.is_alive() and self._may_leave:
-                self._publisher.cancel()
-        while self._thread.is_alive() and self._may_leave and not (deadline.is_over or self._stands_still()):
-            self._thread.join(LEAVE_INTERVAL)
-        with self._leaving:
-            self._may_leave = False
-            if self._carried is None:
-                # What hangs may come back, and `finish` waits for all.
-                self._publisher.go_on()
-            return self._carried
+        far = self._far_writers()
+        # Until then nothing is cut off: what they have just written may be small.
+        while far and self._thread.is_alive() and not (far.have_ended() or self._is_over):
+            self._thread.join(LOOK_INTERVAL)
+        return self._handover.decided(self._thread, lambda: self._is_over)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._deadline.is_over or self._stands_still()
 
     @property
     def owes_carried(self) -> bool:
         """Whether something still waits that the launch before has left to this one."""
-        return any(whole.begun <= self._before for whole in [*self._waiting.values()])
+        return any(map(self._handover.owes, [*self._waiting.values()]))
 
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
@@ -289,7 +276,7 @@ class CheckpointUploader:
             self.error = error
         finally:
             self.judge.close()
-            if not self._carried:
+            if not self._handover.left:
                 self._links.keep(())
             if self.shards:
                 self.shards.close()
@@ -319,7 +306,7 @@ class CheckpointUploader:
             # Otherwise it was cut off, and has to be sent first.
             if self.error and not self._deadline.again(self._why(self.error), self.error):
                 return
-        if self._is_awaited:
+        if self._handover.is_awaited:
             # It stays on this node, set aside: it must not hold up the launch.
             return
         deadline = self._deadline
@@ -389,7 +376,7 @@ class CheckpointUploader:
     def _enqueue(self, whole: Whole) -> None:
         item, begun = whole.item, whole.begun
         self._newest_saves.add(item, begun)
-        self._in_place.add(item, begun)
+        self._handover.in_place.add(item, begun)
         # The newest goes to the end, also where the program has overwritten an entry that waits.
         self._waiting.pop(item.path, None)
         self._waiting[item.path] = whole
@@ -408,7 +395,7 @@ class CheckpointUploader:
 
     def _stays_held(self, whole: Whole) -> bool:
         """Whether a checkpoint stays held behind newer ones: the end of a launch has cut off its upload."""
-        return (self._may_leave or whole.begun <= self._before) and self._links.holds(whole.item)
+        return (self._handover.is_open or self._handover.owes(whole)) and self._links.holds(whole.item)
 
     @property
     def _has_time(self) -> bool:
@@ -510,7 +497,7 @@ class CheckpointUploader:
         del self._waiting[whole.item.path]
         if self.ledger and self._has_nodes_apart:
             self.ledger.add(whole.item)
-        if not self._has_forgotten and whole.begun > self._before:
+        if not self._has_forgotten and not self._handover.owes(whole):
             self._has_forgotten = True
             self._forget_unproved()
         self._published += 1
@@ -567,43 +554,14 @@ class CheckpointUploader:
         return f"the checkpoint {', '.join(names[-3:])} cannot be published: {error}"
 
     def _leave_rest(self) -> bool:
-        """Leave what waits to the next launch, if that can go on from what is here; return whether it can.
-
-        Otherwise all is sent before it.
-        """
-        if self._fenced or not self._may_leave:
+        """Leave what waits to the next launch, if that can go on from what is here; return whether it can."""
+        if self._fenced:
             return False
-        # Without the lock: a mount may not answer.
-        rest = self._rest()
-        return self._decide(rest)
-
-    def _decide(self, rest: Carried | None) -> bool:
-        with self._leaving:
-            if not self._may_leave:
-                return False
-            self.error, self._carried = None, rest
-            if rest is None:
-                self._may_leave = False
-                self._publisher.go_on()
-            return rest is not None
-
-    def _rest(self) -> Carried | None:
-        """Return what waits, if the next launch finds here all that it would find in the store."""
-        rest = [whole for whole in self._waiting.values() if self._publisher.is_there(whole)]
-        if not rest:
-            return None
-        in_place = self._in_place.found(self._order.series_of)
-        why = "not all files that belong to it are whole on this node"
-        if any(whole.begun < self._newest for whole in rest):
-            # The next launch numbers what it sends above all that is stored.
-            why = "a newer one is published already"
-        elif any(whole.begun <= self._before for whole in rest):
-            # Failures may come faster than an upload: it would never be safe.
-            why = "the launch before has left it to this one already"
-        elif in_place is not None:
-            return Carried(waiting=renumbered(rest), links=self._links, in_place=in_place)
-        logger.info("%s is uploaded before the next launch: %s", rest[-1].item.path.name, why)
-        return None
+        waiting = [*self._waiting.values()]
+        is_left = self._handover.leaves(waiting, newest=self._newest, series_of=self._order.series_of)
+        if is_left is not None:
+            self.error = None
+        return bool(is_left)
 
     # What is not published
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -24,18 +25,20 @@ from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, set_aside, stamps_of
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
+from airflow_provider_ocidist.agent.save.held_links import holder_of
 from airflow_provider_ocidist.agent.save.publishing import Whole
 from airflow_provider_ocidist.agent.save.saving import ABORT_WITHIN, SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
+from airflow_provider_ocidist.agent.stages.agreement import Agreement, has_same_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.train.interruptible import interruptible
 from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointsDamaged, OcidistError
 from airflow_provider_ocidist.model.amounts import names_text, size_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
-from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport
+from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Offer, Restart
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.agent.share.exchange import Exchange
@@ -72,8 +75,11 @@ class CheckpointFolder:
         """Function that is called before this node looks for the checkpoint to resume from."""
         self._carried: Carried | None = None
         """Checkpoints that the last launch has left to be sent beside the next, until that has ended."""
+        self._carried_for = 0
+        """Number of the launch to which it is left."""
         self._sends_carried = False
         """Whether an uploader sends it."""
+        self.agreement = Agreement(context, lambda: self._folder)
         self._fetched: Brought = {}
         """Entries that the last restore has fetched."""
         self._all_damaged: CheckpointsDamaged | None = None
@@ -149,8 +155,13 @@ class CheckpointFolder:
         """
         if self.settings is None:
             return
+        others = [*others]
         if self._carried:
             self._go_on_from_here(self._carried)
+            return
+        if (offer := self.agreement.chosen_by_main(others)) is not None:
+            self.on_restore()
+            self._go_on_from_common(offer)
             return
         folder, pattern = self.path(workspace), self.settings.pattern
         is_own, fetched_before = self._is_own(others), set(self._fetched)
@@ -210,19 +221,39 @@ class CheckpointFolder:
         """Whether the next launch goes on from what lies in the folder, whatever is stored."""
         return self._carried is not None
 
-    def leave_to_next_launch(self, uploader: Uploader, deadline: SaveDeadline) -> bool:
+    def leave_to_next_launch(
+        self, uploader: Uploader, deadline: SaveDeadline, restarts: Sequence[Restart] = ()
+    ) -> bool:
         """Leave what is not sent yet to the next launch; return whether that goes on from what is in the folder.
 
-        Only where no other node has to go on from it: it could not find it in the store. What is carried is sent in
-        any case, by the next launch or by `sender_of_rest`. Nothing is left in a folder that may be another attempt's
-        too, unless the store says that this one is the latest.
+        Only where all other nodes find it there too: in the store they could not. What is carried is sent in any case,
+        by the next launch or by `sender_of_rest`. Nothing is left in a folder that may be another attempt's too, unless
+        the store says that this one is the latest. `restarts`: with that of the next launch.
         """
-        if self.context.config.nodes > 1 or not isinstance(uploader, CheckpointUploader):
+        if not isinstance(uploader, CheckpointUploader):
             return False
-        if self._may_be_common and not self._is_known_to_be_latest():
+        launch, is_alone = len(restarts) or self.context.heartbeat.launch + 1, self.context.config.nodes == 1
+        if not is_alone and not self._is_common_to_all(restarts):
             return False
-        self._carried, self._sends_carried = uploader.leave(deadline), False
+        if is_alone and self._may_be_common and not self._is_known_to_be_latest():
+            return False
+        agrees = None if is_alone else partial(self._all_find, launch=launch)
+        self._carried, self._sends_carried = uploader.leave(deadline, agrees), False
+        self._carried_for = launch
         return self.goes_on_from_here
+
+    def offer_for(self, launch: int) -> Offer | None:
+        """Return this node's offer to the others, if the launch of this number goes on from it."""
+        # The wait for the answers may have been given up here.
+        return self.agreement.chosen_for(launch) if self._carried is not None else None
+
+    def owes_before(self, launch: int) -> bool:
+        """Whether something was left to a launch that did not begin, and is sent before the one of this number."""
+        return self._carried is not None and self._carried_for != launch
+
+    def rest_is_sent(self) -> None:
+        """Go back to what is stored from here on."""
+        self._carried = None
 
     def sender_of_rest(self, workspace: Workspace) -> Uploader | None:
         """Return the uploader of what was left to a launch that did not begin; None where nothing was."""
@@ -259,6 +290,24 @@ class CheckpointFolder:
             cause=Cause.USER,
         )
 
+    def _is_common_to_all(self, restarts: Sequence[Restart]) -> bool:
+        """Whether all nodes of the next launch have taken part in the last, and have this folder."""
+        context = self.context
+        before = context.heartbeat.restarts
+        is_shared = bool(context.others) and context.heartbeat.report.apart == ()
+        return is_shared and bool(restarts) and has_same_nodes(before, restarts, context.config.nodes)
+
+    def _all_find(self, carried: Carried, launch: int) -> bool:
+        """Whether all nodes find what waits in the folder, so that the launch of this number may go on from it."""
+        context = self.context
+        if not self._is_known_to_be_latest():
+            return False
+        # The other nodes of that launch delete the links of those before.
+        holder = holder_of(context.heartbeat.store, launch, context.rank)
+        return carried.links.hand_over(holder) and self.agreement.reached(
+            carried, self._reference_of(carried.newest), launch
+        )
+
     def _is_known_to_be_latest(self) -> bool:
         """Whether the store says so. The next launch asks it again, and raises its error."""
         context = self.context
@@ -277,6 +326,8 @@ class CheckpointFolder:
             carried.links.let_go(ABORT_WITHIN)
             raise
         self.on_restore()
+        if (offer := self.offer_for(context.heartbeat.launch)) is not None:
+            self._go_on_from_common(offer)
         # What was fetched before may have been overwritten since: only what is known to be whole is offered.
         self._fetched, self._all_damaged = {}, None
         names = [whole.item.path.name for whole in carried.waiting]
@@ -285,6 +336,18 @@ class CheckpointFolder:
             "the next launch goes on from what is on this node; %s will be sent beside the training",
             names_text(names),
         )
+
+    def _go_on_from_common(self, offer: Offer) -> None:
+        """Go on from what all nodes have found in the folder that they share."""
+        context, folder = self.context, self._folder
+        assert folder is not None
+        self._fetched, self._all_damaged = {}, None
+        context.goes_on_from = offer.checkpoint
+        # As it is now: the nodes compare it once more when they meet.
+        context.heartbeat.update(starts_from=self.agreement.found(offer))
+        show_folder(folder, context.config.run_name, context.rank)
+        if not context.is_main:
+            logger.info("the next launch goes on from what is in the folder: %s", names_text(offer.names))
 
     def _reference_of(self, whole: Whole) -> CheckpointRef:
         """Return what stands for a checkpoint that is not stored yet: newer than all that is, and only on this node."""

@@ -114,7 +114,8 @@ class GangEnd:
             self._await_first()
         with self._agreeing:
             # The phase is written before the questions: a node that fails from now on reads that this one has ended.
-            is_written = self.heartbeat.write(phase=Phase.SAVING)
+            # With it that all is written: who publishes what it has saved may look for the last time then.
+            is_written = self.heartbeat.write(phase=Phase.SAVING, writing=None)
             if self.config.min_nodes is not None and not self.context.is_main:
                 self._await_admission(is_written=is_written)
             self._heed_another_launch(is_written=is_written)

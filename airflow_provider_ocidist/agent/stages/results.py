@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save import outputs
@@ -14,7 +15,7 @@ from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFo
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import AgentError, Cause
-from airflow_provider_ocidist.model.report import Phase, Sending
+from airflow_provider_ocidist.model.report import Phase, Restart, Sending
 from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 
 logger = logging.getLogger("ocidist")
@@ -64,9 +65,18 @@ class Results:
                 raise
 
     def save_after_failure(
-        self, workspace: Workspace, uploader: Uploader | None, stop: Stop | None, *, is_last: bool
+        self,
+        workspace: Workspace,
+        uploader: Uploader | None,
+        stop: Stop | None,
+        *,
+        is_last: bool,
+        restarts: Sequence[Restart] = (),
     ) -> None:
-        """Save what a launch has left; `is_last`: whether no other follows, so that outputs are copied too."""
+        """Save what a launch has left; `is_last`: whether no other follows, so that outputs are copied too.
+
+        `restarts`: with that of the launch that follows.
+        """
         context = self.context
         is_stopped = is_last and stop is not None and stop.cause is None
         # In one report: by the phase alone, the others would take this node for one that has succeeded.
@@ -78,13 +88,27 @@ class Results:
             deadline = SaveDeadline(0.0)
             self.checkpoints.abandon_uploads()
         goes_on = not (is_last or context.switch.is_lost)
-        if uploader and not (goes_on and self.checkpoints.leave_to_next_launch(uploader, deadline)):
+        leave = self.checkpoints.leave_to_next_launch
+        if uploader and not (goes_on and leave(uploader, deadline, restarts)):
             _log(uploader.finish(Moment.CUT_OFF, deadline))
         if is_last and not context.switch.is_lost:
             self._copy_within(limit, workspace)
         else:
             # Before this node says that it has saved: all nodes then look for the newest.
             self.checkpoints.abandon_uploads()
+
+    def save_before(self, workspace: Workspace, launch: int) -> None:
+        """Save what was left to a launch that did not begin, before the one of this number goes back to what is stored.
+
+        Not all of its nodes need have what was left.
+        """
+        if not self.checkpoints.owes_before(launch):
+            return
+        uploader = self.checkpoints.sender_of_rest(workspace)
+        if uploader:
+            _log(uploader.finish(Moment.CUT_OFF, self._before_another_launch()))
+        self.checkpoints.abandon_uploads()
+        self.checkpoints.rest_is_sent()
 
     def save_rest(self, workspace: Workspace) -> None:
         """Save what was left to a launch that did not begin, as the run ends before it. Raises nothing."""

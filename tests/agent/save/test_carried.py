@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import saving, unproved_copies, uploads
+from airflow_provider_ocidist.agent.save import handover, saving, unproved_copies, uploads
 from airflow_provider_ocidist.agent.save.carried import NewestInPlace, fetched_into, renumbered
 from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof
@@ -118,7 +118,7 @@ class Gate:
 @pytest.fixture
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.01)
-    monkeypatch.setattr(uploads, "SENT_FIRST", 0.3)
+    monkeypatch.setattr(handover, "SENT_FIRST", 0.3)
     monkeypatch.setattr(saving, "FIRST_PAUSE", 0.01)
 
 
@@ -235,7 +235,7 @@ def test_what_nothing_proves_is_not_copied_where_another_launch_waits_on_this_no
 
 def test_of_what_was_cut_off_only_some_are_held_behind_newer_ones(tmp_path: Path) -> None:
     watched = Watched(tmp_path, keep_every=1)
-    watched.uploader._may_leave = True
+    watched.uploader._handover.is_open = True
     for number in range(1, 4 * MOST_HELD):
         whole(watched, f"step-{number}.txt")
         for _ in range(2):

@@ -16,8 +16,9 @@ from airflow_provider_ocidist.agent.join import peer_reports
 from airflow_provider_ocidist.agent.save import far_writers
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.far_writers import BEATS, FarWriters, written_entries
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.storage.checkpoints import newest
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -186,6 +187,24 @@ def test_a_program_has_ended_once_it_has_on_each_node_or_that_is_gone(
     assert not nodes.far.have_ended()
     monkeypatch.setattr(peer_reports, "GONE_AFTER", -1.0)
     assert nodes.far.have_ended()
+
+
+def test_who_has_gone_back_for_a_later_launch_writes_no_more_but_what_it_was_cut_off_in(
+    tmp_path: Path,
+) -> None:
+    """It may do so before the main node has seen that it saves."""
+    nodes = Nodes(tmp_path, 2)
+    nodes.far = FarWriters(nodes.store, [1], patient=lambda: False, launch=0)
+    nodes.write("a")
+    nodes.beat(1, writing=("step-4",))
+    assert not nodes.far.have_ended()
+    assert nodes.doubt()
+    again = (Restart(cause=Cause.USER, message="ValueError"),)
+    nodes.beat(1, phase=Phase.FETCHING, restarts=again)
+    assert nodes.far.have_ended()
+    assert nodes.doubt() is None
+    nodes.beat(1, writing=("step-2",))
+    assert nodes.doubt()
 
 
 @pytest.mark.parametrize("is_patient", [True, False])

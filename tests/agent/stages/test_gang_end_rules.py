@@ -326,6 +326,17 @@ def test_a_success_that_stands_is_saved_whatever_launch_is_asked_for_then(tmp_pa
         node.switch.check()
 
 
+def test_a_program_that_has_succeeded_has_written_all_by_the_time_that_others_read_of_its_end(
+    tmp_path: Path,
+) -> None:
+    """Otherwise the main node of a shared folder, which looks for the last time then, publishes nothing of it."""
+    node = Node(tmp_path)
+    node.heartbeat.update(writing=("step-24",))
+    assert node.end.agreed(SUCCESS, follows=False) == SUCCESS
+    read = NodeReport.from_json(node.store.read(report_of(0)))
+    assert (read.phase, read.writing) == (Phase.SAVING, None)
+
+
 def test_a_success_of_a_node_that_was_lost_meanwhile_is_none(tmp_path: Path) -> None:
     node = Node(tmp_path)
     restart = Restart(cause=Cause.NODE, message="node 0: lost", rank=0, lost=(0,))

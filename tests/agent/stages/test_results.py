@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-from airflow_provider_ocidist.agent.save import saving, uploads
+from airflow_provider_ocidist.agent.save import handover, saving, uploads
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.stages import checkpoint_folder
 from airflow_provider_ocidist.agent.stages import results as stages_results
@@ -213,7 +213,7 @@ def test_an_outage_longer_than_the_end_of_a_run_waits_loses_no_checkpoint(
 def test_what_was_left_to_a_launch_that_ends_before_its_program_runs_is_sent_all_the_same(
     tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch, *, began: bool
 ) -> None:
-    monkeypatch.setattr(uploads, "SENT_FIRST", 0.5)
+    monkeypatch.setattr(handover, "SENT_FIRST", 0.5)
     place, send, is_open = place_of(tmp_path), checkpoints._send, threading.Event()
 
     def slow(source: Any, target: Any, entries: Any, cancel: Any) -> Any:
@@ -250,7 +250,7 @@ def test_where_all_was_sent_in_time_nothing_is_left_to_the_next_launch(tmp_path:
 
 def carried(only: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Leave a checkpoint to the next launch, which begins; return its uploader. It arrives in four seconds."""
-    monkeypatch.setattr(uploads, "SENT_FIRST", 0.5)
+    monkeypatch.setattr(handover, "SENT_FIRST", 0.5)
     slow_send(monkeypatch, 20)
     place = place_of(tmp_path)
     only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
@@ -299,7 +299,7 @@ def test_an_error_in_what_was_left_does_not_replace_what_has_ended_the_run(
     caplog: pytest.LogCaptureFixture,
     where: str,
 ) -> None:
-    monkeypatch.setattr(uploads, "SENT_FIRST", 0.2)
+    monkeypatch.setattr(handover, "SENT_FIRST", 0.2)
     slow_send(monkeypatch, 20)
     place = place_of(tmp_path)
     only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
@@ -316,7 +316,7 @@ def test_an_error_in_what_was_left_does_not_replace_what_has_ended_the_run(
 def test_an_uploader_that_cannot_start_leaves_what_is_carried_to_another(
     tmp_path: Path, only: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "SENT_FIRST", 0.2)
+    monkeypatch.setattr(handover, "SENT_FIRST", 0.2)
     slow_send(monkeypatch, 5)
     place, start = place_of(tmp_path), uploads.CheckpointUploader.start
     only.save_after_failure(place, saved(only, tmp_path), None, is_last=False)
@@ -340,7 +340,7 @@ def test_an_uploader_that_cannot_start_leaves_what_is_carried_to_another(
 
 def left(only: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Leave a checkpoint to the next launch, if that may be."""
-    monkeypatch.setattr(uploads, "SENT_FIRST", 0.2)
+    monkeypatch.setattr(handover, "SENT_FIRST", 0.2)
     slow_send(monkeypatch, 20)
     return only.checkpoints.leave_to_next_launch(saved(only, tmp_path), SaveDeadline(60))
 
