@@ -50,22 +50,24 @@ class Agreement:
         context, heartbeat = self._context, self._context.heartbeat
         offer = Offer(names=carried.names, digest=carried.digest(launch), checkpoint=newest)
         heartbeat.update(offers=offer, now=True)
-        others, deadline = context.others, time.monotonic() + ANSWERED_WITHIN
-        while time.monotonic() < deadline and not (
-            context.switch.is_lost or context.switch.signalled.is_set()
-        ):
-            reports = read_reports(heartbeat.quick_store, others)
-            answers = {rank: _answer_in(report, launch) for rank, report in zip(others, reports)}
-            if all(answer == offer.digest for answer in answers.values()):
-                self._offer, self._launch = replace(offer, chosen=True), launch
-                return True
+        waiting, deadline = list(context.others), time.monotonic() + ANSWERED_WITHIN
+        while waiting and not (context.switch.is_lost or context.switch.signalled.is_set()):
+            reports = read_reports(heartbeat.quick_store, waiting)
+            answers = {rank: _answer_in(report, launch) for rank, report in zip(waiting, reports)}
             without = [rank for rank, answer in answers.items() if answer not in (None, offer.digest)]
             if without:
-                logger.info("%s finds other files: all is uploaded before the next launch", in_words(without))
+                logger.info("the files differ on %s: all is uploaded before the next launch", in_words(without))
                 return False
-            time.sleep(LOOK_INTERVAL)
-        logger.info("not all nodes say whether they find it: all is uploaded before the next launch")
-        return False
+            waiting = [rank for rank, answer in answers.items() if answer is None]
+            if waiting and time.monotonic() >= deadline:
+                break
+            if waiting:
+                time.sleep(LOOK_INTERVAL)
+        if waiting:
+            logger.info("not all nodes say whether they find it: all is uploaded before the next launch")
+            return False
+        self._offer, self._launch = replace(offer, chosen=True), launch
+        return True
 
     def chosen_for(self, launch: int) -> Offer | None:
         """Return this node's own offer, if all have agreed to go on from it to the launch of this number."""
