@@ -21,7 +21,7 @@ METADATA_CLASSES = {
 }
 """Classes of torch.distributed.checkpoint.metadata, which hold values only."""
 STORAGE_CLASSES = {"_StorageInfo", "_StoragePrefix"}
-"""The same of torch.distributed.checkpoint.filesystem."""
+"""Classes of torch.distributed.checkpoint.filesystem that hold values only."""
 DTYPE = 0
 """Place of the dtype in what a tensor's properties keep; their class calls functions, so that it is not made."""
 

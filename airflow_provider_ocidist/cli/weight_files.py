@@ -27,7 +27,7 @@ class _Model:
     name: str
     paths: Sequence[Path]
     lacks: str | None = None
-    """What is missing, in words."""
+    """Shards that are missing, in words; None: all are there."""
     index: Path | None = None
 
 

@@ -82,7 +82,7 @@ def test_what_is_left_out_of_the_simulation_or_shared_by_its_processes_is_there(
 
 def test_each_circumstance_in_which_a_mutant_shows_is_drawn_now_and_then():
     assert {mutant.needs for mutant in mutants.MUTANTS} - {""} == set(CIRCUMSTANCES)
-    drawn = [scenario.draw(f"drawn.{number}") for number in range(1500)]
+    drawn = [scenario.draw(f"drawn.{number}") for number in range(2500)]
     found = {name: sum(map(has_it, drawn)) for name, has_it in CIRCUMSTANCES.items()}
     assert {name: count for name, count in found.items() if count < 3} == {}
 

@@ -272,9 +272,9 @@ def test_a_connection_that_airflow_does_not_return_is_not_waited_for_and_what_wa
     backend, release = connection.connect(), threading.Event()
     read = airflow.hook
 
-    def hangs(conn_id: str, *, kind: str | None = None) -> Any:
+    def hangs(conn_id: str, **more: Any) -> Any:
         release.wait(60)
-        return read(conn_id, kind=kind)
+        return read(conn_id, **more)
 
     monkeypatch.setattr(module, "OciHook", hangs)
 

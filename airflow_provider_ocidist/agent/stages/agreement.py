@@ -56,7 +56,9 @@ class Agreement:
             answers = {rank: _answer_in(report, launch) for rank, report in zip(waiting, reports)}
             without = [rank for rank, answer in answers.items() if answer not in (None, offer.digest)]
             if without:
-                logger.info("the files differ on %s: all is uploaded before the next launch", in_words(without))
+                logger.info(
+                    "the files differ on %s: all is uploaded before the next launch", in_words(without)
+                )
                 return False
             waiting = [rank for rank, answer in answers.items() if answer is None]
             if waiting and time.monotonic() >= deadline:

@@ -20,7 +20,7 @@ USER = re.compile(
     r"(?P<scheme>[A-Za-z][\w+.-]*)://"
     r"(?P<user>[^/?#\s@:]*)(?::(?P<password>(?!\d+(?:[/?#]|$))[^?#\s@]*|[^/?#\s@]*))?@"
 )
-"""What stands before the host of a URI. A password may hold a slash, though it should not; a port is none."""
+"""Login before the host of a URI. A password may hold a slash, though it should not; a port is none."""
 WEB = ("http", "https", "ftp", "ftps")
 """Ends of schemes whose user may be a token, as GitHub takes one: `https://ghp_x@github.com/o/r.git`."""
 NO_TOKENS = ("", "git")

@@ -117,10 +117,10 @@ def test_a_store_that_does_not_answer_costs_no_time_of_the_lease(run: Run) -> No
 def test_the_store_is_read_with_the_nodes_own_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[dict[str, str], str | None]] = []
+    seen: list[tuple[dict[str, str], str, str]] = []
 
-    def access(environ: dict[str, str], *, endpoint: str | None) -> None:
-        seen.append((environ, endpoint))
+    def access(environ: dict[str, str], endpoint: str, region: str) -> None:
+        seen.append((environ, endpoint, region))
 
     monkeypatch.setattr(OciAccess, "from_environment", access)
     config = AgentConfig(
@@ -130,6 +130,7 @@ def test_the_store_is_read_with_the_nodes_own_credentials(
         run_dir=str(tmp_path),
         program=Program(script="t.py"),
         oci_endpoint="http://loopback",
+        oci_region="eu-frankfurt-1",
     )
     assert Abandonment(config, {"OCI_IAM_TYPE": "own"}).why() is None
-    assert seen == [({"OCI_IAM_TYPE": "own"}, "http://loopback")] * 2
+    assert seen == [({"OCI_IAM_TYPE": "own"}, "http://loopback", "eu-frankfurt-1")] * 2

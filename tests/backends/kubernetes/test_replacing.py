@@ -41,7 +41,7 @@ class Cluster:
 
     def pods(self, namespace: str, name: str) -> Any:
         assert (namespace, name) == ("ns", GANG)
-        return self.by_rank
+        return {rank: [pod] for rank, pod in self.by_rank.items()}
 
     def remove_pod(self, namespace: str, name: str, uid: str, grace: int = 0) -> None:
         assert namespace == "ns"
