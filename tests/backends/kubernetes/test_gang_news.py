@@ -27,7 +27,7 @@ def a_pod(uid: str = "a", **changes: Any) -> dict[str, Any]:
 
 
 def look(*pods: Mapping[str, Any], state: GangState = GangState.ACTIVE) -> Look:
-    seen = Seen(gangs={"train": Gang(state)}, pods={"train": dict(enumerate(pods))})
+    seen = Seen(gangs={"train": Gang(state)}, pods={"train": {rank: [pod] for rank, pod in enumerate(pods)}})
     return Look({"ns": seen}, 0.0, lambda _: {})
 
 
@@ -72,6 +72,13 @@ def test_a_gang_whose_pods_run_has_news_only_where_one_is_another(before: Look |
 def test_a_gang_with_a_pod_that_has_ended_or_ends_or_is_not_there_has_news(other: dict[str, Any]) -> None:
     assert has_news(look(a_pod(), a_pod("b", **other)), TRAINS)
     assert has_news(look(a_pod()), TRAINS)
+
+
+def test_a_second_pod_of_a_rank_is_news() -> None:
+    seen = Seen(
+        gangs={"train": Gang(GangState.ACTIVE)}, pods={"train": {0: [a_pod()], 1: [a_pod("b"), a_pod("c")]}}
+    )
+    assert has_news(Look({"ns": seen}, 0.0, lambda _: {}))
 
 
 def test_a_pod_that_waits_for_its_machine_is_no_news() -> None:
