@@ -145,7 +145,7 @@ def gang(place: Place, tmp_path: Path) -> Iterator[RunRef]:
 def silence(backend: Backend, store: Silent) -> None:
     """Let the store of a connected backend be a silent one from now on; its clients of the service stay."""
     if isinstance(backend, OciDataScience):
-        backend.access = replace(backend.access, endpoint=store.url)
+        backend._storage = replace(backend._storage, endpoint=store.url)
         backend._run_dirs.clear()
         backend._cancel_dirs.clear()
     else:

@@ -96,7 +96,7 @@ def test_nodes_of_a_failed_submission_are_cancelled_before_a_silent_store_has_an
 
         def falls_silent() -> None:
             # The clients of the service stay where they are.
-            backend.access = replace(backend.access, endpoint=store.url)
+            backend._storage = replace(backend._storage, endpoint=store.url)
             backend._run_dirs.clear()
             backend._cancel_dirs.clear()
 
