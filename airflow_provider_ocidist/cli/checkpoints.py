@@ -355,10 +355,12 @@ def _print_path(options: argparse.Namespace, path: Path) -> None:
 
 def _one(options: argparse.Namespace) -> str:
     """Return the URI of the checkpoint that a command's arguments name. Raises Unusable without any."""
+    from airflow_provider_ocidist.storage import catalog
     from airflow_provider_ocidist.storage.manifests import MANIFEST
 
     uri = _uri(options)
-    if options.step is None and _opened(uri, _access(options)).exists(MANIFEST):
+    store = _opened(uri, _access(options))
+    if options.step is None and store.exists(MANIFEST) and catalog.own_item(store):
         return uri
     whole = [
         _as_json(place, item) for place, items in _found(options) for item in items if item.state == "whole"

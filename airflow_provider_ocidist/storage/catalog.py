@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 
 from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import CheckpointError
@@ -17,7 +18,7 @@ from airflow_provider_ocidist.storage.listing import (
     manifests_in,
     without_needed,
 )
-from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, is_another_programs
 from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention, superfluous
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 
@@ -80,23 +81,43 @@ class PruneRule:
 def places(store: Store) -> list[str]:
     """Return the folders, relative to the store, that hold checkpoints: a work directory has one for each task.
 
-    The empty text is the store itself. A program's own `manifest.json` within a checkpoint, and the list of a run's
-    packages, make no place. Raises StorageError when the store cannot be read.
+    The empty text is the store itself. A program's own `manifest.json`, within a checkpoint or above checkpoints, and
+    the list of a run's packages make no place. Raises StorageError when the store cannot be read.
     """
     found: set[str] = set()
     named = {
         entry.name.rpartition("/")[0] for entry in store.list() if f"/{entry.name}".endswith(f"/{MANIFEST}")
     }
+    is_checkpoint = lru_cache(maxsize=None)(lambda folder: _is_checkpoint(store, folder, named))
     for folder in sorted(named, key=lambda name: name.count("/")):
         place, _, name = folder.rpartition("/")
         above = _above(folder)
-        if not folder or named.intersection(above) or place in found:
+        if not folder or place in found or any(is_checkpoint(each) for each in named.intersection(above)):
             continue
         # Below a folder of a place, or beside a run's packages, lies what need not be a checkpoint.
         is_certain = name != WHEELS and found.isdisjoint(above)
-        if is_certain or manifests_in(store, {folder: {MANIFEST: Entry(name="", size=None)}}):
+        if is_checkpoint(folder) if is_certain else _manifests_of(store, [folder]):
             found.add(place)
     return sorted(found)
+
+
+def _is_checkpoint(store: Store, folder: str, named: Iterable[str]) -> bool:
+    """Whether a folder's `manifest.json` is a checkpoint's, whole or damaged; `named`: all folders that have one."""
+    try:
+        text = store.read(f"{folder}/{MANIFEST}".lstrip("/"))
+        Manifest.from_json(text)
+    except FileNotFoundError:
+        # Retention has just deleted it.
+        return False
+    except CheckpointError:
+        below = [each for each in named if each and folder in _above(each)]
+        return not is_another_programs(text) and not _manifests_of(store, below)
+    return True
+
+
+def _manifests_of(store: Store, folders: Iterable[str]) -> dict[str, Manifest]:
+    """Return the manifests of folders that have a file of this name; not those that are none."""
+    return manifests_in(store, {each: {MANIFEST: Entry(name="", size=None)} for each in folders})
 
 
 def _above(folder: str) -> set[str]:
@@ -151,6 +172,9 @@ def _item(store: Store, folder: str, files: Mapping[str, Entry]) -> Item | None:
     try:
         manifest = Manifest.from_json(store.read(files[MANIFEST].name))
     except CheckpointError as error:
+        if holds_checkpoints(store, files):
+            # The same, and what it has is another program's.
+            return None
         return Item(folder=folder, state=FolderState.DAMAGED, files=files, fault=str(error))
     except FileNotFoundError:
         # Retention has just deleted it.

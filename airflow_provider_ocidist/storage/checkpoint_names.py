@@ -105,20 +105,35 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 _ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
-_AGAIN = re.compile(r"\.again-[0-9]+$")
+_OWNED = r"(?:\.attempt-[0-9]+)?(?:\.launch-[0-9]+)?(?:\.again-[0-9]+)?"
+_VERSION_OF_SAVE = re.compile(rf"(?:\.(?:step|save)-[0-9]+)?{_OWNED}")
 _OWNER = re.compile(r"\.attempt-(?P<attempt>[0-9]+)(?:\.launch-[0-9]+)?(?:\.again-[0-9]+)?$")
 
 
-def published_folder(name: str, fence: Fence, count: int = 1) -> str:
+def named_folder(name: str, step: int | None, sequence: int) -> str:
+    """Return an entry's name with its step, else its number among the saves, where the name itself has none."""
+    placed = place(name)
+    if step is None and (placed is None or placed.step is None):
+        return f"{name}.save-{sequence}"
+    if step is not None and (placed is None or placed.number != step):
+        return f"{name}.step-{step}"
+    return name
+
+
+def published_folder(named: str, fence: Fence, count: int = 1) -> str:
     """Return the folder that a launch publishes a checkpoint to; `count`: how often it has published this name."""
-    own = f"{name}.attempt-{fence.attempt}" if fence.attempt > 1 else name
+    own = f"{named}.attempt-{fence.attempt}" if fence.attempt > 1 else named
     own = f"{own}.launch-{fence.launch}" if fence.launch else own
     return own if count == 1 else f"{own}.again-{count}"
 
 
-def save_folder(folder: str) -> str:
-    """Return what the folders of all versions of one save have in common."""
-    return _AGAIN.sub("", folder)
+def save_folder(name: str, folder: str) -> str:
+    """Return what the folders of all versions of one save of an entry have in common; for others the folder itself.
+
+    The program's step may have moved between two versions.
+    """
+    is_version = folder.startswith(name) and _VERSION_OF_SAVE.fullmatch(folder, len(name))
+    return name if is_version else folder
 
 
 def publishing_attempt(folder: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import shutil
 import threading
 import time
@@ -18,7 +19,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.checkpoint_names import place, published_folder
+from airflow_provider_ocidist.storage.checkpoint_names import named_folder, published_folder
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of, manifests_in
 from airflow_provider_ocidist.storage.locations import is_text, join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 __all__ = ["MANIFEST", "CheckpointRef", "Manifest", "ManifestFile"]
 
 _REPLACE_TRIES = 100
+_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 _WITHDRAWN_AGAIN_AFTER = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before each further try to delete a manifest that was written too late."""
 
@@ -338,12 +340,7 @@ def _free_folder(
 
     Two attempts or launches never take the same: an upload of the earlier one may arrive while the later one publishes.
     """
-    placed = place(name)
-    named = name
-    if step is None and (placed is None or placed.step is None):
-        named = f"{name}.save-{sequence}"
-    elif step is not None and (placed is None or placed.number != step):
-        named = f"{name}.step-{step}"
+    named = named_folder(name, step, sequence)
     wanted = published_folder(named, fence)
     places = [entry.name.partition("/") for entry in store.list(wanted)]
     taken = {folder for folder, _, name in places if empty or name == MANIFEST}
@@ -368,28 +365,35 @@ def staging_in(target: Path) -> Iterator[Path]:
 
 
 def _replace(arrived: Path, final: Path) -> None:
-    """Move a file or folder to its place; what it cannot replace there is moved away just before."""
+    """Move a file or folder to its place; what it cannot replace there is moved away, and back if that fails."""
     former = final.with_name(unfinished_name(final.name))
     for _ in range(_REPLACE_TRIES):
-        if final.is_symlink():
-            # Only the link gives way, not what it leads to.
-            final.unlink(missing_ok=True)
-        # The operating system puts a file in the place of a file only, and a folder in that of an empty one.
-        elif final.is_dir() or arrived.is_dir():
-            with suppress(FileNotFoundError):
-                final.rename(former)
         try:
+            # The system puts a file in the place of a file or link only, and a folder in that of an empty one.
+            if arrived.is_dir() or (final.is_dir() and not final.is_symlink()):
+                with suppress(FileNotFoundError):
+                    final.rename(former)
             arrived.replace(final)
-            return
-        except OSError as error:
-            # Another node that shares this folder has just fetched the same.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR):
+        except BaseException as error:
+            _put_back(former, final)
+            # Another node that shares this folder has just put something there.
+            if not (isinstance(error, OSError) and error.errno in _IN_THE_WAY):
                 raise
-        finally:
+        else:
             _delete(former)
+            return
     raise StorageError(
         f"{final} cannot be replaced: other processes keep writing to it", uri=str(final), retryable=True
     )
+
+
+def _put_back(former: Path, final: Path) -> None:
+    """Return what was moved away to its place, unless something else is there now."""
+    try:
+        former.rename(final)
+    except OSError:
+        if os.path.lexists(final):
+            _delete(former)
 
 
 def _delete(path: Path) -> None:

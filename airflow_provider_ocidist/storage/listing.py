@@ -125,7 +125,7 @@ def fault_of(manifest: Manifest, files: Mapping[str, Entry]) -> str | None:
 
 
 def holds_checkpoints(store: Store, files: Mapping[str, Entry]) -> bool:
-    """Whether a folder without a manifest is no interrupted upload, but has published checkpoints below it."""
+    """Whether a folder without a manifest of its own is no remains, but has published checkpoints below it."""
     inner = {
         entry.name.removesuffix(f"/{MANIFEST}"): {MANIFEST: entry}
         for name, entry in files.items()

@@ -18,6 +18,8 @@ from airflow_provider_ocidist.storage.locations import safe_name
 
 MANIFEST = "manifest.json"
 VERSION = 2
+_ALWAYS = ("version", "created_at", "files")
+"""Keys that a manifest of any version has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,3 +134,12 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError, StorageError) as error:
             raise CheckpointError(f"the manifest is corrupt: {error}") from error
         return manifest
+
+
+def is_another_programs(text: bytes) -> bool:
+    """Whether a file of a manifest's name is one of another program, as dbt and web applications have, and whole."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    return not (isinstance(found, dict) and all(key in found for key in _ALWAYS))

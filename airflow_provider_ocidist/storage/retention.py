@@ -68,7 +68,11 @@ def _last_versions(manifests: Sequence[Manifest], folders: Sequence[str]) -> Seq
     found: dict[object, Manifest] = {}
     for number, (each, folder) in enumerate(zip(manifests, folders)):
         # Version 1 had no numbers.
-        save = (each.fence, each.sequence, each.name, save_folder(folder)) if each.sequence else number
+        save = (
+            (each.fence, each.sequence, each.name, save_folder(each.name, folder))
+            if each.sequence
+            else number
+        )
         found.setdefault(save, each)
     return tuple(found.values())
 

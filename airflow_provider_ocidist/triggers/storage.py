@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from airflow_provider_ocidist.triggers.threads import in_thread
 # DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.task_log import TaskLog
+    from airflow_provider_ocidist.storage.stores.base import Entry
 
 SEEN = "ocidist_seen"
 """Key of the last reported data's digest in the asset's state store."""
@@ -33,12 +34,25 @@ class Listing:
     files: frozenset[tuple[str, str | None]]
     bytes: int = 0
     uri: str = ""
+    earlier_digest: str | None = None
+    """Digest that earlier checkouts have stored of this listing; they told files without an etag by name alone."""
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], uri: str) -> Listing:
+        """Return what a place lists; `uri` without secrets: it goes into events, which many may read."""
+        files = frozenset((entry.name, entry.etag or f"{entry.size}-{entry.modified}") for entry in entries)
+        earlier = _digest((entry.name, entry.etag) for entry in entries)
+        return cls(files, sum(entry.size or 0 for entry in entries), uri, earlier)
 
     @property
     def digest(self) -> str:
         """Identifies a listing; small enough to be stored anywhere."""
-        lines = sorted(f"{name}\0{etag}" for name, etag in self.files)
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return _digest(self.files)
+
+
+def _digest(files: Iterable[tuple[str, str | None]]) -> str:
+    lines = sorted(f"{name}\0{etag}" for name, etag in files)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 class Deliveries:
@@ -60,7 +74,7 @@ class Deliveries:
         """Return whether to report a listing; deleted files alone are not reported."""
         if found != self._at_rest:
             self._at_rest, self._since = found, now
-        if self.reported in (None, found.digest):
+        if self.reported in (None, found.digest, found.earlier_digest):
             self._take(found)
             return False
         if now - self._since < self._settle:
@@ -130,10 +144,7 @@ class NewDataTrigger(BaseEventTrigger):
         from airflow_provider_ocidist.storage.locations import shown
 
         store = opened.store(opened.hook.uri(self.uri))
-        entries = store.as_source().list()
-        files = frozenset((entry.name, entry.etag or f"{entry.size}-{entry.modified}") for entry in entries)
-        # Without secrets: the URI goes into events, which many may read.
-        return Listing(files, sum(entry.size or 0 for entry in entries), shown(store.uri))
+        return Listing.of(store.as_source().list(), shown(store.uri))
 
     async def _recall(self) -> str | None:
         store = getattr(self, "asset_state_store", None)
@@ -262,7 +273,8 @@ class CheckpointLook:
 def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:
     """Return uri, step and loss of the newest complete checkpoint whose step is above `after_step`, None without any.
 
-    A checkpoint without a step counts only if `after_step` is negative.
+    A checkpoint without a step counts only if `after_step` is negative, and one of an attempt never once a later
+    attempt has published any: no later one goes on from it.
 
     Raises StorageError or BackendError when the place cannot be read.
     """
@@ -270,9 +282,8 @@ def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] 
     from airflow_provider_ocidist.storage import checkpoints
 
     complete = shared_storage(conn_id).use(lambda opened: checkpoints.complete_of(opened.store(uri)))
-    later = (
-        each for each in complete if after_step < 0 or (each.step is not None and each.step > after_step)
-    )
+    latest = [each for each in complete if each.fence == complete[0].fence]
+    later = (each for each in latest if after_step < 0 or (each.step is not None and each.step > after_step))
     found = next(later, None)
     return None if found is None else dict(codec.encode(found))
 

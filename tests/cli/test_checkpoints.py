@@ -169,6 +169,20 @@ def test_verify_takes_one_checkpoint_and_whole_work_directories(place, tmp_path,
     assert "step-20.pt is not what was published" in capsys.readouterr().out
 
 
+def test_a_manifest_of_another_program_above_a_place_is_in_no_commands_way(place, tmp_path, capsys):
+    work = tmp_path / "work"
+    shutil.copytree(place, work / "checkpoints" / "train-g0")
+    (work / "target").mkdir()
+    for folder in (".", "checkpoints", "target"):
+        (work / folder / "manifest.json").write_text('{"metadata": {"dbt_version": "1.8"}, "nodes": {}}')
+    assert ocidist("list", work, "--json") == 0
+    assert [each["step"] for each in json.loads(capsys.readouterr().out)] == [30, 20, 10]
+    assert ocidist("verify", work) == 0
+    assert "3 checkpoints read: 0 damaged" in capsys.readouterr().out
+    assert ocidist("fetch", work, tmp_path / "here") == 0
+    assert (tmp_path / "here" / "step-30.pt").exists()
+
+
 def test_prune_leaves_a_checkpoint_that_is_named_by_itself(place, capsys):
     assert ocidist("prune", place / "step-10.pt", "--keep", 1, "--remains", "--yes") == 0
     assert "0 checkpoints" in capsys.readouterr().out

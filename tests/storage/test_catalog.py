@@ -92,6 +92,54 @@ def test_manifests_that_are_no_checkpoints_make_no_place(place, tmp_path):
     assert catalog.places(open_store(str(work_dir / "checkpoints" / "a-g0"))) == [""]
 
 
+FOREIGN = ['{"metadata": {"dbt_version": "1"}, "nodes": {}}', '{"name": "web", "version": "1"}', "[]", "null"]
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_manifest_of_another_program_above_checkpoints_hides_none(place, tmp_path, number):
+    """As in a bucket, project or work directory in which dbt or a web application keeps its own `manifest.json`."""
+    print("seed", SEED, number)
+    draw = random.Random(f"{SEED}.foreign.{number}")
+    root, tasks = tmp_path / "work", sorted(draw.sample(["a", "b/c", "b/d", "e/f/g"], draw.randint(1, 3)))
+    for task in tasks:
+        shutil.copytree(place, root / task)
+    above = ["", *(task.rpartition("/")[0] for task in tasks), *tasks, "public", "public/of/it"]
+    for folder in draw.sample(above, draw.randint(1, len(above))):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder / MANIFEST).write_text(
+            draw.choice([*FOREIGN, "{", "no JSON"][: 4 if "public" in folder else 6])
+        )
+    store = open_store(str(root))
+    assert catalog.own_item(store) is None
+    assert catalog.places(store) == tasks
+    for task in tasks:
+        assert len([item for item in listed(root / task).values() if item.state is FolderState.WHOLE]) == 3
+
+
+@pytest.mark.parametrize("manifest", [*FOREIGN, "{"])
+def test_a_folder_with_checkpoints_is_no_remains_though_it_has_another_programs_manifest(place, manifest):
+    (place / "old").mkdir()
+    shutil.copytree(place / "checkpoint-10", place / "old" / "checkpoint-10")
+    (place / "old" / MANIFEST).write_text(manifest)
+    for path in (place / "old").rglob("*"):
+        os.utime(path, (0, 0))
+    assert "old" not in listed(place)
+    assert catalog.places(open_store(str(place))) == ["", "old"]
+    chosen = catalog.selected(
+        catalog.items(open_store(str(place))), PruneRule(rule=Retention(), remains=True), 100 * NOW
+    )
+    assert "old" not in [item.folder for item in chosen]
+
+
+def test_the_folder_of_a_checkpoint_whose_manifest_is_none_any_more_is_damaged(place):
+    for text in (*FOREIGN, "{"):
+        (place / "checkpoint-10" / MANIFEST).write_text(text)
+        found = catalog.own_item(open_store(str(place / "checkpoint-10")))
+        assert found is not None
+        assert found.state is FolderState.DAMAGED
+        assert listed(place)["checkpoint-10"].state is FolderState.DAMAGED
+
+
 def test_a_place_whose_manifests_are_all_corrupt_is_found_beside_others(place, tmp_path):
     work_dir = tmp_path / "work"
     for task in ("a", "b"):

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.storage.checkpoint_names import (
     place,
     published_folder,
     publishing_attempt,
+    save_folder,
 )
 
 SEED = int(os.environ.get("NAMES_SEED", "20261122"))
@@ -397,3 +398,29 @@ def test_each_launch_publishes_to_a_folder_of_its_own_that_names_its_attempt(
 ) -> None:
     assert published_folder("step-1", fence, count) == folder
     assert publishing_attempt(folder) == fence.attempt
+
+
+@pytest.mark.parametrize("name", ["epoch_3", "last.ckpt", "a+b", "x.step-5"])
+def test_the_folders_of_a_saves_versions_have_its_name_in_common(name):
+    for named in (name, f"{name}.step-1500", f"{name}.save-3"):
+        for fence in (Fence(attempt=1), Fence(attempt=12), Fence(attempt=2, launch=34)):
+            for count in (1, 2, 999):
+                assert save_folder(name, published_folder(named, fence, count)) == name
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "epoch_3.step-9-keep",
+        "epoch_3.step-",
+        "epoch_3.step-9.step-9",
+        "epoch_3.again-2.step-9",
+        "epoch_30.step-9",
+        "epoch_3-copy",
+        "my-epoch_3",
+        "epoch_4",
+        "epoch_3.again-2 (copy)",
+    ],
+)
+def test_a_folder_that_is_named_otherwise_is_no_version(folder):
+    assert save_folder("epoch_3", folder) == folder

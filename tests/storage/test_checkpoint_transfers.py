@@ -383,6 +383,70 @@ def test_what_lies_in_a_place_is_replaced_whatever_it_is(tmp_path: Path, before:
         assert (elsewhere / "f").read_text() == "old", "what the link leads to is another's"
 
 
+@pytest.mark.parametrize("before", ["nothing", "file", "folder", "link to a folder", "link to nothing"])
+def test_what_cannot_be_put_into_a_place_leaves_there_what_it_has(tmp_path: Path, before: str) -> None:
+    arrived, elsewhere = tmp_path / "arrived", tmp_path / "elsewhere"
+    # The operating system moves no folder into itself.
+    final = arrived / "x"
+    arrived.mkdir()
+    lay(elsewhere if before.startswith("link") else final, before, "old")
+    if before.startswith("link"):
+        final.symlink_to(elsewhere)
+    there = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OSError, match="Invalid argument"):
+        checkpoints._replace(arrived, final)
+    assert sorted(tmp_path.rglob("*")) == there
+    assert final.is_symlink() == before.startswith("link")
+    if before in ("file", "folder"):
+        assert (final / "f" if before == "folder" else final).read_text() == "old"
+
+
+def test_a_file_that_is_gone_takes_no_folder_with_it(tmp_path: Path) -> None:
+    lay(tmp_path / "x", "folder", "old")
+    with pytest.raises(FileNotFoundError):
+        checkpoints._replace(tmp_path / "arrived", tmp_path / "x")
+    assert (tmp_path / "x" / "f").read_text() == "old"
+
+
+@pytest.mark.parametrize("kinds", [("file", "folder"), ("folder", "file"), ("folder", "folder")])
+def test_an_interrupt_leaves_the_old_or_the_new(
+    tmp_path: Path, kinds: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = kinds
+    arrived, final = tmp_path / "arrived", tmp_path / "x"
+    lay(final, before, "old")
+    lay(arrived, after, "new")
+
+    def interrupted(path: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints._replace(arrived, final)
+    assert (final / "f" if before == "folder" else final).read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [arrived, final]
+
+
+@pytest.mark.parametrize("kind, between", [("file", "folder"), ("folder", "file")])
+def test_what_another_node_puts_there_meanwhile_gives_way_too(
+    tmp_path: Path, kind: str, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of another kind, where the nodes fetch different checkpoints of one name."""
+    arrived, final = tmp_path / "arrived", tmp_path / "x"
+    lay(arrived, kind, "new")
+    replace, others = Path.replace, [between]
+
+    def replace_after_another(path: Path, target: Path) -> Path:
+        if others:
+            lay(target, others.pop(), "another's")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace_after_another)
+    checkpoints._replace(arrived, final)
+    assert (final / "f" if kind == "folder" else final).read_text() == "new"
+    assert [*tmp_path.iterdir()] == [final]
+
+
 def lay(path: Path, kind: str, text: str) -> None:
     if kind.endswith("folder"):
         path.mkdir()

@@ -261,9 +261,47 @@ def test_a_place_is_never_taken_again_for_another_version_of_one_name(tmp_path):
 def test_a_version_replaces_the_one_before_of_its_folder_and_no_other_save():
     """Two runs' checkpoints, or a copy that a person made, have the same numbers and names."""
     found = [manifest(3), manifest(2), manifest(2), manifest(2), manifest(1)]
-    folders = ["c", "b.again-2", "kept/b", "b", "a"]
+    folders = ["c", "x.again-2", "kept/x", "x", "a"]
     gone = superfluous(found, Retention(keep=3), FIRST, folders)
-    assert [folder for folder, each in zip(folders, found) if any(each is one for one in gone)] == ["b", "a"]
+    assert [folder for folder, each in zip(folders, found) if any(each is one for one in gone)] == ["x", "a"]
+
+
+NAMES_OF_NO_STEP = ["epoch_{}", "model_{}.pt", "last.ckpt", "best-val_loss=0.{}.ckpt"]
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_versions_of_one_save_count_once_whatever_step_the_program_has_reached(tmp_path, number):
+    """The program adds a file to a published entry; meanwhile its step, which is in the folder's name, has moved."""
+    print("seed", SEED, number)
+    dice = random.Random(f"{SEED}.versions.{number}")
+    uri, keep = str(tmp_path / "target"), dice.randint(1, 3)
+    name, fence = dice.choice(NAMES_OF_NO_STEP), Fence(attempt=dice.randint(1, 3), launch=dice.randint(0, 2))
+    step = None
+    last: list[str] = []
+    for sequence in range(1, 6):
+        for version in range(dice.randint(1, 3)):
+            if dice.random() < 0.7:
+                step = (step or 0) + dice.randint(1, 600)
+            content = f"{sequence} {version}"
+            ref = publish(
+                write(tmp_path, name.format(sequence), content),
+                uri,
+                step=step,
+                fence=fence,
+                sequence=sequence,
+            )
+            last[sequence - 1 :] = [ref.uri]
+            retain(uri, Retention(keep=keep), fence=fence)
+    stay = [each.uri for each in complete(uri)]
+    assert stay[:keep] == last[::-1][:keep]
+    # More stay of those that the newest needs beside it, but no former version.
+    assert set(stay) <= set(last)
+
+
+def test_a_copy_that_is_named_otherwise_is_no_version():
+    found = [replace(manifest(2, step=9), name="epoch_3") for _ in range(4)]
+    folders = ["epoch_3.step-9", "epoch_3.step-9-keep", "epoch_3.step-9.mine", "of-epoch_3.step-9"]
+    assert superfluous(found, Retention(keep=4), FIRST, folders) == []
 
 
 def test_a_copy_of_a_checkpoint_beside_it_is_deleted_only_by_a_rule(tmp_path):

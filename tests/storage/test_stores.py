@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -115,6 +116,37 @@ class Bucket(MemoryFileSystem):
 
     def makedirs(self, path, exist_ok=False):
         raise PermissionError(f"the bucket of {path} cannot be looked at")
+
+
+WRITTEN_AT = datetime(2026, 11, 27, 22, 48, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    "time_as_listed, found",
+    [
+        ({"LastModified": WRITTEN_AT}, WRITTEN_AT.timestamp()),
+        ({"mtime": WRITTEN_AT.timestamp()}, WRITTEN_AT.timestamp()),
+        ({"modify": "20261127224812"}, WRITTEN_AT.timestamp()),
+        ({"modify": "20261127224812.25"}, WRITTEN_AT.timestamp() + 0.25),
+        ({"modify": "Nov 27 22:48"}, None),
+        ({"modificationTime": 1000 * int(WRITTEN_AT.timestamp()) + 250}, WRITTEN_AT.timestamp() + 0.25),
+        ({}, None),
+    ],
+    ids=["object store", "file system", "ftp", "ftp, exact", "ftp without MLSD", "webhdfs", "unknown"],
+)
+def test_the_time_of_a_file_is_read_in_whichever_form_a_driver_lists_it(time_as_listed, found):
+    class Listed(MemoryFileSystem):
+        def find(self, path, **more):
+            infos = super().find(path, detail=True).values()
+            return {
+                each["name"]: {"name": each["name"], "size": 1, "type": "file", **time_as_listed}
+                for each in infos
+            }
+
+    place = f"/{uuid.uuid4().hex}"
+    store = FsspecStore(f"memory:/{place}", Listed(), place)
+    store.write("x", b"1")
+    assert [entry.modified for entry in store.list()] == [found]
 
 
 def test_of_a_bucket_no_folder_is_asked_for():

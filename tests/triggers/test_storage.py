@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +16,11 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client import clients as oci_clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
+from airflow_provider_ocidist.storage.stores.base import Entry
 from airflow_provider_ocidist.triggers import connections
 from airflow_provider_ocidist.triggers.storage import (
     CheckpointTrigger,
@@ -80,6 +84,19 @@ def test_what_landed_while_nobody_looked_is_reported():
     deliveries = Deliveries(before.digest, settle=0)
     assert deliveries.complete(listing(a="1", b="1"), 0)
     assert not Deliveries(before.digest, settle=0).complete(before, 0)
+
+
+def test_what_an_earlier_version_has_reported_is_reported_no_second_time():
+    """It told files without an etag by their names alone."""
+    entries = [Entry(name="a", size=1, etag=None, modified=5.0), Entry(name="b", size=2, etag="x")]
+    found = Listing.of(entries, "memory://place")
+    known = hashlib.sha256(b"a\0None\nb\0x").hexdigest()
+    deliveries = Deliveries(known, settle=0)
+    assert not deliveries.complete(found, 0)
+    assert deliveries.reported == found.digest != known
+    again = Listing.of([replace(entries[0], modified=6.0), entries[1]], "memory://place")
+    assert deliveries.complete(again, 1)
+    assert Deliveries("another", settle=0).complete(found, 0), "what has landed during the upgrade is news"
 
 
 class Memory:
@@ -225,6 +242,16 @@ def test_a_later_checkpoint_counts_though_a_newer_one_has_no_step(tmp_path: Path
     assert found_after(place, 99) == f"{place}/step-100.pt", "the newest that counts"
     assert found_after(place, -1) == f"{place}/step-100.pt"
     assert found_after(place, 300) is None
+
+
+@pytest.mark.parametrize("overtaken", [Fence(attempt=1), Fence(generation=0, attempt=7)])
+def test_a_checkpoint_of_an_overtaken_attempt_is_not_waited_for(tmp_path: Path, overtaken: Fence):
+    place, latest = str(tmp_path / "place"), Fence(generation=1, attempt=2)
+    for step, fence in ((900, overtaken), (10, latest)):
+        (tmp_path / f"step-{step}.pt").write_bytes(b"1")
+        publish(tmp_path / f"step-{step}.pt", place, step=step, fence=fence)
+    assert found_after(place, 500) is None
+    assert found_after(place, 9) == found_after(place, -1) == f"{place}/step-10.pt.attempt-2"
 
 
 def found_after(place: str, step: int) -> str | None:

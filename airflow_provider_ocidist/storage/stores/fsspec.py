@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_ocidist.errors import OcidistError, StorageError, Unopenable
@@ -142,16 +142,42 @@ class FsspecStore(Store):
             self.file_system.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
 
     def _entry(self, path: str, info: dict[str, Any]) -> Entry:
-        changed = (
-            info.get("mtime") or info.get("LastModified") or info.get("last_modified") or info.get("created")
-        )
         tag = info.get("ETag") or info.get("etag")
         return Entry(
             name=path[len(self.root) + 1 :],
             size=info.get("size"),
             etag=str(tag) if tag else None,
-            modified=changed.timestamp() if isinstance(changed, datetime) else changed,
+            modified=_changed_at(info),
         )
+
+
+def _changed_at(info: dict[str, Any]) -> float | None:
+    """Return the Unix time of a file's last change, in seconds; each driver lists it in its own form."""
+    for key in ("mtime", "LastModified", "last_modified"):
+        if info.get(key):
+            return _unix_time(info[key])
+    if info.get("modificationTime"):
+        # Of webhdfs, in milliseconds.
+        return float(info["modificationTime"]) / 1000
+    return _unix_time(info.get("modify") or info.get("created"))
+
+
+def _unix_time(value: object) -> float | None:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, str):
+        return _ftp_time(value)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _ftp_time(text: str) -> float | None:
+    """Return the time in an answer to MLSD (RFC 3659); a server without that command gives a text for people."""
+    whole, _, fraction = text.partition(".")
+    try:
+        at = datetime.strptime(whole, "%Y%m%d%H%M%S").replace(tzinfo=timezone.utc)
+        return at.timestamp() + float(f"0.{fraction or 0}")
+    except ValueError:
+        return None
 
 
 class FsspecUpload(Upload):
