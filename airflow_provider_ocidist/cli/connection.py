@@ -37,6 +37,11 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def named_by(options: argparse.Namespace) -> str | None:
+    """Return the connection that a command names, for the next command; None: the usual one."""
+    return None if options.conn_id == DEFAULT_CONN_ID else str(options.conn_id)
+
+
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the connection's fields, by the names that backends and storage use. Raises Unusable."""
     given = _fields_in(options.conn_id, may_lack=options.conn_id == DEFAULT_CONN_ID)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
-from airflow_provider_ocidist.cli.connection import reconnect
+from airflow_provider_ocidist.cli.connection import named_by, reconnect
 from airflow_provider_ocidist.cli.status import status_json
 from airflow_provider_ocidist.cli.terminal import FAILED, FINE, say
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         # A note names its backend.
         kind = DEFAULT_BACKEND if may_end_it else options.backend
-        command = command_on("watch", kind, options.target)
+        command = command_on("watch", kind, options.target, named_by(options))
         say(f"the run continues: {command}", "yellow", stderr=True)
         raise
 
@@ -158,7 +158,7 @@ class _Follower:
         if self.may_end_it:
             self.watch.end(ending)
         else:
-            command = command_on("cancel", self.options.backend, self.options.target)
+            command = command_on("cancel", self.options.backend, self.options.target, named_by(self.options))
             self.screen.warning("%s: %s; to end it: %s", ending.cause, ending.message, command)
 
     def _change(self, change: NodeChange) -> None:

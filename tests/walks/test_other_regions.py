@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.attempts import Attempt
+from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
@@ -515,6 +517,35 @@ def test_the_command_line_runs_and_cancels_in_another_region(
     assert len(json.loads(capsys.readouterr().out)["nodes"]) == 2
     assert cli(["cancel", str(info)]) == 0
     assert frankfurt.live(ref.key) == set()
+
+
+def test_the_command_that_a_message_names_ends_a_gang_in_another_region(
+    key: RunKey, ashburn: Region, frankfurt: Region
+) -> None:
+    frankfurt.nodes(never_starts=True)
+    ref = submitted_there(key, ashburn).ref
+    ocidist, *arguments = shlex.split(cancel_command(ref))
+    assert ocidist == "ocidist"
+    assert cli([*arguments, "--interval", "0.1"]) == 0
+    assert frankfurt.live(key) == set()
+
+
+def test_a_shell_that_reaches_the_other_region_by_another_name_ends_a_gang_there(
+    key: RunKey,
+    ashburn: Region,
+    frankfurt: Region,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    frankfurt.nodes(never_starts=True)
+    ref = submitted_there(key, ashburn).ref
+    monkeypatch.delenv("AIRFLOW_CONN_OCI_FRANKFURT")
+    _define(monkeypatch, "MINE", frankfurt.fields)
+    mine = (ref.job_id, "--conn-id", "mine")
+    assert cli(["status", *mine, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["nodes"]) == 2
+    assert cli(["cancel", *mine, "--interval", "0.1"]) == 0
+    assert frankfurt.live(key) == set()
 
 
 def test_a_drill_watches_its_gangs_in_the_other_region(
