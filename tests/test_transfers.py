@@ -12,6 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task
 
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.operators.copy_task import CopyTask
 from airflow_provider_ocidist.storage import copy_program
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.transfers import CopyOperator, CopyOutputsOperator, StageDataOperator
@@ -125,6 +127,36 @@ def test_a_node_of_the_platform_copies_near_the_data_and_its_report_comes_back(
     assert (report["files"], report["bytes"], len(report["run_ids"])) == (2, 10, 1)
     assert report["job_id"] == ti.xcoms["run"]["job_id"]
     assert "checkpoint_uri" not in ti.xcoms
+
+
+@pytest.mark.parametrize("named_by", ["connection", "profile", "nobody"])
+def test_a_node_opens_the_buckets_in_the_region_of_the_tasks_connection_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    """A candidate at another connection may be in another region than all buckets of the task."""
+    own, nodes = tmp_path / "own", tmp_path / "nodes"
+    own.write_text("[DEFAULT]\nuser=u\n" + ("region=us-ashburn-1\n" if named_by == "profile" else ""))
+    nodes.write_text("[DEFAULT]\nuser=u\nregion=eu-frankfurt-1\n")
+    region = {"region": "us-ashburn-1"} if named_by == "connection" else {}
+    extra = {"config_file": str(own), "work_dir": "oci://b@n/w", **region}
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": extra}))
+    operator = StageDataOperator(
+        task_id="copy", data={"oci://b@n/s": "oci://b@n/t"}, run_on="platform", deferrable=False
+    )
+    text = CopyTask(operator, StopFlag()).job_arguments({"ti": TaskInstance()}).code.files["order.json"]
+    seen: list[Any] = []
+
+    def copy_all(*_: Any, sides: Any, **__: Any) -> None:
+        seen.extend((sides.sources, sides.targets))
+        raise StorageError("seen")
+
+    monkeypatch.setattr(copy_program, "copy_all", copy_all)
+    order = copy_program.codec.decode(copy_program.Order, json.loads(text))
+    with pytest.raises(StorageError, match="seen"):
+        copy_program.copy_order(order, {"OCI_CONFIG_FILE": str(nodes)}, copy_program.threading.Event())
+    # Where nobody names one it is the node's own.
+    expected = None if named_by == "nobody" else "us-ashburn-1"
+    assert [stores._access.region for stores in seen] == [expected] * 2
 
 
 def test_the_nodes_program_says_in_one_line_what_failed(

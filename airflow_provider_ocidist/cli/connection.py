@@ -37,6 +37,11 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def named_by(options: argparse.Namespace) -> str | None:
+    """Return the connection that a command names, for the next command; None: the usual one."""
+    return None if options.conn_id == DEFAULT_CONN_ID else str(options.conn_id)
+
+
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the connection's fields, by the names that backends and storage use. Raises Unusable."""
     given = _fields_in(options.conn_id, may_lack=options.conn_id == DEFAULT_CONN_ID)
@@ -72,19 +77,24 @@ def _with_storage(fields: dict[str, Any], above: tuple[str, ...]) -> dict[str, A
 def with_connections(backend: Backend, own: Mapping[str, Any]) -> Backend:
     """Return a backend that reaches those of other connections, which candidates name; `own`: its own fields."""
     from airflow_provider_ocidist.backends.connections import Connections
-    from airflow_provider_ocidist.backends.fields import fields_beside
 
     def at(conn_id: str | None) -> Backend:
         try:
-            if conn_id is None:
-                return type(backend).connect(own)
-            other = _with_storage(_fields_in(conn_id), (conn_id,))
-            return type(backend).connect(fields_beside(own, other, conn_id))
+            return type(backend).connect(_fields_at(conn_id, own))
         except Unusable as error:
             raise LookupError(str(error)) from error
 
     backend.connections = Connections(backend, at)
     return backend
+
+
+def _fields_at(conn_id: str | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a backend of `with_connections`. Raises Unusable where the connection is not set."""
+    from airflow_provider_ocidist.backends.fields import fields_beside
+
+    if conn_id is None:
+        return own
+    return fields_beside(own, _with_storage(_fields_in(conn_id), (conn_id,)), conn_id)
 
 
 def absence_of(options: argparse.Namespace) -> str | None:
@@ -106,6 +116,14 @@ def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend
     own = {**fields, **connection_of(options)}
     backend: Backend = found.connect(own)
     return with_connections(backend, own)
+
+
+def reconnect(options: argparse.Namespace, backend: Backend, **fields: Any) -> None:
+    """Let a backend of this command use its connection as it is now; `fields` as in `backend_of`. Raises Unusable.
+
+    A backend of another connection than the command's stays at that one.
+    """
+    backend.reconnect(_fields_at(backend.conn_id, {**fields, **connection_of(options)}))
 
 
 def _remedy() -> str:

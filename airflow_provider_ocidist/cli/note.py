@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.cli.completion import complete_with, kinds_of, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection, backend_of
 from airflow_provider_ocidist.cli.terminal import Unusable, add_json, hide, say
-from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.errors import BackendError, OcidistError
 from airflow_provider_ocidist.model.homes import words_of
 
 if TYPE_CHECKING:
@@ -79,16 +80,26 @@ def is_id(target: str, backend: str = kinds.DEFAULT_BACKEND) -> bool:
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
     """Return a command's run and its backend; `fields` are defaults for the connection's."""
-    from airflow_provider_ocidist.backends.capabilities import OpensById
     from airflow_provider_ocidist.backends.connections import beside
     from airflow_provider_ocidist.model.run import RunRecord
 
     if is_id(options.target, options.backend):
-        backend = backend_of(options, options.backend, **fields)
-        record = OpensById.of(backend).open(options.target)
-        return beside(backend, record.ref.conn_id), record
+        return _opened(backend_of(options, options.backend, **fields), options.target)
     record = RunRecord.from_json(read(Path(options.target))["record"])
     return beside(backend_of(options, record.ref.backend, **fields), record.ref.conn_id), record
+
+
+def _opened(backend: Backend, resource_id: str) -> tuple[Backend, RunRecord]:
+    """Return the run that a backend finds by its id, and the backend of its connection, or else the one given."""
+    from airflow_provider_ocidist.backends.capabilities import OpensById
+    from airflow_provider_ocidist.backends.connections import beside
+
+    record = OpensById.of(backend).open(resource_id)
+    try:
+        return beside(backend, record.ref.conn_id), record
+    except BackendError:
+        # A name of Airflow's, which this shell need not know: the connection that found the gang reaches it, too.
+        return backend, replace(record, ref=replace(record.ref, conn_id=backend.conn_id))
 
 
 def hide_secrets_of(backend: Backend, ref: RunRef) -> None:

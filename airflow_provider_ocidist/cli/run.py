@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.cli import note, watch
-from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
+from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of, named_by
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of, with_lease
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
@@ -28,6 +28,8 @@ from airflow_provider_ocidist.cli.terminal import (
     signals_as_ctrl_c,
 )
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
+from airflow_provider_ocidist.model.homes import command_on
 
 LEASE = 7200.0
 """Seconds that nodes go on after the waiting process, or its machine, has died."""
@@ -189,7 +191,8 @@ def _cancel_at_once(options: argparse.Namespace, backend: Backend, record: RunRe
     try:
         backend.cancel(record.ref)
     except BackendError as error:
-        raise Unusable(f"{error}; the nodes may still run: `ocidist cancel {options.info}`") from error
+        command = command_on("cancel", DEFAULT_BACKEND, str(options.info), named_by(options))
+        raise Unusable(f"{error}; the nodes may still run: `{command}`") from error
     say("cancelled", "yellow", stderr=True)
 
 
@@ -197,5 +200,5 @@ def _say_started(options: argparse.Namespace, record: RunRecord) -> int:
     if options.json:
         print_json(record.ref.to_json())
     else:
-        say(f"ocidist watch {options.info}")
+        say(command_on("watch", DEFAULT_BACKEND, str(options.info), named_by(options)))
     return FINE

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
-from airflow_provider_ocidist.cli.connection import connection_of
+from airflow_provider_ocidist.cli.connection import named_by, reconnect
 from airflow_provider_ocidist.cli.status import status_json
 from airflow_provider_ocidist.cli.terminal import FAILED, FINE, say
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
@@ -56,11 +56,12 @@ def run(options: argparse.Namespace) -> int:
             may_end_it=may_end_it,
             proven=False,
             on_replaced=lambda ref: note.write(Path(options.target), replace(record, ref=ref)),
+            max_attempts=MAX_ATTEMPTS,
         )
     except KeyboardInterrupt:
         # A note names its backend.
         kind = DEFAULT_BACKEND if may_end_it else options.backend
-        command = command_on("watch", kind, options.target)
+        command = command_on("watch", kind, options.target, named_by(options))
         say(f"the run continues: {command}", "yellow", stderr=True)
         raise
 
@@ -74,11 +75,13 @@ def to_the_end(
     proven: bool = True,
     on_replaced: Callable[[RunRef], object] = lambda _: None,
     on_failed: Callable[[Watch, Cause, str], object] = lambda *_: None,
+    **defaults: Any,
 ) -> int:
     """Show a gang until it has ended; return the exit code. Outages of the service are waited out.
 
     `proven`: the service has accepted these credentials before. Else a refusal of the first look is raised at once.
     `on_replaced` takes the gang whenever nodes of it were replaced; `on_failed` may raise where another gang follows.
+    `defaults`: those for the fields of the connection with which `backend` was made (`backend_of`).
     """
     from airflow_provider_ocidist.cli.screen import screen_for
     from airflow_provider_ocidist.gangs.leases import LeaseKeeper
@@ -88,7 +91,7 @@ def to_the_end(
         record = replace(record, lease=None)
     with screen_for(record, as_json=options.json) as screen:
         watch = screen.watch(backend, record)
-        watch.reconnect = lambda: backend.reconnect(connection_of(options))
+        watch.reconnect = lambda: reconnect(options, backend, **defaults)
         follower = _Follower(options, watch, screen, may_end_it, on_replaced, on_failed)
         with LeaseKeeper().keeping(watch):
             action = follower.look()
@@ -155,7 +158,7 @@ class _Follower:
         if self.may_end_it:
             self.watch.end(ending)
         else:
-            command = command_on("cancel", self.options.backend, self.options.target)
+            command = command_on("cancel", self.options.backend, self.options.target, named_by(self.options))
             self.screen.warning("%s: %s; to end it: %s", ending.cause, ending.message, command)
 
     def _change(self, change: NodeChange) -> None:

@@ -96,7 +96,7 @@ def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> Back
         node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
     }
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
-    commands = " and ".join(cancel_command(ref.backend, ref.job_id) for ref, _ in live)
+    commands = " and ".join(cancel_command(ref) for ref, _ in live)
     words = words_of(live[0][0].backend)
     return StillAlive(
         f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with "

@@ -151,6 +151,6 @@ def _still_alive(record: RunRecord, status: RunStatus, after: float) -> str:
     ref, words = record.ref, words_of(record.ref.backend)
     return (
         f"NOT ENDED {after:.0f} s after the first cancel, {words.cost}: {nodes}. "
-        f"Cancel again with `{cancel_command(ref.backend, ref.job_id)}` or {words.where}; "
+        f"Cancel again with `{cancel_command(ref)}` or {words.where}; "
         f"if that does not end them, contact {words.helper}"
     )

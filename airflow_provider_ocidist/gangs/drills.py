@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, NodeChange, Succeed
 from airflow_provider_ocidist.gangs.drill_measures import (
@@ -115,15 +116,16 @@ def _one_try(
 ) -> Try:
     submitter = GangSubmitter(backend, job, log, None, stop)
     record = submitter.submit_or_end(key, try_number, tries - 1)
-    watch = Watch(backend, record, log)
+    there = beside(backend, record.ref.conn_id)
+    watch = Watch(there, record, log)
     # The nodes of backend `local` are processes of this machine, and have one clock.
-    sightings = None if job.backend.kind == "local" else Sightings(lambda: _journals(backend, watch.record))
+    sightings = None if job.backend.kind == "local" else Sightings(lambda: _journals(there, watch.record))
     try:
         failed = _ended(watch, log, stop, sightings)
     except BaseException:
-        backend.cancel(watch.record.ref)
+        there.cancel(watch.record.ref)
         raise
-    backend.gangs.close(record.ref, End(succeeded=failed is None))
+    there.gangs.close(record.ref, End(succeeded=failed is None))
     return _seen(watch, failed, sightings)
 
 

@@ -285,7 +285,7 @@ def _alive(ref: RunRef, why: str) -> str:
     words = words_of(ref.backend)
     return (
         f"{ref.key.name} may still be running ({runs}; {why}): end it with "
-        f"{cancel_command(ref.backend, ref.job_id)}, or delete the {words.gang} {words.where}"
+        f"{cancel_command(ref)}, or delete the {words.gang} {words.where}"
     )
 
 

@@ -225,4 +225,4 @@ def end_before_giving_up(
 
 def _how_to_end(ref: RunRef) -> str:
     runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id))
-    return f"runs: {runs}; to end them: {cancel_command(ref.backend, ref.job_id)}"
+    return f"runs: {runs}; to end them: {cancel_command(ref)}"

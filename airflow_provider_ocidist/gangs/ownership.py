@@ -51,7 +51,7 @@ def give_way(backend: Backend, draft: Plan, known: Sequence[Attempt], try_number
 
 def _overtaken_by(latest: Attempt, living: Sequence[RunRef], try_number: int) -> Overtaken:
     assert latest.tries is not None
-    key, commands = latest.key, " and ".join(cancel_command(ref.backend, ref.job_id) for ref in living)
+    key, commands = latest.key, " and ".join(cancel_command(ref) for ref in living)
     record = f"g{key.generation}-a{key.attempt}-*.json below attempts/{key.task_digest}/ of its work_dir"
     remedy = f"end it with {commands}" if commands else f"remove its record, {record}"
     return Overtaken(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.model.run_ref import RunRef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +69,20 @@ def words_of(kind: str) -> Words:
     return WORDS.get(kind, OTHER)
 
 
-def command_on(verb: str, kind: str, job_id: str) -> str:
-    """Return the command line of ocidist that does this to a gang, which it names as `ocidist list` does."""
+def command_on(verb: str, kind: str, job_id: str, conn_id: str | None = None) -> str:
+    """Return the command line of ocidist that does this to a gang, which it names as `ocidist list` does.
+
+    `conn_id`: the connection by which the command reaches it; None: its usual one.
+    """
     backend = [] if kind == DEFAULT_BACKEND else ["--backend", kind]
-    return shlex.join(["ocidist", verb, *backend, job_id])
+    # As one word with the option, since an id may begin with a dash.
+    connection = [] if conn_id is None else [f"--conn-id={conn_id}"]
+    return shlex.join(["ocidist", verb, *connection, *backend, job_id])
 
 
-def cancel_command(kind: str, job_id: str) -> str:
-    """Return the command line that ends a gang."""
-    return command_on("cancel", kind, job_id)
+def cancel_command(ref: RunRef) -> str:
+    """Return the command line that ends a gang, at the connection where it is."""
+    return command_on("cancel", ref.backend, ref.job_id, ref.conn_id)
 
 
 def place_in(kind: str, resource_id: str) -> tuple[str, ...]:

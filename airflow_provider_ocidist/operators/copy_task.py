@@ -14,7 +14,7 @@ from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.integrations.lineage import lineage_of_copy
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.work_dir import COPIES_FOLDER
-from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in_profile
 from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.training_task import TrainingTask
 from airflow_provider_ocidist.operators.training_try import TrainingOperator
@@ -147,8 +147,13 @@ class CopyTask:
 
     def _order(self) -> str:
         operator = self._operator
-        endpoint = OciHook(operator.conn_id).access.endpoint
-        order = copy_program.Order(items=self._items(), label=operator.label, endpoint=endpoint)
+        access = OciHook(operator.conn_id).access
+        order = copy_program.Order(
+            items=self._items(),
+            label=operator.label,
+            endpoint=access.endpoint,
+            region=access.region or region_in_profile(access),
+        )
         return json.dumps(codec.encode(order))
 
     def _job_of(self, context: Context) -> dict[str, Any]:

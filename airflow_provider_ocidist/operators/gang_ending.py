@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
@@ -136,7 +137,7 @@ class GangEnding:
 
     def give_up(self, backend: Backend, ref: RunRef, why: BaseException) -> None:
         """End a gang that this try no longer waits for. Raises nothing."""
-        reconnect = self._connection.reconnect
+        reconnect = partial(self._connection.reconnect, ref)
         end_before_giving_up(backend, ref, self._try_number, why, self._log, self._stop, reconnect)
 
     def leave_if_killed(self) -> None:

@@ -68,12 +68,32 @@ class TaskConnection:
             self._connected[kind] = self.hook(kind).backend()
         return self._connected[kind]
 
-    def reconnect(self) -> None:
-        """Let the backends use the connection's present credentials."""
-        for backend in [each for each in self._connected.values() if each.needs_connection]:
-            others = backend.connections.connected() if backend.connections else []
-            for each in [backend, *(other for other in others if other is not backend)]:
+    def reconnect(self, needed: RunRef | None = None) -> None:
+        """Let the backends use the present credentials of their connections, each whose connection can be read.
+
+        Raises the first error of those that cannot; with `needed`, only that of this gang's connection.
+        """
+        failed: list[Exception] = []
+        for each in self._to_reconnect():
+            try:
                 each.reconnect(self.hook(each.kind, each.conn_id).fields)
+            except Exception as error:  # noqa: BLE001 - Airflow's, a secrets backend's or ours
+                if needed is None or (each.kind, each.conn_id) == (needed.backend, needed.conn_id):
+                    failed.append(error)
+                else:
+                    log.warning(
+                        "%s could not be read again: %s",
+                        f"connection {each.conn_id!r}" if each.conn_id else "the task's connection",
+                        error,
+                    )
+        if failed:
+            raise failed[0]
+
+    def _to_reconnect(self) -> Iterator[Backend]:
+        for backend in [each for each in self._connected.values() if each.needs_connection]:
+            yield backend
+            others = backend.connections.connected() if backend.connections else []
+            yield from (other for other in others if other is not backend)
 
 
 class TaskJob:

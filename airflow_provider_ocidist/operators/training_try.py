@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, TaskDeferred
@@ -332,7 +333,7 @@ class TrainingTry:
         with self.outcome.publishing_failure():
             backend = self.ending.backend_of(record.ref)
             watch = TaskWatch(backend, record, self._log, self._try_number)
-            watch.reconnect = self.connection.reconnect
+            watch.reconnect = partial(self.connection.reconnect, record.ref)
             owner = task_context.trigger_owner(self.context)
             watch.spending_log.publish = lambda spending: publish_spending(spending, owner)
             with self.ending.of_what_is_given_up(watch):

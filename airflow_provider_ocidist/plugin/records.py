@@ -28,6 +28,8 @@ _ID = re.compile(rf"(?:{_NAME})?")
 """Pattern of the services' ids, since they are inserted into searches; an id may be empty."""
 _JOB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?")
 """Pattern of the id of a gang, which becomes a part of a path: an OCID, a UUID, or a namespace and a name."""
+_CONN_ID = re.compile(r"[\w#!()\-.:/\\]{1,250}")
+"""Pattern of the ids that Airflow lets connections have."""
 SHARING = ("pytorchjob", "trainjob", "runai", LOCAL)
 """Homes whose nodes may meet in a mounted folder that the API server's machine has, too."""
 BUCKETS = ("oci://", "s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
@@ -162,11 +164,12 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
     try:
         ref = RunRef.from_json(value)
         places = [ref.run_dir, *([ref.checkpoints_uri] if ref.checkpoints_uri else [])]
-        named = (ref.compartment_id, ref.log_group_id, ref.log_id, ref.conn_id)
+        named = (ref.compartment_id, ref.log_group_id, ref.log_id)
         ids = [*ref.run_ids, *filter(None, named)]
         # Of processes on this machine the id is their run directory.
         is_id = ref.job_id == ref.run_dir if ref.backend == LOCAL else _JOB_ID.fullmatch(ref.job_id)
-        are_ids = is_id and all(_ID.fullmatch(text) for text in ids)
+        at_one = ref.conn_id is None or _can_be_asked_for(ref.conn_id)
+        are_ids = is_id and at_one and all(_ID.fullmatch(text) for text in ids)
         key = ref.key
         mine = (key.dag_id, key.run_id, key.task_id, key.map_index) == (
             task.dag_id,
@@ -178,6 +181,11 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
         return None
     can_be = all(in_bucket(place) or (ref.backend in SHARING and place.startswith("/")) for place in places)
     return ref if mine and are_ids and can_be and len(ref.run_ids) == ref.nodes else None
+
+
+def _can_be_asked_for(conn_id: str) -> bool:
+    """Whether Airflow may have a connection of this id, which leads out of no folder of a secrets backend."""
+    return bool(_CONN_ID.fullmatch(conn_id)) and not {".", ".."} & set(re.split(r"[/\\]", conn_id))
 
 
 def in_bucket(place: str) -> bool:

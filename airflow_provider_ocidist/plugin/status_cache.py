@@ -252,7 +252,8 @@ def _require_own_places(backend: Backend, ref: RunRef) -> None:
 
 def _in_words(error: Exception, conn_id: str) -> str:
     """Return the error's text; of a foreign error only its type, since its text may hold secrets."""
-    if isinstance(error, OcidistError):
+    # Of a connection that gangs cannot use (`OciHook.require_type`); foreign ones are KeyErrors and the like.
+    if isinstance(error, OcidistError) or type(error) is LookupError:
         return masked_text(str(error))
     if type(error).__name__ == "AirflowNotFoundException":
         return f"the API server does not find the connection {conn_id!r}: define it there too"

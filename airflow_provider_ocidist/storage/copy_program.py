@@ -31,6 +31,8 @@ class Order:
     label: str
     endpoint: str | None = None
     """Endpoint of every service, for the emulator; None: the region's own."""
+    region: str | None = None
+    """Region of the buckets; None: that of the node, which may be at a candidate's connection."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def copy_order(order: Order, environ: Mapping[str, str], cancel: threading.Event) -> None:
-    access = OciAccess.from_environment(environ, endpoint=order.endpoint)
+    access = OciAccess.from_environment(environ, order.endpoint, order.region)
     try:
         report = copy_all(
             order.items,

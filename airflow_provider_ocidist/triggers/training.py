@@ -213,7 +213,7 @@ class DistributedTrainingTrigger(BaseTrigger):
                         "%s: could not be cancelled; its nodes may run until their lease ends (limits.lease); "
                         "to end them: %s",
                         ref.key.name,
-                        cancel_command(ref.backend, ref.job_id),
+                        cancel_command(ref),
                     )
                     raise
                 log.warning("%s: could not be cancelled yet (%s); trying again", ref.key.name, error)

@@ -11,6 +11,7 @@ from typing import Any
 import oci
 import pytest
 
+from airflow_provider_ocidist.backends.fields import fields_beside
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
@@ -177,6 +178,40 @@ def test_a_published_environment_lies_in_the_first_region_that_somebody_names(
     expected = next((named[place] for place in ("job", "conda", "own", "profile") if place in named), None)
     if expected is None:
         with pytest.raises(JobFileError, match=r"backend\.conda_region: is needed"):
+            backend.plan(job, a_key())
+    else:
+        body = str(backend.plan(job, a_key()).requests[0].body)
+        assert f"'CONDA_ENV_REGION': '{expected}'" in body
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_published_environment_lies_where_the_tasks_connection_says_also_for_nodes_at_another(
+    tmp_path: Path, seed: int
+) -> None:
+    """The environment is in a bucket, and all buckets of a job are the task's."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    own, other = ({place for place in ("conda", "own", "profile") if dice.random() < 0.5} for _ in range(2))
+    in_job = dice.random() < 0.3
+
+    def fields(whose: str, named: set[str]) -> dict[str, Any]:
+        file = tmp_path / whose
+        file.write_text("[DEFAULT]\nuser=u\n" + (f"region={whose}-profile\n" if "profile" in named else ""))
+        given = {"conda_region": "conda", "region": "own"}
+        found = {name: f"{whose}-{place}" for name, place in given.items() if place in named}
+        ids = {"compartment_id": "c", "project_id": "p", "work_dir": "oci://b@n/w"}
+        return {**ids, "config_file": str(file), **found}
+
+    backend = OciDataScience.connect(fields_beside(fields("task", own), fields("other", other), "other"))
+    pack = {"conda_uri": "oci://b@n/p", **({"conda_region": "job"} if in_job else {})}
+    job = a_job(nodes=1, backend={**BACKEND, **pack})
+    expected = (
+        "job"
+        if in_job
+        else next((f"task-{each}" for each in ("conda", "own", "profile") if each in own), None)
+    )
+    if not own & {"own", "profile"}:
+        with pytest.raises(JobFileError, match="needs the task's connection to name its region"):
             backend.plan(job, a_key())
     else:
         body = str(backend.plan(job, a_key()).requests[0].body)

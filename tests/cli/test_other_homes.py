@@ -102,7 +102,7 @@ def test_a_run_is_shown_and_ended_by_the_id_that_its_platform_gives_it(
     assert yaml.safe_load(capsys.readouterr().out)["jobId"] == ref.job_id
     assert main(["logs", found["job_id"], *place]) == 0
     capsys.readouterr()
-    ocidist, *named = shlex.split(cancel_command(ref.backend, ref.job_id))
+    ocidist, *named = shlex.split(cancel_command(ref))
     assert ocidist == "ocidist"
     assert main([*named, "--interval", "0.1", "--conn-id", "home"]) == 0
     assert ref.key.name in capsys.readouterr().out
@@ -194,22 +194,22 @@ def test_a_gang_of_this_machines_processes_is_named_by_its_run_directory(
         assert main([command, ref.run_dir, *place]) == 0
         assert words in capsys.readouterr().out
     # As messages name it, with the usual connection, whose work_dir is another.
-    assert (
-        main([*shlex.split(cancel_command(ref.backend, ref.job_id))[1:], "--field", "work_dir=/elsewhere"])
-        == 0
-    )
+    assert main([*shlex.split(cancel_command(ref))[1:], "--field", "work_dir=/elsewhere"]) == 0
     assert ref.key.name in capsys.readouterr().out
     assert main(["status", str(tmp_path), *place]) != 0
     assert "is no run directory" in capsys.readouterr().err
 
 
-def test_who_may_only_watch_a_gang_is_given_the_command_that_ends_it() -> None:
+@pytest.mark.parametrize(
+    "conn_id, connection", [("oci_default", ""), ("oke2", "--conn-id=oke2 ")], ids=["usual", "another"]
+)
+def test_who_may_only_watch_a_gang_is_given_the_command_that_ends_it(conn_id: str, connection: str) -> None:
     said: list[str] = []
     screen: Any = SimpleNamespace(warning=lambda text, *words: said.append(text % words))
-    options = argparse.Namespace(target="team/x", backend="pytorchjob")
+    options = argparse.Namespace(target="team/x", backend="pytorchjob", conn_id=conn_id)
     watch: Any = None
     follower = _Follower(
         options, watch, screen, may_end_it=False, on_replaced=lambda _: None, on_failed=lambda *_: None
     )
     follower._cancel(Ending(cause=Cause.DEADLINE, message="too late", since=0.0))
-    assert said == ["DEADLINE: too late; to end it: ocidist cancel --backend pytorchjob team/x"]
+    assert said == [f"DEADLINE: too late; to end it: ocidist cancel {connection}--backend pytorchjob team/x"]

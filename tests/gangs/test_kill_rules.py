@@ -605,7 +605,7 @@ def test_a_stop_request_in_the_run_directory_is_enough(
     (said,) = [text for record in caplog.records if str(refused) in (text := record.getMessage())]
     assert said.startswith(f"{REF.key.name}: "), "which gang"
     assert all(run_id in said for run_id in REF.run_ids), "a node that hangs reads no stop request"
-    assert cancel_command(REF.backend, REF.job_id) in said
+    assert cancel_command(REF) in said
     assert clock.slept == []
 
 

@@ -67,7 +67,7 @@ def test_a_try_gives_way_to_a_gang_of_a_later_one_that_lives_and_says_how_to_end
     refs = [model.has(key, [LIVE]) for key in keys]
     known = [begun(model, key, 5 + at, ref) for at, (key, ref) in enumerate(zip(keys, refs, strict=True))]
     said = overtaken(model, 4, *known)
-    commands = " and ".join(cancel_command(ref.backend, ref.job_id) for ref in refs)
+    commands = " and ".join(cancel_command(ref) for ref in refs)
     assert said == (
         f"try {4 + count} of this task has begun {keys[-1].name}, and this is try 4: it gives up and does not end "
         "that gang. If the DAG run was deleted and created again, so that tries count from 1, "

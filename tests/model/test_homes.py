@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.model.homes import OTHER, WORDS, cancel_command, place_in, words_of
+from airflow_provider_ocidist.model.run import RunKey, RunRef
 
 PACKAGE = Path(kinds.__file__).parent
 ROOMS = (
@@ -140,19 +141,29 @@ def test_only_ids_of_a_known_form_name_a_region(kind: str, resource_id: str, pla
 
 
 @pytest.mark.parametrize(
-    "kind, job_id, command",
+    "kind, job_id, conn_id, options",
     [
-        (
-            "oci_data_science",
-            "ocid1.datasciencejob.oc1.iad.x",
-            "ocidist cancel ocid1.datasciencejob.oc1.iad.x",
-        ),
-        ("pytorchjob", "team/x", "ocidist cancel --backend pytorchjob team/x"),
-        ("runai", "7f-3a", "ocidist cancel --backend runai 7f-3a"),
-        ("local", "/srv/my work/x", "ocidist cancel --backend local '/srv/my work/x'"),
+        ("oci_data_science", "ocid1.datasciencejob.oc1.iad.x", None, ""),
+        ("pytorchjob", "team/x", None, "--backend pytorchjob "),
+        ("runai", "7f-3a", None, "--backend runai "),
+        ("local", "'/srv/my work/x'", None, "--backend local "),
+        ("oci_data_science", "ocid1.datasciencejob.oc1.fra.x", "oci_fra", "--conn-id=oci_fra "),
+        ("trainjob", "team/x", "prod/oke:1", "--conn-id=prod/oke:1 --backend trainjob "),
+        ("trainjob", "team/x", "-(fra)", "'--conn-id=-(fra)' --backend trainjob "),
     ],
 )
-def test_the_command_that_ends_a_gang_names_its_home_where_that_is_not_the_usual_one(
-    kind: str, job_id: str, command: str
+def test_the_command_that_ends_a_gang_names_its_home_and_connection_where_those_are_not_the_usual_ones(
+    kind: str, job_id: str, conn_id: str | None, options: str
 ) -> None:
-    assert cancel_command(kind, job_id) == command
+    key = RunKey(dag_id="dag", run_id="run", task_id="train")
+    ref = RunRef(
+        backend=kind,
+        key=key,
+        nodes=1,
+        job_id=job_id.strip("'"),
+        run_ids=("a",),
+        run_dir="/x",
+        submitted_at=0.0,
+        conn_id=conn_id,
+    )
+    assert cancel_command(ref) == f"ocidist cancel {options}{job_id}"

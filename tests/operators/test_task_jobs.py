@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import Plan, RunKey
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.task_jobs import DEFAULT_LEASE, TaskConnection, TaskJob
 
@@ -115,3 +118,47 @@ def test_what_was_planned_to_be_shown_is_not_planned_again(
     assert len(made) == 1
     # Of another job they are none.
     assert job.plans(replace(complete, nodes=5)) == ()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_credentials_are_read_again_at_each_connection_that_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A candidate's connection that is removed, and not needed, keeps no gang from its own renewed key."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    others = ["fra", "phx", "lhr"]
+
+    def define(profile: str) -> None:
+        for name in ("oci_default", *others):
+            fields = {"conn_type": "oci", "extra": {"profile": profile, "region": "eu-frankfurt-1"}}
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(fields))
+
+    define("OLD")
+    connection = TaskConnection("oci_default")
+    own = connection.backend("oci_data_science")
+    connected: dict[str | None, Any] = {
+        conn_id: beside(own, conn_id) for conn_id in (None, *dice.sample(others, len(others)))
+    }
+    define("NEW")
+    removed = dice.sample(others, dice.randint(1, len(others)))
+    for name in removed:
+        monkeypatch.delenv(f"AIRFLOW_CONN_{name.upper()}")
+    key = RunKey(dag_id="dag", run_id="run", task_id="train")
+    gang = RunRef(
+        backend="oci_data_science",
+        key=key,
+        nodes=1,
+        job_id="job",
+        run_ids=("a",),
+        run_dir="oci://b@n/x",
+        submitted_at=0.0,
+        conn_id=dice.choice([None, *others]),
+    )
+    said = f"no connection '{gang.conn_id}'" if gang.conn_id in removed else None
+    with pytest.raises(Exception, match=said) if said else nullcontext():
+        connection.reconnect(gang)
+    assert {conn_id for conn_id, each in connected.items() if each.access.profile == "OLD"} == set(removed)
+    # Where all are needed, the caller learns that not all could be read.
+    with pytest.raises(Exception, match="no connection"):
+        connection.reconnect()

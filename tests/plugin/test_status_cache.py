@@ -332,3 +332,23 @@ async def test_a_gang_of_this_machines_processes_is_shown_if_it_lies_in_the_conn
     look = await cache.at("other", gang)
     assert look.status is None
     assert "is not below the connection's work_dir" in look.problem
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        (None, "Airflow has no connection 'fra': define it, or correct the name"),
+        (
+            "kubernetes",
+            "connection 'fra' is of type 'kubernetes', and backend oci_data_science needs one of type",
+        ),
+    ],
+)
+async def test_a_page_names_what_is_wrong_with_the_connection_of_a_gang(monkeypatch, other, said):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci"}))
+    if other is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_FRA", json.dumps({"conn_type": other}))
+    cache = StatusCache()
+    gang = replace(GANG, conn_id="fra")
+    assert said in str((await cache.at("oci_default", gang)).problem)
+    assert said in str((await cache.tail("oci_default", gang, 0, None)).problem)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
+from airflow.models.connection import sanitize_conn_id
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import Recovery, Restart, Slow
@@ -297,6 +299,35 @@ def test_a_gang_of_this_machines_processes_is_known_by_its_run_directory():
 )
 def test_a_reference_to_places_of_the_api_server_is_not_followed(forged):
     assert ref_in({**ref().to_json(), **forged}, TASK) is None
+
+
+CONN_ID_SIGNS = "abzABZ019_#!()-.:/\\äß"
+"""Signs of which Airflow lets a connection's id consist."""
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_gang_at_another_connection_is_shown_whatever_airflow_lets_that_be_called(seed):
+    print("seed", seed)
+    dice = random.Random(seed)
+    named = ["prod/oci_fra", "_fra", "fra:1", "#1", "(fra)", "-fra", "v1..2", "..."]
+    drawn = "".join(dice.choices(CONN_ID_SIGNS, k=dice.randint(1, 30)))
+    conn_id = named[seed] if seed < len(named) else drawn
+    if {".", ".."} & set(conn_id.replace("\\", "/").split("/")):
+        # A way out of a folder of secrets: below.
+        conn_id = conn_id.replace(".", "x")
+    assert sanitize_conn_id(conn_id) == conn_id
+    gang = ref(conn_id=conn_id)
+    assert ref_in(gang.to_json(), TASK) == gang
+
+
+@pytest.mark.parametrize(
+    "forged",
+    ["", "a b", "a\n", "x' OR '1' = '1", "../x", "prod/../x", "prod/..", "a\\..\\b", ".", "a/./b", "x" * 251],
+)
+def test_a_connection_that_airflow_cannot_have_or_that_leads_out_of_a_folder_of_secrets_is_not_asked_for(
+    forged,
+):
+    assert ref_in({**ref().to_json(), "conn_id": forged}, TASK) is None
 
 
 @pytest.mark.parametrize("value", [None, 7, "text", [], {"backend": "x"}, {"key": "x", "run_ids": 3}])

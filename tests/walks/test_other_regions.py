@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -24,10 +25,12 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.cli import main as cli
 from airflow_provider_ocidist.errors import BackendError, JobFileError
 from airflow_provider_ocidist.gangs.candidates import Candidates
+from airflow_provider_ocidist.gangs.drills import Drilled, DrillStopped, carry_out
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.attempts import Attempt
+from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
@@ -514,6 +517,89 @@ def test_the_command_line_runs_and_cancels_in_another_region(
     assert len(json.loads(capsys.readouterr().out)["nodes"]) == 2
     assert cli(["cancel", str(info)]) == 0
     assert frankfurt.live(ref.key) == set()
+
+
+def test_the_command_that_a_message_names_ends_a_gang_in_another_region(
+    key: RunKey, ashburn: Region, frankfurt: Region
+) -> None:
+    frankfurt.nodes(never_starts=True)
+    ref = submitted_there(key, ashburn).ref
+    ocidist, *arguments = shlex.split(cancel_command(ref))
+    assert ocidist == "ocidist"
+    assert cli([*arguments, "--interval", "0.1"]) == 0
+    assert frankfurt.live(key) == set()
+
+
+def test_a_shell_that_reaches_the_other_region_by_another_name_ends_a_gang_there(
+    key: RunKey,
+    ashburn: Region,
+    frankfurt: Region,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    frankfurt.nodes(never_starts=True)
+    ref = submitted_there(key, ashburn).ref
+    monkeypatch.delenv("AIRFLOW_CONN_OCI_FRANKFURT")
+    _define(monkeypatch, "MINE", frankfurt.fields)
+    mine = (ref.job_id, "--conn-id", "mine")
+    assert cli(["status", *mine, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["nodes"]) == 2
+    assert cli(["cancel", *mine, "--interval", "0.1"]) == 0
+    assert frankfurt.live(key) == set()
+
+
+def test_a_drill_watches_its_gangs_in_the_other_region(
+    ashburn: Region, frankfurt: Region, key: RunKey
+) -> None:
+    ashburn.faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded", times=2)
+    # Not without an end where it looks for the gang in the wrong region.
+    done = drilled(key, stop_after(60))
+    assert (done.failure, done.tries) == (None, 1)
+    assert done.weights is not None
+    drill = RunKey(dag_id="drill-steps", run_id=key.run_id, task_id="undisturbed")
+    (attempt,) = [each for each in recorded(drill) if each.place.conn_id == "oci_frankfurt"]
+    assert attempt.end is not None
+    assert attempt.end.succeeded
+
+
+def test_a_drill_that_is_stopped_ends_its_gang_in_the_other_region(
+    ashburn: Region, frankfurt: Region, key: RunKey
+) -> None:
+    ashburn.faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded", times=2)
+    drill = RunKey(dag_id="drill-steps", run_id=key.run_id, task_id="undisturbed")
+    stop, raised = threading.Event(), []
+
+    def run() -> None:
+        try:
+            drilled(key, stop, seconds=60)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_for(lambda: len(frankfurt.live(drill)) == 2)
+    finally:
+        stop.set()
+        thread.join(60)
+        left = frankfurt.live(drill)
+        end_all(drill, ashburn, frankfurt)
+    assert isinstance(raised[0], DrillStopped)
+    assert left == set()
+
+
+def drilled(key: RunKey, stop: threading.Event, **changes: Any) -> Drilled:
+    job = parsing.build(job_of(**changes))
+    backend = OciHook("oci_default").backend(job.backend.kind)
+    return carry_out(backend, job, key.run_id, None, log, tries=1, stop=stop)
+
+
+def stop_after(seconds: float) -> threading.Event:
+    stop = threading.Event()
+    timer = threading.Timer(seconds, stop.set)
+    timer.daemon = True
+    timer.start()
+    return stop
 
 
 # what is wrong with it

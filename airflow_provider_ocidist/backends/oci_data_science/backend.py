@@ -171,10 +171,10 @@ class OciDataScience(
             defaults = replace(defaults, region=region_in_profile(self.access))
         if self._beside is None:
             return make_plan(job, key, defaults, self.access.endpoint)
-        buckets = self._storage.region or region_in_profile(self._storage)
-        return make_plan(
-            job, key, defaults, self._storage.endpoint, oci_region=self._region_of_buckets(job, buckets)
-        )
+        buckets = self._region_of_buckets(job, self._storage.region or region_in_profile(self._storage))
+        # An environment is in a bucket, too.
+        defaults = replace(defaults, conda_region=defaults.conda_region or buckets)
+        return make_plan(job, key, defaults, self._storage.endpoint, oci_region=buckets)
 
     def _region_of_buckets(self, job: TrainingJob, region: str | None) -> str:
         """Return the region of a job's buckets for nodes that may be in another. Raises JobFileError."""
