@@ -9,12 +9,13 @@ from typing import Any
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file import schema
 from airflow_provider_ocidist.job_file.rules import rules_of_the_place
+from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
 from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob
 
 PLACE = "backend.candidates"
 THE_SAME_EVERYWHERE = ("kind", "candidates")
 """Keys that no candidate may change: its gang is watched, ended and read as the others are."""
-HOMES_OF_OTHERS = ("oci_data_science", "pytorchjob", "trainjob")
+HOMES_OF_OTHERS = (DEFAULT_BACKEND, "pytorchjob", "trainjob")
 """Kinds of backends whose candidates may name another connection."""
 MOST_CANDIDATES = 20
 """Most candidates, since each is planned, and looked up, before a gang is created."""
