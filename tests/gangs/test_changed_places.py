@@ -71,9 +71,9 @@ class Stage:
     ) -> None:
         """Begin a try whose process is killed in `die`, which gets the function that creates a gang."""
         gang = self.submitter(notes)
-        gang.end_asked = lambda *_: None  # type: ignore[method-assign]
+        gang.end_asked = lambda *_: None  # type: ignore[method-assign]  # a SIGKILL
         for backend in (gang._backend, *([gang._backend.connections.at(OTHER)] if self.others else [])):
-            backend.submit = _dying(backend.submit, die)  # type: ignore[method-assign]
+            backend.submit = _dying(backend.submit, die)  # type: ignore[method-assign]  # a SIGKILL
         with pytest.raises(Killed):
             gang.adopt_or_submit(key, None, number)
 
@@ -220,9 +220,11 @@ def there(request: pytest.FixtureRequest, emulated: Home, tmp_path: Path) -> Sta
         backend: Backend = backend_class.connect(stage.fields)
 
         def at(conn_id: str | None) -> Backend:
-            if conn_id is None:
-                return backend_class.connect(stage.fields)  # type: ignore[no-any-return]
-            return backend_class.connect(fields_beside(stage.fields, stage.others, conn_id))  # type: ignore[no-any-return]
+            own = conn_id is None
+            made: Backend = backend_class.connect(
+                stage.fields if own else fields_beside(stage.fields, stage.others, str(conn_id))
+            )
+            return made
 
         backend.connections = Connections(backend, at)
         return backend
