@@ -188,8 +188,7 @@ class KubernetesBackend(
         return [self._ref(attempt.key, obj)] if obj is not None and names.is_of(attempt.key, obj) else []
 
     def _ref(self, key: RunKey, obj: Obj) -> RunRef:
-        ref = ref_of(self.kind, self.operator, key, obj, self._api.now())
-        return replace(ref, conn_id=self.conn_id)
+        return ref_of(self.kind, self.operator, key, obj, self._api.now())
 
     # look
 

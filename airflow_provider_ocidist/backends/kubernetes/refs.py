@@ -33,6 +33,7 @@ def ref_of(kind: str, operator: Operator, key: RunKey, obj: Obj, now: float) -> 
         topology=topology,
         lease=float(said[names.LEASE]) if names.LEASE in said else None,
         replaces=names.REPLACES in said,
+        conn_id=said.get(names.CONNECTION),
     )
 
 
