@@ -175,11 +175,13 @@ class GangSubmitter:
         give_way(self._backend, draft, known, try_number)
         known = [self._left(each, draft) for each in known]
         key = _looked_at_first(key, tries, known)
+        to_look_at = _to_look_at(known, key.generation)
+        self._stop_earlier(to_look_at, key.generation, try_number)
+        # Before the plan: the job may still name a connection that cannot be had, at which a gang lives.
+        self._backend.gangs.require_connections(draft, to_look_at)
         plan = self._plan(key, tries, self._choice(key, known))
         # Saved before anything is created: after a crash the next try looks at this attempt first.
-        to_look_at = _to_look_at(known, key.generation)
         self._note([*to_look_at, Attempt.of(plan)])
-        self._stop_earlier(to_look_at, key.generation, try_number)
         self._asked = plan
         found = self._at(plan).gangs.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
