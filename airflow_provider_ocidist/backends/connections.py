@@ -16,7 +16,8 @@ class Connections:
         """`connect` returns the backend of another connection, by the task's work directory (`fields_beside`); of None,
         that of the task's own.
 
-        Raises LookupError where there is no such connection.
+        Raises LookupError where there is no such connection, or one that gangs of this kind cannot use; BackendError
+        where that may pass.
         """
         self._connect = connect
         self._lock = threading.Lock()

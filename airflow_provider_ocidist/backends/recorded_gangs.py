@@ -189,18 +189,29 @@ class RecordedGangs:
         refs = in_parallel(self._seen, known)
         return by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
 
+    def require_connections(self, plan: Plan, known: Sequence[Attempt]) -> None:
+        """Raise BackendError where an attempt, on the plan's backend, is at a connection that cannot be had.
+
+        Asks no service.
+        """
+        for attempt in self.attempts_here(plan, known):
+            self._finder(attempt)
+
     def _seen(self, attempt: Attempt) -> list[RunRef]:
         """Return the gangs of an attempt, as the service of its connection shows them. Raises BackendError."""
+        return self._finder(attempt).look(attempt)
+
+    def _finder(self, attempt: Attempt) -> RecordedGangs:
+        """Return the finder for an attempt's connection. Raises BackendError where that cannot be had."""
         conn_id = attempt.place.conn_id
         if conn_id == self.conn_id:
-            return self.look(attempt)
+            return self
         try:
             if self._of_connection is None:
                 raise BackendError("it cannot be reached from here", cause=Cause.CONFIG)
-            there = self._of_connection(conn_id)
+            return self._of_connection(conn_id)
         except BackendError as error:
             raise _without_connection(attempt, error) from error
-        return there.look(attempt)
 
     # begin
 

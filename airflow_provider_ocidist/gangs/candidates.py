@@ -84,23 +84,31 @@ class Candidates:
         return found[0] if found else None
 
     def plan(self, key: RunKey, number: int = 0) -> Plan:
-        """Return the plan of one choice, made once. Raises JobFileError, which names the candidate."""
+        """Return the plan of one choice, made once.
+
+        Raises JobFileError, which names the candidate; BackendError where its connection cannot be had now.
+        """
         if (key, number) not in self._plans:
             job = self._job.at_choice(number)
             try:
-                plan = self._at(job.backend.conn_id).plan(job, key)
+                plan = self._at(job.backend.conn_id, number).plan(job, key)
             except JobFileError as error:
                 raise _in_candidate(error, number) if number else error from None
             self._plans[key, number] = replace(plan, candidate=label(self._job.choices[number]))
         return self._plans[key, number]
 
-    def _at(self, conn_id: str | None) -> Backend:
-        """Return the backend of a choice's connection. Raises JobFileError where there is none that can be used."""
+    def _at(self, conn_id: str | None, number: int) -> Backend:
+        """Return the backend of a choice's connection.
+
+        Raises JobFileError where there is none that can be used, and BackendError where that may pass.
+        """
         try:
             return beside(self._backend, conn_id)
         except BackendError as error:
             if error.retryable:
-                raise
+                raise BackendError(
+                    f"{_path_of(number)}.conn_id: {error}", retryable=True, cause=error.cause
+                ) from error
             raise JobFileError([Problem("backend.conn_id", str(error))], self._job.name) from error
 
     def plans(self, key: RunKey) -> list[Plan]:
@@ -162,9 +170,13 @@ class Candidates:
         return f"{what}, refused {minutes:.0f} min ago ({refusal.cause}: {refusal.message})"
 
 
+def _path_of(number: int) -> str:
+    return f"backend.candidates.{number - 1}" if number else "backend"
+
+
 def _in_candidate(error: JobFileError, number: int) -> JobFileError:
     """Return the error with the paths of the candidate, from 0 in the job file."""
-    place = f"backend.candidates.{number - 1}"
+    place = _path_of(number)
     problems = [
         Problem(place + problem.path.removeprefix("backend"), problem.message, problem.line)
         if problem.path.startswith("backend")

@@ -175,11 +175,13 @@ class GangSubmitter:
         give_way(self._backend, draft, known, try_number)
         known = [self._left(each, draft) for each in known]
         key = _looked_at_first(key, tries, known)
+        to_look_at = _to_look_at(known, key.generation)
+        self._stop_earlier(to_look_at, key.generation, try_number)
+        # Before the plan: the job may still name a connection that cannot be had, at which a gang lives.
+        self._backend.gangs.require_connections(draft, to_look_at)
         plan = self._plan(key, tries, self._choice(key, known))
         # Saved before anything is created: after a crash the next try looks at this attempt first.
-        to_look_at = _to_look_at(known, key.generation)
         self._note([*to_look_at, Attempt.of(plan)])
-        self._stop_earlier(to_look_at, key.generation, try_number)
         self._asked = plan
         found = self._at(plan).gangs.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
@@ -472,17 +474,25 @@ def _can_complete(ref: RunRef, plan: Plan) -> bool:
 
 
 def _at_the_place_of(ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> Plan:
-    """Return the plan of an adopted gang at the connection that it was created with: the job may name another now."""
-    if plan.conn_id == ref.conn_id:
-        return plan
+    """Return the plan of an adopted gang, at the place and with the machines that it was created with.
+
+    The settings may name others now. An attempt that the gang would seem to begin there is not noted: a later try would
+    call that off, and with it the gang.
+    """
+    place = Place.of_gang(ref)
     begun = next((each for each in known if each.key == ref.key), None)
-    return replace(
-        plan,
-        conn_id=ref.conn_id,
-        compartment_id=ref.compartment_id,
-        region=begun.place.region if begun else None,
-        candidate=begun.candidate if begun else ref.candidate,
-    )
+    if place.digest != Place.of(plan).digest:
+        plan = replace(
+            plan,
+            run_dir=place.run_dir,
+            conn_id=place.conn_id,
+            compartment_id=place.compartment_id,
+            region=begun.place.region if begun else None,
+        )
+    if begun is None or begun.candidate == plan.candidate:
+        return plan
+    price = begun.ref.price if begun.ref else None
+    return replace(plan, candidate=begun.candidate, price=plan.price if price is None else price)
 
 
 def _was_called_off(attempt: Attempt, plan: Plan) -> bool:

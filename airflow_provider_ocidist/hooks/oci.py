@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 # DAG files import this module through the operators: heavy imports are made on first use.
@@ -56,7 +56,8 @@ class OciHook(BaseHook):
     def fields(self) -> Mapping[str, Any]:
         """The connection's fields, by the names that backends and storage use.
 
-        Raises BackendError for a secret under a name that Airflow would show.
+        Raises BackendError for a secret under a name that Airflow would show, and where a candidate's connection cannot
+        be had (now); LookupError as `require_type`.
         """
         from airflow_provider_ocidist.backends.fields import fields_beside
 
@@ -110,14 +111,19 @@ class OciHook(BaseHook):
             return None
 
     def require_type(self) -> None:
-        """Raise LookupError where there is no such connection, or the kind of backend cannot use its type."""
+        """Raise LookupError where the kind of backend cannot use its type, BackendError where it is not defined.
+
+        That error may pass: for Airflow 3.3 a connection is not defined either while its secrets backend has an outage.
+        """
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
         try:
             given = self.get_connection(self.conn_id)
         except AirflowNotFoundException:
-            raise LookupError(
-                f"Airflow has no connection {self.conn_id!r}: define it, or correct the name"
+            raise BackendError(
+                f"Airflow has no connection {self.conn_id!r}: define it, or correct the name",
+                retryable=True,
+                cause=Cause.CONFIG,
             ) from None
         kind = self._kind or kinds.DEFAULT_BACKEND
         known = _backend_class(kind).conn_types

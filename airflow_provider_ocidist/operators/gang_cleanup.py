@@ -111,7 +111,7 @@ class GangCleanup:
             errors: list[BackendError] = []
             for home in self._homes(keys, errors):
                 try:
-                    there = home.gangs(keys)
+                    there = self._reached(home.gangs(keys), errors)
                     living = [ref for ref, status in self._seen(there) if not status.ended]
                     ended |= {ref.job_id: ref for ref in living}
                     canceller = cancellers.setdefault(
@@ -131,27 +131,68 @@ class GangCleanup:
             backoff.take(errors[0], self._connection.reconnect)
 
     def _homes(self, keys: Sequence[RunKey], errors: list[BackendError]) -> list[_Home]:
-        """Return the homes that XComs, records or the caller name; none, with an error in `errors`, if one fails."""
+        """Return the homes that XComs, records or the caller name; with an error in `errors` for each that fails."""
         published = [ref for key in keys if (ref := _published_by(key))]
         named = dict.fromkeys([*([self._kind] if self._kind else []), *(ref.backend for ref in published)])
         recorded: list[Attempt] = []
-        try:
-            for kind in named or [DEFAULT_BACKEND]:
-                there = [Place.of_gang(ref) for ref in published if ref.backend == kind]
+        for kind in named or [DEFAULT_BACKEND]:
+            there = [Place.of_gang(ref) for ref in published if ref.backend == kind]
+            try:
                 recorded += recorded_of(self._backend(kind), keys, there)
-            kinds = dict.fromkeys([*named, *(each.place.backend for each in recorded)])
-            at_others = [
-                *((ref.backend, ref.conn_id) for ref in published if ref.conn_id),
-                *((each.place.backend, each.place.conn_id) for each in recorded if each.place.conn_id),
-            ]
-            own = [(kind, None) for kind in kinds or [DEFAULT_BACKEND]]
-            return [
-                self._home(kind, conn_id, recorded, published)
-                for kind, conn_id in dict.fromkeys([*own, *at_others])
-            ]
-        except BackendError as error:
-            errors.append(error)
-            return []
+            except BackendError as error:
+                errors.append(error)
+        kinds = dict.fromkeys([*named, *(each.place.backend for each in recorded)])
+        at_others = [
+            *((ref.backend, ref.conn_id) for ref in published if ref.conn_id),
+            *((each.place.backend, each.place.conn_id) for each in recorded if each.place.conn_id),
+        ]
+        own = [(kind, None) for kind in kinds or [DEFAULT_BACKEND]]
+        homes = []
+        for kind, conn_id in dict.fromkeys([*own, *at_others]):
+            try:
+                homes.append(self._home(kind, conn_id, recorded, published))
+            except BackendError as error:
+                errors += self._left_unreached(kind, conn_id, recorded, published, error)
+        return homes
+
+    def _left_unreached(
+        self,
+        kind: str,
+        conn_id: str | None,
+        recorded: Sequence[Attempt],
+        published: Sequence[RunRef],
+        error: BackendError,
+    ) -> list[BackendError]:
+        """Write stop requests for what may live at a connection that cannot be had; return why that is not ended.
+
+        The work directory is that of the task's connection. An XCom alone leads to no stop request: it may name the run
+        directory of another task.
+        """
+        there = [each for each in recorded if (each.place.backend, each.place.conn_id) == (kind, conn_id)]
+        known = {each.run_dir for each in there}
+        gangs = [ref for ref in published if (ref.backend, ref.conn_id) == (kind, conn_id)]
+        open_there = [each for each in there if each.may_live]
+        for each in open_there:
+            self._log.warning("%s gets a stop request, since it cannot be ended: %s", each.key.name, error)
+        self._backend(kind).gangs.stop_at_once(open_there)
+        return [error] if open_there or any(ref.run_dir not in known for ref in gangs) else []
+
+    def _reached(self, found: Sequence[RunRef], errors: list[BackendError]) -> list[RunRef]:
+        """Return the gangs whose connection can be had; for the others write stop requests, and an error in `errors`.
+
+        The service at one connection may list what was created with another.
+        """
+        reached = []
+        for ref in found:
+            home = self._backend(ref.backend)
+            try:
+                near(home, ref)
+            except BackendError as error:
+                errors.append(error)
+                home.gangs.leave_stop_request(ref.run_dir, ref.key)
+            else:
+                reached.append(ref)
+        return reached
 
     def _home(
         self, kind: str, conn_id: str | None, recorded: Sequence[Attempt], published: Sequence[RunRef]

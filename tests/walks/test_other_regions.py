@@ -608,9 +608,10 @@ def stop_after(seconds: float) -> threading.Event:
 def test_a_connection_that_cannot_be_used_is_named_before_anything_is_created(
     key: RunKey, ashburn: Region, frankfurt: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(JobFileError) as unknown:
+    with pytest.raises(BackendError) as unknown:
         submitter({"shape": "VM.Standard.E5.Flex"}, {"conn_id": "oci_nowhere"}).adopt_or_submit(key, None)
     assert "backend.candidates.1.conn_id: Airflow has no connection 'oci_nowhere'" in str(unknown.value)
+    assert unknown.value.retryable, "it may be there at the next try"
     _define(monkeypatch, "A_CLUSTER", {}, kind="kubernetes")
     with pytest.raises(JobFileError) as other:
         submitter({"conn_id": "a_cluster"}).adopt_or_submit(key, None)

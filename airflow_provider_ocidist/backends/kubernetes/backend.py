@@ -50,6 +50,7 @@ from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
 from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
 from airflow_provider_ocidist.backends.kubernetes.refs import (
     config_in,
+    is_place_of,
     name_of,
     namespace_of,
     record_of,
@@ -133,10 +134,13 @@ class KubernetesBackend(
     # submit
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
-        """Return the recorded gang, also if its object is deleted: the same key never creates a second one."""
-        del found
+        """Return the recorded gang, also if its object is deleted: the same key never creates a second one.
+
+        What was found where the plan creates a gang, and is not recorded, may lack its Secret: `_created` completes it.
+        """
         known = [each.ref for each in self.gangs.attempts(plan) if each.is_that_of(plan)]
-        return next((ref for ref in known if ref is not None), None)
+        elsewhere = [ref for ref in found if ref.key == plan.key and not is_place_of(ref, gang_request(plan))]
+        return next((ref for ref in (*known, *elsewhere) if ref is not None), None)
 
     def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
         del stop
@@ -184,8 +188,7 @@ class KubernetesBackend(
         return [self._ref(attempt.key, obj)] if obj is not None and names.is_of(attempt.key, obj) else []
 
     def _ref(self, key: RunKey, obj: Obj) -> RunRef:
-        ref = ref_of(self.kind, self.operator, key, obj, self._api.now())
-        return replace(ref, conn_id=self.conn_id)
+        return ref_of(self.kind, self.operator, key, obj, self._api.now())
 
     # look
 

@@ -19,6 +19,7 @@ OURS = "ocidist"
 GANG, TASK, GENERATION, ATTEMPT = "ocidist/gang", "ocidist/task", "ocidist/generation", "ocidist/attempt"
 KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/request", "ocidist/run-dir"
 CHECKPOINTS_LABEL, LEASE, REPLACES = "ocidist/checkpoints", "ocidist/lease", "ocidist/replaces"
+CONNECTION = "ocidist/connection"
 RESERVED = "ocidist/"
 """Prefix of the labels and annotations that ocidist sets; a person's may not have it."""
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -68,15 +69,18 @@ def annotations_of(
     lease: float | None = None,
     *,
     replaces: bool = False,
+    conn_id: str | None = None,
 ) -> dict[str, str]:
     """Return the annotations that name an object's gang, its run directory, its checkpoints and its lease.
 
-    `replaces`: whether lost nodes of it are replaced one by one.
+    `replaces`: whether lost nodes of it are replaced one by one. `conn_id`: connection that it is created with, where
+    that is not its task's: several may lead to one cluster.
     """
     optional = {
         CHECKPOINTS_LABEL: checkpoints,
         LEASE: f"{lease:g}" if lease else None,
         REPLACES: "true" if replaces else None,
+        CONNECTION: conn_id,
     }
     return {
         KEY: key_text(key),

@@ -70,6 +70,7 @@ def make_plan(
         environment=(),
         agent=config_map["metadata"]["name"] if config_map else None,
         replaces=config.replaces,
+        conn_id=config.conn_id,
     )
     metadata = {"name": name, "namespace": namespace, **object_metadata(job, options, pods)}
     queued = {

@@ -38,6 +38,8 @@ class PodPlan:
     """Name of the ConfigMap that holds the agent; None: the container's own start."""
     replaces: bool = False
     """Whether the operator is to make a lost pod anew, and the new one is a node in its place."""
+    conn_id: str | None = None
+    """Connection of the candidate that the gang is created with; None: the task's."""
 
 
 def variable(name: str, value: str) -> dict[str, Any]:
@@ -66,7 +68,12 @@ def object_metadata(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dic
             **others,
             **options.annotations,
             **names.annotations_of(
-                plan.key, plan.run_dir, plan.checkpoints_uri, plan.lease, replaces=plan.replaces
+                plan.key,
+                plan.run_dir,
+                plan.checkpoints_uri,
+                plan.lease,
+                replaces=plan.replaces,
+                conn_id=plan.conn_id,
             ),
         },
     }

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.job import Program
-from airflow_provider_ocidist.model.run import Expectations, RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.model.run import Expectations, Request, RunKey, RunRecord, RunRef
 
 
 def ref_of(kind: str, operator: Operator, key: RunKey, obj: Obj, now: float) -> RunRef:
@@ -33,7 +33,15 @@ def ref_of(kind: str, operator: Operator, key: RunKey, obj: Obj, now: float) -> 
         topology=topology,
         lease=float(said[names.LEASE]) if names.LEASE in said else None,
         replaces=names.REPLACES in said,
+        conn_id=said.get(names.CONNECTION),
     )
+
+
+def is_place_of(ref: RunRef, request: Request) -> bool:
+    """Whether a planned request creates its object where a gang is: in its namespace, for nodes that meet there."""
+    metadata = request.body["metadata"]
+    place = str(metadata["namespace"]), str(metadata["annotations"][names.RUN_DIR])
+    return place == (namespace_of(ref), ref.run_dir)
 
 
 def namespace_of(ref: RunRef) -> str:

@@ -60,8 +60,8 @@ class Local(ReplacesNodes, NamesSecrets, OpensById, WorkDirBackend[Mapping[str, 
     # submit
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
-        del found
-        return _gang_in(plan.run_dir)
+        # It may lie in another work directory than the one that the settings name now.
+        return next((ref for ref in found if ref.key == plan.key), None) or _gang_in(plan.run_dir)
 
     def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
         with _locked(Path(plan.run_dir)):
