@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import posixpath
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +24,7 @@ from airflow_provider_ocidist.agent.save.output_places import (
 )
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save, passes
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, StorageError
+from airflow_provider_ocidist.errors import AgentError, BehindLink, Cause, OcidistError, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.model.job import Output
@@ -77,6 +80,12 @@ def warn_beforehand(outputs: Sequence[Output]) -> None:
         logger.warning(
             "the outputs %s go to one folder: of files that they would both write there, only one would be copied",
             pair,
+        )
+    for link in (link for output in outputs for link in _linked_folders(output.uri)):
+        logger.warning(
+            "%s is a link: files of an output that would lie behind it are not copied; name the folder that it leads "
+            "to as the place of an output of its own",
+            link,
         )
 
 
@@ -176,7 +185,7 @@ def copy_outputs(
 
 
 def _names_to_send(output: OutputCopy) -> list[str]:
-    left_out = {*(clash.name for clash in output.clashes), *_odd_names(output)}
+    left_out = {*(clash.name for clash in output.clashes), *_odd_names(output), *_behind_links(output)}
     return [name for name in _names(output.source) if name not in left_out]
 
 
@@ -185,6 +194,32 @@ def _odd_names(output: OutputCopy) -> list[str]:
     if parse(output.uri).kind == "local":
         return []
     return [name for name in _names(output.source) if not is_text(name)]
+
+
+def _behind_links(output: OutputCopy) -> dict[str, str]:
+    """Return the names that would be written behind a link of a local target, each with that link."""
+    place = parse(output.uri)
+    if place.kind != "local":
+        return {}
+    from airflow_provider_ocidist.storage.stores.local_files import link_above
+
+    names = _names(output.source)
+    links = {
+        folder: link_above(Path(place.path), f"{folder}/x")
+        for folder in {*map(posixpath.dirname, names)} - {""}
+    }
+    found = {name: links.get(posixpath.dirname(name)) for name in names}
+    return {name: link for name, link in found.items() if link}
+
+
+def _linked_folders(uri: str) -> list[str]:
+    """Return the links to folders that are directly in a local folder; deeper ones may be anywhere in a large tree."""
+    place = parse(uri)
+    if place.kind != "local":
+        return []
+    with contextlib.suppress(OSError), os.scandir(place.path) as children:
+        return sorted(child.path for child in children if child.is_symlink() and child.is_dir())
+    return []
 
 
 def _report_left_out(chosen: Sequence[OutputCopy]) -> None:
@@ -196,6 +231,12 @@ def _report_left_out(chosen: Sequence[OutputCopy]) -> None:
         lines.append(
             f"without {names_text(odd)}: a name that is not UTF-8 can only be copied to a local folder; rename it"
         )
+    behind = [link for output in chosen for link in _behind_links(output).values()]
+    if behind:
+        lines.append(
+            f"without {len(behind)} files behind the links {names_text(sorted({*behind}))}: nothing behind a link is "
+            "changed; name the folder that it leads to as the place of an output of its own"
+        )
     if lines:
         raise AgentError(f"of the outputs all else is copied, but {'; '.join(lines)}", cause=cause)
 
@@ -206,7 +247,8 @@ def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline |
         try:
             return copy()
         except (StorageError, OSError) as error:
-            shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
+            kind = BehindLink if isinstance(error, BehindLink) else StorageError
+            shown_error = kind(shown_in(str(error)), retryable=passes(error))
             if deadline is None or not deadline.again(what, shown_error):
                 raise AgentError(f"{what}: {shown_error}", cause=cause_of_failed_save(error)) from error
 

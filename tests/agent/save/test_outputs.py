@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save.output_places import meetings
-from airflow_provider_ocidist.agent.save.outputs import copy_outputs, planned_copies, with_variables
+from airflow_provider_ocidist.agent.save.outputs import (
+    copy_outputs,
+    planned_copies,
+    warn_beforehand,
+    with_variables,
+)
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Limits, Output
@@ -186,6 +191,48 @@ own.mkdir(parents=True)
         assert gang.run() == [0, 0]
     found = {path.relative_to(tmp_path / "to").as_posix() for path in tmp_path.glob("to/**/*.txt")}
     assert found == {"node-0/log.txt", "node-1/node-1/log.txt"}
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Return a target whose folder `models`, and one folder deeper, are links to another disk."""
+    target = tmp_path / "target"
+    for place in ("disk", "other", "target/plots"):
+        (tmp_path / place).mkdir(parents=True)
+    (target / "models").symlink_to(tmp_path / "disk")
+    (target / "plots" / "old").symlink_to(tmp_path / "other")
+    (target / "gone").symlink_to(tmp_path / "absent")
+    (target / "notes.txt").symlink_to(tmp_path / "disk" / "notes.txt")
+    return target
+
+
+def test_a_linked_folder_in_the_target_keeps_no_other_file_from_being_copied_and_is_reported_at_once(
+    tmp_path: Path, linked: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(
+        tmp_path, "out/a.txt", "out/models/x", "out/models/y/z", "out/plots/b", "out/plots/old/c", "late.txt"
+    )
+    outputs = [Output(path="out", uri=str(linked)), Output(path="late.txt", uri=str(linked / "models"))]
+    chosen = planned_copies(outputs, tmp_path, rank=0, is_main=True, nodes=1)
+    says = rf"without 3 files behind the links {linked}/models, {linked}/plots/old: nothing behind a link"
+    with pytest.raises(AgentError, match=says) as caught:
+        copy_outputs(chosen, OciAccess(), deadline=SaveDeadline(60.0))
+    assert caught.value.cause is Cause.DATA
+    assert "trying again" not in caplog.text
+    assert (linked / "a.txt").read_text() == "what is in out/a.txt"
+    assert (linked / "plots" / "b").read_text() == "what is in out/plots/b"
+    behind = {path.name for place in ("disk", "other") for path in (tmp_path / place).iterdir()}
+    assert behind == {"late.txt"}, "the target itself may be a link"
+
+
+def test_linked_folders_in_the_target_are_named_before_the_training_starts(
+    linked: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_beforehand([Output(path="out", uri=str(linked)), Output(path="x", uri="/absent")])
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"{linked}/models" in warning
+    assert "gone" not in warning
+    assert "notes.txt" not in warning
 
 
 def test_outputs_that_may_meet_are_named_before_the_training_starts() -> None:
