@@ -12,6 +12,7 @@ OcidistError
     StorageError                  data could not be moved                 .uri .retryable
         Unopenable                a URI names no place, or one that this installation cannot reach whatever happens
         CopyInterrupted           on a node that only copies: the same may well succeed later
+        BehindLink                a file would be written or deleted behind a symbolic link
         DamagedFence              nobody can say which attempt saves to a place, so that none does
         CheckpointError           a checkpoint is missing, partial or corrupt
             Unpublishable         it can never be published as it is: a retry cannot succeed
@@ -193,6 +194,10 @@ class Unopenable(StorageError):
 
 class CopyInterrupted(StorageError):
     """The copy may succeed at the next try; a node's log carries an error's name, not its fields."""
+
+
+class BehindLink(StorageError):
+    """A file would be written or deleted behind a symbolic link of a local folder: a retry cannot succeed."""
 
 
 class DamagedFence(StorageError):

@@ -267,7 +267,7 @@ class NodeAgent:
             stack_positions=None,
             leaves=False,
             offers=self.checkpoints.offer_for(len(ended.restarts)),
-            holds=None,
+            holds=self.checkpoints.agreement.answer_for(len(ended.restarts)),
         )
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again(self.config.limits.hang_timeout)
@@ -277,7 +277,10 @@ class NodeAgent:
             self.checkpoints.go_back(workspace, self._await_others_saved(), differed=differed)
 
     def _repair_stored(self, workspace: Workspace, launch: int, *, differed: bool) -> None:
-        """Repair what is stored, before the others look: they wait until this node reports that it goes back."""
+        """Repair what is stored, before the others look: they wait until this node reports that it goes back.
+
+        The main node does not wait for it to know what this node finds in the folder, if it is common to all.
+        """
         self.switch.rearm(launch)
 
         def repair(cancel: threading.Event) -> None:
@@ -287,7 +290,11 @@ class NodeAgent:
 
         # In all: the others wait for it.
         repair_within(
-            repair, in_all=self.config.limits.join_timeout, switch=self.switch, overtaken=self._is_overtaken
+            repair,
+            in_all=self.config.limits.join_timeout,
+            switch=self.switch,
+            overtaken=self._is_overtaken,
+            needless=partial(self.checkpoints.agreement.answer_beforehand, launch),
         )
 
     def _repair_at_the_end(self, workspace: Workspace) -> None:

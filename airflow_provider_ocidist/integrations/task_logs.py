@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Generator
 from functools import cached_property
@@ -63,18 +64,16 @@ class OciTaskLogs:
             self._delete(local, size=len(content))
 
     def _delete(self, local: Path, *, size: int) -> None:
-        """Delete a log of which so many bytes were uploaded, and the folders that are empty then.
+        """Delete a log of which so many bytes were uploaded, and its folder if that is empty then.
 
-        Beside it are logs of other attempts and of the trigger: they are still written, or their upload has failed.
+        Beside it are logs of other attempts and of the trigger: they are still written, or their upload has failed. The
+        process of a task that is resumed here may have this log open, and have written nothing yet. The folders above
+        stay: another process may be about to make its own in them.
         """
         with contextlib.suppress(OSError):
-            if local.stat().st_size != size:
+            if is_open_elsewhere(local) or not _put_aside(local, size):
                 return
-            local.unlink()
-            for folder in local.parents:
-                if folder == self.local_folder:
-                    return
-                folder.rmdir()
+            local.parent.rmdir()
 
     def stream(self, relative_path: str, ti: Any) -> tuple[list[str], list[Generator[str]]]:  # noqa: ARG002 - Airflow's
         """Return the places and the lines of the logs of one attempt, including its trigger's."""
@@ -116,6 +115,32 @@ def connection_and_folder(folder: str, conn_id: str | None) -> tuple[str, str]:
     if at and conn_id in (None, "", before):
         return before, f"oci://{after}{url.path.rstrip('/')}"
     return conn_id or DEFAULT_CONN_ID, f"oci://{url.netloc}{url.path.rstrip('/')}"
+
+
+def _put_aside(local: Path, size: int) -> bool:
+    """Delete a log of this size that nobody else has open; return whether it is deleted."""
+    # Under another name, nobody can open it between the look and its end.
+    aside = local.with_name(f".{local.name}.{os.getpid()}.sent")
+    local.rename(aside)
+    if aside.stat().st_size == size and not is_open_elsewhere(aside):
+        aside.unlink()
+        return True
+    # Not by a rename: there may be a new log of its name by now.
+    os.link(aside, local)
+    aside.unlink()
+    return False
+
+
+def is_open_elsewhere(path: Path) -> bool:
+    """Whether another process of this machine has a file open, as far as this one may see."""
+    real, own = os.path.realpath(path), f"/proc/{os.getpid()}/"
+    # A path stops at a process that ends meanwhile.
+    for descriptor in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207
+        with contextlib.suppress(OSError):
+            # Not by its status: that of a file on a mount that does not answer takes forever.
+            if not descriptor.startswith(own) and os.readlink(descriptor) == real:  # noqa: PTH115
+                return True
+    return False
 
 
 def _lines(text: str) -> Generator[str]:

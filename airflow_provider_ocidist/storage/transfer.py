@@ -41,6 +41,7 @@ __all__ = [
     "copy",
     "copy_entries",
     "copy_selection",
+    "default_budget",
 ]
 
 PART_SIZE = 8 << 20
@@ -138,6 +139,11 @@ def copy(
         part_size=part_size,
         in_flight=in_flight,
     )
+
+
+def default_budget() -> CopyBudget:
+    """Return the streams and the memory of one copy."""
+    return CopyBudget(THREADS, PART_SIZE)
 
 
 def copy_selection(

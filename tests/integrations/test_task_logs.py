@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.integrations import task_logs
 from airflow_provider_ocidist.integrations.task_logs import OciTaskLogs, connection_and_folder
 from scripts.emulator_process import Access
 
@@ -98,7 +99,11 @@ def test_a_local_log_stays_until_it_is_uploaded_itself(logs, other):
     assert [path.read_text() for path in logs.local_folder.rglob("*.log")] == ["not sent\n"]
     logs.upload(other)
     assert read(logs, other) == ["not sent"]
-    assert list(logs.local_folder.iterdir()) == []
+    assert list(logs.local_folder.rglob("*.log")) == []
+    assert (logs.local_folder / "dag_id=d" / "run_id=r").is_dir(), (
+        "another task may be about to write below it"
+    )
+    assert not (logs.local_folder / other).parent.exists()
 
 
 def test_a_local_log_that_grows_during_its_upload_stays(logs, monkeypatch):
@@ -118,6 +123,42 @@ def test_a_local_log_that_grows_during_its_upload_stays(logs, monkeypatch):
     monkeypatch.setattr(logs, "_store", Grown())
     logs.upload(NAME)
     assert path.read_text() == "sent\nlater\n"
+
+
+RESUMED = """
+import sys
+with open(sys.argv[1], "a") as file:
+    print("open", flush=True)
+    sys.stdin.readline()
+    file.write("later\\n")
+"""
+
+
+def test_a_local_log_stays_while_the_process_of_the_resumed_task_has_it_open(logs):
+    """It has written nothing yet: by its size alone, all of it is uploaded."""
+    logs.delete_local = True
+    path = logs.local_folder / write(logs, "one\n")
+    command = [sys.executable, "-c", RESUMED, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as resumed:
+        assert resumed.stdout.readline() == "open\n"
+        with path.open("a"):
+            # As Airflow has it: the process that uploads it may have it open itself.
+            logs.upload(NAME)
+        resumed.communicate("\n")
+    assert path.read_text() == "one\nlater\n"
+    logs.upload(NAME)
+    assert not path.exists()
+    assert read(logs) == ["one", "later"]
+
+
+def test_a_local_log_that_is_opened_while_it_is_deleted_stays(logs, monkeypatch):
+    logs.delete_local = True
+    path = logs.local_folder / write(logs, "one\n")
+    answers = iter([False, True])
+    monkeypatch.setattr(task_logs, "is_open_elsewhere", lambda _: next(answers))
+    logs.upload(NAME)
+    assert [file.read_text() for file in path.parent.iterdir()] == ["one\n"]
+    assert path.exists()
 
 
 def test_an_unreadable_place_is_reported_where_the_log_would_be(logs):

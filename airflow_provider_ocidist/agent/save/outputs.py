@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import glob
+import contextlib
 import logging
 import os
+import posixpath
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.node_hours import reports_of
+from airflow_provider_ocidist.agent.save.output_places import (
+    Clash,
+    OthersFolders,
+    OutputPlaces,
+    absolute,
+    lines_of,
+    meetings,
+)
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of_failed_save, passes
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, StorageError
+from airflow_provider_ocidist.errors import AgentError, BehindLink, Cause, OcidistError, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.model.job import Output
@@ -30,10 +39,6 @@ VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced
 """Variable in the URI of an output, or `$$` for a dollar sign."""
 
 
-_NODES = re.compile("node-[0-9]+")
-_FAILED = re.compile("failed-[0-9]+")
-
-
 @dataclass(frozen=True, kw_only=True)
 class OutputCopy:
     """One output of this node, and where it goes."""
@@ -42,6 +47,8 @@ class OutputCopy:
     source: Path
     uri: str
     required: bool
+    clashes: tuple[Clash, ...] = ()
+    """Files that are left out, as their places are others'."""
 
 
 def with_uris(outputs: Sequence[Output], environ: Mapping[str, str]) -> tuple[Output, ...]:
@@ -67,19 +74,34 @@ def with_variables(uri: str, environ: Mapping[str, str]) -> str:
     return VARIABLE.sub(value, uri)
 
 
+def warn_beforehand(outputs: Sequence[Output]) -> None:
+    """Warn, before the training, of what may keep files of the outputs from being copied after it."""
+    for pair in meetings(outputs):
+        logger.warning(
+            "the outputs %s go to one folder: of files that they would both write there, only one would be copied",
+            pair,
+        )
+    for link in (link for output in outputs for link in _linked_folders(output.uri)):
+        logger.warning(
+            "%s is a link: files of an output that would lie behind it are not copied; name the folder that it leads "
+            "to as the place of an output of its own",
+            link,
+        )
+
+
 def planned_copies(
     outputs: Sequence[Output],
     working_dir: Path,
     *,
     rank: int,
     is_main: bool,
+    nodes: int,
     failed_run: str | None = None,
-    alone: bool = False,
 ) -> list[OutputCopy]:
-    """Return what this node has to copy.
+    """Return what this node, of a gang of so many `nodes`, has to copy.
 
-    `failed_run` is the name of a run that did not succeed; `alone`: whether the gang has no other node. Raises
-    AgentError where two outputs, of this node or of two, would write the same file.
+    `failed_run` is the name of a run that did not succeed. Where two outputs, of this node or of two, would write the
+    same place, only the first does.
     """
     chosen = [
         OutputCopy(
@@ -91,15 +113,22 @@ def planned_copies(
         for output in outputs
         if (is_main or output.nodes == "all") and (failed_run is None or output.when == "always")
     ]
-    places = _places(chosen)
-    if is_main:
-        _refuse_others_folders(places, outputs, failed_run, alone=alone)
-    return chosen
+    # Every other node has a folder of its own.
+    others = [_others_folders(output, rank, nodes, failed_run) for output in outputs] if is_main else []
+    places = OutputPlaces(others)
+    return [
+        replace(copy, clashes=places.add(copy.path, copy.source, copy.uri, _names(copy.source)))
+        for copy in chosen
+    ]
 
 
 def _place(uri: str, rank: int, *, is_main: bool, failed_run: str | None) -> str:
     below = [] if failed_run is None else [f"failed-{_attempt(failed_run)}"]
-    return join(uri, *below, *([] if is_main else [f"node-{rank}"]))
+    return join(uri, *below, *([] if is_main else [_folder_of(rank)]))
+
+
+def _folder_of(rank: int) -> str:
+    return f"node-{rank}"
 
 
 def _attempt(run_name: str) -> str:
@@ -107,54 +136,14 @@ def _attempt(run_name: str) -> str:
     return run_name if attempt is None else str(attempt)
 
 
-def _places(chosen: Sequence[OutputCopy]) -> dict[str, str]:
-    """Return the output that writes each place. Raises AgentError for a place that two write."""
-    owners: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    for output in chosen:
-        root = _absolute(output.uri)
-        for name in _names(output.source):
-            place = join(root, name)
-            # On a file system, a file where the other has a folder cannot be written either.
-            above = [join(root, folder) for folder in _folders_above(name)] if root.startswith("/") else []
-            for other in (owners.setdefault(place, output.path), folders.get(place), *map(owners.get, above)):
-                if other not in (None, output.path):
-                    raise AgentError(
-                        f"the outputs {other} and {output.path} would both write {shown(place)}: "
-                        "give them different URIs",
-                        cause=Cause.CONFIG,
-                    )
-            folders.update((folder, output.path) for folder in above)
-    return owners
-
-
-def _folders_above(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
-
-
-def _absolute(uri: str) -> str:
-    """Return what two URIs of one folder share."""
-    place = parse(uri)
-    return os.path.realpath(place.path) if place.kind == "local" else uri
-
-
-def _refuse_others_folders(
-    places: Mapping[str, str], outputs: Sequence[Output], failed_run: str | None, *, alone: bool
-) -> None:
-    """Raise AgentError where the main node would write to a folder that is another node's, or a failed attempt's."""
-    for output in outputs:
-        root = _absolute(_place(output.uri, 0, is_main=True, failed_run=failed_run))
-        kinds = [_NODES] if output.nodes == "all" and not alone else []
-        kinds += [_FAILED] if output.when == "always" and failed_run is None else []
-        for place, path in places.items():
-            first, _, below = place.removeprefix(f"{root}/").partition("/")
-            if place.startswith(f"{root}/") and below and any(kind.fullmatch(first) for kind in kinds):
-                raise AgentError(
-                    f"the output {path} would write {shown(place)}, to which other nodes or attempts copy the "
-                    f"output {output.path}: rename {first}, or give them different URIs",
-                    cause=Cause.CONFIG,
-                )
+def _others_folders(output: Output, main_rank: int, nodes: int, failed_run: str | None) -> OthersFolders:
+    ranks = [rank for rank in range(nodes) if rank != main_rank] if output.nodes == "all" else []
+    return OthersFolders(
+        output=output.path,
+        root=absolute(_place(output.uri, main_rank, is_main=True, failed_run=failed_run)),
+        nodes=frozenset(map(_folder_of, ranks)),
+        attempts=output.when == "always" and failed_run is None,
+    )
 
 
 def _names(path: Path) -> list[str]:
@@ -177,8 +166,8 @@ def copy_outputs(
     """Return the URIs of what was copied.
 
     `deadline`: for how long a failed copy is retried; None: not at all. `in_flight` learns what is being sent. Raises
-    AgentError when a required output is missing, or a copy fails; and, once all else is copied, for names that the
-    target cannot hold.
+    AgentError when a required output is missing, or a copy fails; and, once all else is copied, for files whose place
+    is another's, and for names that the target cannot hold.
     """
     missing = [output.path for output in chosen if output.required and not _names(output.source)]
     if missing:
@@ -186,27 +175,70 @@ def copy_outputs(
             f"the training succeeded but did not write its required output {', '.join(missing)}",
             cause=Cause.USER,
         )
-    left_out: set[str] = set()
     copied = tuple(
-        _copy_patiently(partial(_copy, output, access, cancel, in_flight, left_out), output.path, deadline)
+        _copy_patiently(partial(_copy, output, access, cancel, in_flight), output.path, deadline)
         for output in chosen
-        if _names(output.source)
+        if _names_to_send(output)
     )
-    if left_out:
-        odd = names_text([repr(name) for name in sorted(left_out)])
-        raise AgentError(
-            f"the outputs are copied without {odd}: a name that is not UTF-8 can only be copied to a local folder; "
-            "rename it",
-            cause=Cause.DATA,
-        )
+    _report_left_out(chosen)
     return copied
 
 
+def _names_to_send(output: OutputCopy) -> list[str]:
+    left_out = {*(clash.name for clash in output.clashes), *_odd_names(output), *_behind_links(output)}
+    return [name for name in _names(output.source) if name not in left_out]
+
+
 def _odd_names(output: OutputCopy) -> list[str]:
-    """Return the names, of those that a copy sends, that the target cannot hold."""
+    """Return the names that the target cannot hold."""
     if parse(output.uri).kind == "local":
         return []
     return [name for name in _names(output.source) if not is_text(name)]
+
+
+def _behind_links(output: OutputCopy) -> dict[str, str]:
+    """Return the names that would be written behind a link of a local target, each with that link."""
+    place = parse(output.uri)
+    if place.kind != "local":
+        return {}
+    from airflow_provider_ocidist.storage.stores.local_files import link_above
+
+    names = _names(output.source)
+    links = {
+        folder: link_above(Path(place.path), f"{folder}/x")
+        for folder in {*map(posixpath.dirname, names)} - {""}
+    }
+    found = {name: links.get(posixpath.dirname(name)) for name in names}
+    return {name: link for name, link in found.items() if link}
+
+
+def _linked_folders(uri: str) -> list[str]:
+    """Return the links to folders that are directly in a local folder; deeper ones may be anywhere in a large tree."""
+    place = parse(uri)
+    if place.kind != "local":
+        return []
+    with contextlib.suppress(OSError), os.scandir(place.path) as children:
+        return sorted(child.path for child in children if child.is_symlink() and child.is_dir())
+    return []
+
+
+def _report_left_out(chosen: Sequence[OutputCopy]) -> None:
+    """Raise AgentError for the files that were not copied, though they are there."""
+    lines = lines_of(clash for output in chosen for clash in output.clashes)
+    cause = Cause.CONFIG if lines else Cause.DATA
+    odd = sorted({repr(name) for output in chosen for name in _odd_names(output)})
+    if odd:
+        lines.append(
+            f"without {names_text(odd)}: a name that is not UTF-8 can only be copied to a local folder; rename it"
+        )
+    behind = [link for output in chosen for link in _behind_links(output).values()]
+    if behind:
+        lines.append(
+            f"without {len(behind)} files behind the links {names_text(sorted({*behind}))}: nothing behind a link is "
+            "changed; name the folder that it leads to as the place of an output of its own"
+        )
+    if lines:
+        raise AgentError(f"of the outputs all else is copied, but {'; '.join(lines)}", cause=cause)
 
 
 def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline | None) -> str:
@@ -215,31 +247,31 @@ def _copy_patiently(copy: Callable[[], str], path: str, deadline: SaveDeadline |
         try:
             return copy()
         except (StorageError, OSError) as error:
-            shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
+            kind = BehindLink if isinstance(error, BehindLink) else StorageError
+            shown_error = kind(shown_in(str(error)), retryable=passes(error))
             if deadline is None or not deadline.again(what, shown_error):
                 raise AgentError(f"{what}: {shown_error}", cause=cause_of_failed_save(error)) from error
 
 
 def _copy(
-    output: OutputCopy,
-    access: OciAccess,
-    cancel: threading.Event | None,
-    in_flight: InFlight | None,
-    left_out: set[str],
+    output: OutputCopy, access: OciAccess, cancel: threading.Event | None, in_flight: InFlight | None
 ) -> str:
-    """Copy an output; the names that its target cannot hold are added to `left_out`."""
+    """Copy what of an output can be sent."""
+    from airflow_provider_ocidist.storage.copying.destination import landing
+    from airflow_provider_ocidist.storage.copying.selection import find
     from airflow_provider_ocidist.storage.progress import progress_lines
-    from airflow_provider_ocidist.storage.transfer import copy
+    from airflow_provider_ocidist.storage.stores.opening import Stores
+    from airflow_provider_ocidist.storage.transfer import CopyRules, copy_selection, default_budget
 
-    folder, odd = output.uri.rstrip("/") or "/", _odd_names(output)
-    left_out.update(odd)
-    log_progress = progress_lines(logger.info, f"the output {output.path}", every=15.0)
-    report = copy(
-        str(output.source),
-        f"{folder}/",
-        access=access,
-        exclude=[glob.escape(name) for name in odd],
-        on_progress=log_progress,
+    folder, names, stores = output.uri.rstrip("/") or "/", {*_names_to_send(output)}, Stores(access)
+    found = find(str(output.source), stores)
+    found = replace(found, entries=[entry for entry in found.entries if entry.name in names])
+    report = copy_selection(
+        found,
+        landing(f"{folder}/", found, stores),
+        CopyRules(),
+        budget=default_budget(),
+        on_progress=progress_lines(logger.info, f"the output {output.path}", every=15.0),
         cancel=cancel,
         in_flight=in_flight,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import BackendError, Cause, StorageError, Unpublishable
+from airflow_provider_ocidist.errors import BackendError, BehindLink, Cause, StorageError, Unpublishable
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class SaveDeadline:
             self._until = None
 
     def _may_pass(self, error: Exception) -> bool:
-        if isinstance(error, Unpublishable):
+        if isinstance(error, (Unpublishable, BehindLink)):
             return False
         if passes(error):
             self._refused_since = None

@@ -26,8 +26,9 @@ LOOK_INTERVAL = 0.2
 class Agreement:
     """One node's part in the agreement, through the reports.
 
-    The main node of the launch that has ended offers what waits there. Each other node that has gone back for the next
-    launch reports what it finds of it, in the form of a digest. If all find the same, the main node chooses it, in the
+    The main node of the launch that has ended offers what waits there. Each other node that is to go back for the next
+    launch reports what it finds of it, in the form of a digest that is of this launch only: also before it has gone
+    back, as what it does before may take long. If all find the same, the main node chooses it, in the
     report with which it goes back itself, and for which all wait.
     """
 
@@ -41,6 +42,8 @@ class Agreement:
         """Number of the launch for which that was."""
         self._answered = ""
         """Digest of the last offer that this node has answered."""
+        self._finds: tuple[int, str] | None = None
+        """Number of the launch for which this node has answered last, and what it has found."""
 
     def reached(self, carried: Carried, newest: CheckpointRef, launch: int) -> bool:
         """Whether all other nodes find in the folder what waits here, and go on to the launch of this number.
@@ -53,7 +56,7 @@ class Agreement:
         waiting, deadline = list(context.others), time.monotonic() + ANSWERED_WITHIN
         while waiting and not (context.switch.is_lost or context.switch.signalled.is_set()):
             reports = read_reports(heartbeat.quick_store, waiting)
-            answers = {rank: _answer_in(report, launch) for rank, report in zip(waiting, reports)}
+            answers = {rank: _answer_in(report, offer, launch) for rank, report in zip(waiting, reports)}
             without = [rank for rank, answer in answers.items() if answer not in (None, offer.digest)]
             if without:
                 logger.info(
@@ -75,12 +78,34 @@ class Agreement:
         """Return this node's own offer, if all have agreed to go on from it to the launch of this number."""
         return self._offer if launch == self._launch else None
 
-    def answer(self, others: Sequence[NodeReport]) -> None:
-        """Report what this node finds of the main node's offer, once."""
-        offer = self._offer_of_main(others)
-        if offer is not None and offer.digest != self._answered:
-            self._answered = offer.digest
-            self._context.heartbeat.update(holds=self.found(offer), now=True)
+    def answer(self, others: Sequence[NodeReport], launch: int | None = None) -> None:
+        """Report what this node finds of the main node's offer, once.
+
+        `launch`: number of the launch that it is for; None: of that for which this node has gone back.
+        """
+        heartbeat, offer = self._context.heartbeat, self._offer_of_main(others)
+        if offer is None or offer.digest == self._answered:
+            return
+        self._answered = offer.digest
+        launch = heartbeat.launch if launch is None else launch
+        self._finds = launch, self.found(offer, launch)
+        if launch >= heartbeat.launch:
+            # It may have gone back for a later one meanwhile.
+            heartbeat.update(holds=self._finds[1], now=True)
+
+    def answer_for(self, launch: int) -> str | None:
+        """Return what this node has answered for the launch of this number; None: nothing."""
+        return self._finds[1] if self._finds and self._finds[0] == launch else None
+
+    def answer_beforehand(self, launch: int) -> bool:
+        """Answer an offer before this node goes back for the launch of this number; return whether it is chosen."""
+        context = self._context
+        if context.is_main or context.main_rank not in context.others:
+            return False
+        reports = read_reports(context.heartbeat.quick_store, [context.main_rank])
+        known = [report for report in reports if report]
+        self.answer(known, launch)
+        return self.answer_for(launch) is not None and self.chosen_by_main(known) is not None
 
     def chosen_by_main(self, others: Sequence[NodeReport]) -> Offer | None:
         """Return the offer that the main node has chosen, if this node has found it too."""
@@ -88,11 +113,14 @@ class Agreement:
         is_agreed = offer is not None and offer.chosen and offer.digest == heartbeat.report.holds
         return offer if is_agreed else None
 
-    def found(self, offer: Offer) -> str:
-        """Return the digest of what this node finds of an offer for the launch that it reports; empty for nothing."""
-        folder = self._folder()
+    def found(self, offer: Offer, launch: int | None = None) -> str:
+        """Return the digest of what this node finds of an offer; empty for nothing.
+
+        `launch`: number of the launch that it is for; None: of that which this node reports.
+        """
+        folder, launch = self._folder(), self._context.heartbeat.launch if launch is None else launch
         try:
-            return digest_of(folder, offer.names, self._context.heartbeat.launch) if folder else ""
+            return digest_of(folder, offer.names, launch) if folder else ""
         except OSError as error:
             logger.info("what the main node offers to go on from cannot be read here: %s", error)
             return ""
@@ -108,6 +136,11 @@ def has_same_nodes(before: Sequence[Restart], after: Sequence[Restart], nodes: i
     return members_of(before, nodes) == members_of(after, nodes) and not is_lost
 
 
-def _answer_in(report: NodeReport | None, launch: int) -> str | None:
-    """Return what a node has found for the launch of this number; None: it has not looked."""
-    return report.holds if report and len(report.restarts) == launch else None
+def _answer_in(report: NodeReport | None, offer: Offer, launch: int) -> str | None:
+    """Return what a node has found for the launch of this number; None: it has not looked.
+
+    Before it has gone back, what it reports may be its answer of a launch before, unless it is that of this launch.
+    """
+    if report is None or len(report.restarts) > launch:
+        return None
+    return report.holds if len(report.restarts) == launch or report.holds == offer.digest else None

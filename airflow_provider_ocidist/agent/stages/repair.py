@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.stages.context import NodeContext
@@ -19,6 +20,8 @@ logger = logging.getLogger("ocidist")
 
 LOOK_INTERVAL = 0.5
 """Seconds between two looks at whether the time is over."""
+NEED_INTERVAL = 0.2
+"""Seconds between two looks at whether the repair is of use still."""
 FENCE_INTERVAL = 2.0
 """Seconds between two looks at whether a later attempt or launch saves to the same place."""
 LAST_LIMIT = 120.0
@@ -79,6 +82,7 @@ def repair_within(
     switch: StopSwitch | None = None,
     grace: float | None = None,
     overtaken: Callable[[], bool] = lambda: False,
+    needless: Callable[[], bool] | None = None,
 ) -> None:
     """Repair until that is done, or has taken `in_all` seconds.
 
@@ -86,24 +90,26 @@ def repair_within(
     on from the checkpoint before. Raises Stopped after a stop request to `switch`; without it requests do not count.
     `grace`: of a node that ends anyway, for which requests do not count either; after a signal it has so many seconds
     left, and none where it counts as lost. `overtaken`: whether another saves to the same place, looked at before,
-    meanwhile and afterwards; then the repair leaves off.
+    meanwhile and afterwards; then the repair leaves off. So it does once it is `needless`.
     """
     heeded, ending = (switch, None) if grace is None else (None, switch)
-    _LimitedRepair(repair, _Deadline(in_all, ending, grace or 0.0), overtaken).make(heeded)
+    _LimitedRepair(repair, _Deadline(in_all, ending, grace or 0.0), overtaken, needless).make(heeded)
 
 
 class _LimitedRepair:
-    """A repair, and the two watches that ask it to leave off."""
+    """A repair, and the watches that ask it to leave off."""
 
     def __init__(
         self,
         repair: Callable[[threading.Event], object],
         deadline: _Deadline,
         overtaken: Callable[[], bool],
+        needless: Callable[[], bool] | None,
     ) -> None:
         self._repair = repair
         self._deadline = deadline
         self._overtaken = overtaken
+        self._needless = needless
         self._limit, self._ended = StopSwitch(), threading.Event()
 
     def make(self, switch: StopSwitch | None) -> None:
@@ -111,6 +117,8 @@ class _LimitedRepair:
         if switch is not None:
             switch.listen(lambda: self._limit.ask(Stop(message="the node is to end")))
         _in_background(self._watch_time, "repair-limit")
+        if self._needless is not None:
+            _in_background(partial(self._watch_need, self._needless), "repair-need")
         try:
             interruptible(self._work, self._limit)
         except Stopped as stopped:
@@ -132,6 +140,13 @@ class _LimitedRepair:
             if self._deadline.is_over():
                 self._limit.ask(Stop(message="it takes too long"))
                 return
+
+    def _watch_need(self, needless: Callable[[], bool]) -> None:
+        while not self._ended.is_set():
+            if needless():
+                self._limit.ask(Stop(message="the next launch does not begin from what is stored"))
+                return
+            self._ended.wait(NEED_INTERVAL)
 
     def _watch_fence(self) -> None:
         while not self._ended.wait(FENCE_INTERVAL) and not self._heed_fence():

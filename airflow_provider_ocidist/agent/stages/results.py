@@ -33,6 +33,8 @@ class Results:
     def resolve_outputs(self) -> None:
         """Fill in the variables in the outputs' URIs. Raises AgentError for an unknown one."""
         self.outputs = outputs.with_uris(self.outputs, self.context.environ)
+        if self.context.is_main:
+            outputs.warn_beforehand(self.outputs)
 
     def save(self, workspace: Workspace, uploader: Uploader | None) -> None:
         """Save a successful training's results. Raises AgentError where a required one is missing."""
@@ -171,8 +173,8 @@ class Results:
             workspace.working_dir,
             rank=self.context.rank,
             is_main=self.context.is_main,
+            nodes=self.context.config.nodes,
             failed_run=failed_run,
-            alone=self.context.config.nodes == 1,
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.errors import BehindLink, StorageError
 
 READ_SIZE = 256 << 10
 """Most bytes of one read."""
@@ -49,19 +49,26 @@ def local_errors(path: Path) -> Iterator[None]:
 
 
 def refuse_links_above(root: Path, name: str) -> None:
-    """Raise StorageError where a folder between a root and a name below it is a symbolic link.
+    """Raise BehindLink where a folder between a root and a name below it is a symbolic link.
 
     Written or deleted there, it would be a file of another name, or of another place. The root itself may be a link.
     """
+    if link := link_above(root, name):
+        raise BehindLink(
+            f"refused to write or delete {root / name}: {link} is a link to {Path(link).readlink()}, and "
+            "nothing behind a link is changed; remove the link, or name the folder that it leads to",
+            uri=str(root / name),
+        )
+
+
+def link_above(root: Path, name: str) -> str | None:
+    """Return the first folder between a root and a name below it that is a symbolic link."""
     folder = str(root)
     for part in name.split("/")[:-1]:
         folder = f"{folder}/{part}"
         if os.path.islink(folder):  # noqa: PTH114 - a path for each folder of each small file takes longer
-            raise StorageError(
-                f"refused to write or delete {root / name}: {folder} is a link to {Path(folder).readlink()}, and "
-                "nothing behind a link is changed; remove the link, or name the folder that it leads to",
-                uri=str(root / name),
-            )
+            return folder
+    return None
 
 
 def etag_of(status: os.stat_result) -> str:

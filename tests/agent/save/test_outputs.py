@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import uuid
 from collections.abc import Callable
@@ -12,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.outputs import copy_outputs, planned_copies, with_variables
+from airflow_provider_ocidist.agent.save.output_places import meetings
+from airflow_provider_ocidist.agent.save.outputs import (
+    copy_outputs,
+    planned_copies,
+    warn_beforehand,
+    with_variables,
+)
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Limits, Output
@@ -22,6 +29,8 @@ from airflow_provider_ocidist.storage.open_uploads import abort_reported
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.agent.gangs import Gang
+
+SEED = int(os.environ.get("TEST_SEED", "20261127"))
 
 WRITES = """
 import os, pathlib
@@ -58,7 +67,9 @@ def test_each_node_and_each_failed_attempt_has_a_place_of_its_own(tmp_path: Path
     )
 
     def uris(rank: int, failed_run: str | None = None) -> list[str]:
-        chosen = planned_copies(outputs, tmp_path, rank=rank, is_main=rank == 0, failed_run=failed_run)
+        chosen = planned_copies(
+            outputs, tmp_path, rank=rank, is_main=rank == 0, nodes=3, failed_run=failed_run
+        )
         return [copy.uri for copy in chosen]
 
     assert uris(0) == ["/to/a", "/to/b"]
@@ -67,66 +78,171 @@ def test_each_node_and_each_failed_attempt_has_a_place_of_its_own(tmp_path: Path
     assert uris(2, "dag-task-1a2b3c4d-g0-a3") == []
 
 
-def test_two_outputs_that_would_write_the_same_file_are_refused(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.pt").touch()
-    outputs = (Output(path="a", uri="/to"), Output(path="b", uri="/to"))
-    with pytest.raises(AgentError, match=r"a and b would both write /to/model\.pt: give"):
-        planned_copies(outputs, tmp_path, rank=0, is_main=True)
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"what is in {name}")
+
+
+def delivered(
+    folder: Path, *outputs: Output, rank: int = 0, nodes: int = 1, says: str | None = None, **more: Any
+) -> dict[str, str]:
+    """Copy the outputs of the main node to below `folder`, and return what lies there; `says`: the error."""
+    placed = [replace(output, uri=str(folder / "to" / output.uri)) for output in outputs]
+    chosen = planned_copies(placed, folder, rank=rank, is_main=True, nodes=nodes, **more)
+    if says is None:
+        copy_outputs(chosen, OciAccess())
+    else:
+        with pytest.raises(AgentError, match=says) as caught:
+            copy_outputs(chosen, OciAccess(), deadline=SaveDeadline(60.0))
+        assert caught.value.cause is Cause.CONFIG
+    root = folder / "to"
+    return {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*") if path.is_file()}
+
+
+def test_of_two_outputs_that_would_write_the_same_file_all_else_is_copied_and_that_file_is_reported(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "a/model.pt", "a/a.txt", "b/model.pt", "b/sub/model.pt", "late.txt")
+    outputs = (Output(path="a", uri="."), Output(path="b", uri="."), Output(path="late.txt", uri="."))
+    says = r"all else is copied, but the outputs a and b would both write .*/to/model\.pt, so that of b is left out"
+    assert delivered(tmp_path, *outputs, says=says) == {
+        "model.pt": "what is in a/model.pt",
+        "a.txt": "what is in a/a.txt",
+        "sub/model.pt": "what is in b/sub/model.pt",
+        "late.txt": "what is in late.txt",
+    }
 
 
 @pytest.mark.parametrize("is_file", [True, False])
-def test_outputs_of_which_one_goes_below_the_other_are_refused_too(tmp_path: Path, *, is_file: bool) -> None:
-    for name in ("metrics/a.json", "outputs/metrics/a.json"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
+def test_outputs_of_which_one_goes_below_the_other_may_not_meet_either(
+    tmp_path: Path, *, is_file: bool
+) -> None:
+    write(tmp_path, "metrics/a.json", "outputs/metrics/a.json")
     first = "metrics/a.json" if is_file else "metrics"
-    outputs = (Output(path=first, uri="oci://b/to/metrics/"), Output(path="outputs", uri="oci://b/to"))
-    with pytest.raises(AgentError, match=rf"{first} and outputs would both write .*to/metrics/a\.json"):
-        planned_copies(outputs, tmp_path, rank=0, is_main=True)
-    apart = (outputs[0], Output(path="outputs", uri="oci://b/to/other"))
-    assert len(planned_copies(apart, tmp_path, rank=0, is_main=True)) == 2
+    outputs = (Output(path=first, uri="metrics/"), Output(path="outputs", uri="."))
+    says = rf"{first} and outputs would both write .*to/metrics/a\.json"
+    assert delivered(tmp_path, *outputs, says=says) == {"metrics/a.json": "what is in metrics/a.json"}
+    apart = (outputs[0], Output(path="outputs", uri="other"))
+    assert len(delivered(tmp_path, *apart)) == 2
 
 
-def test_a_file_where_another_output_has_a_folder_is_refused(tmp_path: Path) -> None:
-    for name in ("a/x", "b/x/y"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    with pytest.raises(AgentError, match="a and b would both write /to/x"):
-        planned_copies(
-            (Output(path="a", uri="/to"), Output(path="b", uri="/to")), tmp_path, rank=0, is_main=True
-        )
+def test_a_file_where_another_output_has_a_folder_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "a/x", "b/x/y", "b/z")
+    outputs = (Output(path="a", uri="."), Output(path="b", uri="."))
+    assert set(delivered(tmp_path, *outputs, says="a and b would both write .*/to/x")) == {"x", "z"}
 
 
 def test_a_file_behind_a_link_in_an_output_is_one_of_its_files(tmp_path: Path) -> None:
-    for name in ("a/step-1/x", "b/latest/x"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
+    write(tmp_path, "a/step-1/x", "b/latest/x")
     (tmp_path / "a" / "latest").symlink_to("step-1")
-    with pytest.raises(AgentError, match="a and b would both write /to/latest/x"):
-        planned_copies(
-            (Output(path="a", uri="/to"), Output(path="b", uri="/to")), tmp_path, rank=0, is_main=True
-        )
+    outputs = (Output(path="a", uri="."), Output(path="b", uri="."))
+    found = delivered(tmp_path, *outputs, says="a and b would both write .*/to/latest/x")
+    assert found["latest/x"] == "what is in a/step-1/x"
 
 
-@pytest.mark.parametrize("name", ["node-1", "failed-2"])
-def test_a_folder_of_the_name_that_other_nodes_or_attempts_write_to_is_refused(
-    tmp_path: Path, name: str
+@pytest.mark.parametrize("is_store", [True, False])
+def test_two_outputs_may_send_the_same_file_to_the_same_place(
+    tmp_path: Path, emulator: Access, *, is_store: bool
 ) -> None:
-    (tmp_path / "out" / name).mkdir(parents=True)
-    (tmp_path / "out" / name / "x").touch()
+    write(tmp_path, "out/model/x", "out/y")
+    bucket = f"oci://{emulator.bucket}@{emulator.namespace}/{uuid.uuid4().hex}"
+    root = bucket if is_store else str(tmp_path / "to")
+    outputs = (
+        Output(path="out", uri=f"{root}/run"),
+        Output(path="out/model", uri=f"{root}/run/model", required=True),
+    )
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    chosen = planned_copies(outputs, tmp_path, rank=0, is_main=True, nodes=1)
+    assert len(copy_outputs(chosen, access)) == 2
+    assert {entry.name for entry in open_store(root, access).list()} == {"run/model/x", "run/y"}
 
-    def planned(uri: str = "/to", **more: Any) -> int:
-        outputs = (Output(path="out", uri=uri, nodes="all", when="always"),)
-        return len(planned_copies(outputs, tmp_path, **{"rank": 0, "is_main": True, **more}))
 
-    with pytest.raises(AgentError, match=rf"out would write /to/{name}/x, .*rename {name}"):
-        planned()
-    assert planned(rank=1, is_main=False) == 1, "it is within a folder of its own"
-    assert (planned(alone=True) if name == "node-1" else 1) == 1, "there is no other node"
-    (tmp_path / "out" / name).rename(tmp_path / "out" / f"{name}-plots")
-    assert planned() == 1
+@pytest.mark.parametrize("number", range(20))
+def test_what_is_left_out_are_only_files_where_another_node_of_the_gang_or_attempt_writes(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    nodes = draw.randrange(1, 5)
+    rank = draw.randrange(nodes)
+    folders = [f"node-{each}" for each in range(6)] + ["node-01", "node-1-plots", "failed-2", "failed-x"]
+    chosen = draw.sample(folders, draw.randrange(1, len(folders)))
+    when, spread = draw.choice(["success", "always"]), draw.choice(["all", "main"])
+    theirs = {f"node-{each}" for each in range(nodes) if each != rank} if spread == "all" else set()
+    theirs |= {"failed-2"} if when == "always" else set()
+    write(tmp_path, "out/x", *(f"out/{folder}/x" for folder in chosen))
+    output = Output(path="out", uri=".", nodes=spread, when=when)
+    left_out = theirs & {*chosen}
+    says = rf"all else is copied, but .*{min(left_out)}/x" if left_out else None
+    found = delivered(tmp_path, output, rank=rank, nodes=nodes, says=says)
+    assert found.keys() == {"x", *(f"{folder}/x" for folder in chosen if folder not in left_out)}
+
+
+def test_each_node_may_write_below_a_folder_of_its_own_rank(tmp_path: Path) -> None:
+    program = """
+import os, pathlib
+own = pathlib.Path("logs") / f"node-{os.environ['RANK']}"
+own.mkdir(parents=True)
+(own / "log.txt").write_text(os.environ["RANK"])
+"""
+    outputs = (Output(path="logs", uri=f"{tmp_path}/to", nodes="all"),)
+    with Gang(tmp_path, program, nodes=2, outputs=outputs) as gang:
+        assert gang.run() == [0, 0]
+    found = {path.relative_to(tmp_path / "to").as_posix() for path in tmp_path.glob("to/**/*.txt")}
+    assert found == {"node-0/log.txt", "node-1/node-1/log.txt"}
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Return a target whose folder `models`, and one folder deeper, are links to another disk."""
+    target = tmp_path / "target"
+    for place in ("disk", "other", "target/plots"):
+        (tmp_path / place).mkdir(parents=True)
+    (target / "models").symlink_to(tmp_path / "disk")
+    (target / "plots" / "old").symlink_to(tmp_path / "other")
+    (target / "gone").symlink_to(tmp_path / "absent")
+    (target / "notes.txt").symlink_to(tmp_path / "disk" / "notes.txt")
+    return target
+
+
+def test_a_linked_folder_in_the_target_keeps_no_other_file_from_being_copied_and_is_reported_at_once(
+    tmp_path: Path, linked: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(
+        tmp_path, "out/a.txt", "out/models/x", "out/models/y/z", "out/plots/b", "out/plots/old/c", "late.txt"
+    )
+    outputs = [Output(path="out", uri=str(linked)), Output(path="late.txt", uri=str(linked / "models"))]
+    chosen = planned_copies(outputs, tmp_path, rank=0, is_main=True, nodes=1)
+    says = rf"without 3 files behind the links {linked}/models, {linked}/plots/old: nothing behind a link"
+    with pytest.raises(AgentError, match=says) as caught:
+        copy_outputs(chosen, OciAccess(), deadline=SaveDeadline(60.0))
+    assert caught.value.cause is Cause.DATA
+    assert "trying again" not in caplog.text
+    assert (linked / "a.txt").read_text() == "what is in out/a.txt"
+    assert (linked / "plots" / "b").read_text() == "what is in out/plots/b"
+    behind = {path.name for place in ("disk", "other") for path in (tmp_path / place).iterdir()}
+    assert behind == {"late.txt"}, "the target itself may be a link"
+
+
+def test_linked_folders_in_the_target_are_named_before_the_training_starts(
+    linked: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_beforehand([Output(path="out", uri=str(linked)), Output(path="x", uri="/absent")])
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"{linked}/models" in warning
+    assert "gone" not in warning
+    assert "notes.txt" not in warning
+
+
+def test_outputs_that_may_meet_are_named_before_the_training_starts() -> None:
+    def named(*outputs: tuple[str, str]) -> list[str]:
+        return meetings([Output(path=path, uri=uri) for path, uri in outputs])
+
+    assert named(("a", "oci://b@n/to"), ("b", "oci://b@n/to/")) == ["a and b"]
+    assert named(("a", "/to"), ("b", "/to/b"), ("c", "/other")) == ["a and b"]
+    assert named(("a", "/to"), ("b", "/tod")) == []
+    assert named(("out", "/to/run"), ("out/model", "/to/run/model")) == [], "these are the same files"
 
 
 def test_all_nodes_deliver_each_under_its_own_name_with_the_variables_of_its_role(tmp_path: Path) -> None:
@@ -184,7 +300,7 @@ def test_a_name_that_the_target_cannot_hold_is_refused_at_once_and_all_else_is_d
 
     def delivered_to(place: str) -> set[str]:
         outputs = (Output(path="out", uri=place), Output(path="late.txt", uri=place))
-        chosen = planned_copies(outputs, tmp_path, rank=0, is_main=True)
+        chosen = planned_copies(outputs, tmp_path, rank=0, is_main=True, nodes=1)
         copy_outputs(chosen, access, deadline=SaveDeadline(1.0))
         return {entry.name for entry in open_store(place, access).list()}
 
@@ -222,7 +338,7 @@ def test_a_name_is_refused_for_what_is_sent_alone_which_a_link_within_the_output
     (tmp_path / "elsewhere").touch()
     (out / f"out-{odd}").symlink_to(tmp_path / "elsewhere")
     (out / f".{odd}.0123abcd.part").touch()
-    chosen = planned_copies((Output(path="out", uri=uri),), tmp_path, rank=0, is_main=True)
+    chosen = planned_copies((Output(path="out", uri=uri),), tmp_path, rank=0, is_main=True, nodes=1)
     named = r"without 'latest/caf\\udce9', 'run-1/caf\\udce9':"
     with pytest.raises(AgentError, match=named):
         copy_outputs(chosen, access, deadline=SaveDeadline(1.0))

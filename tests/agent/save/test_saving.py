@@ -16,6 +16,7 @@ from airflow_provider_ocidist.errors import AgentError, BackendError, Cause, Sto
 from airflow_provider_ocidist.model.job import Limits
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 
 PAUSES = saving.FIRST_PAUSE, saving.LONGEST_PAUSE
 PASSING, REFUSED = StorageError("503", retryable=True), StorageError("404")
@@ -287,6 +288,14 @@ def test_a_refusal_is_tried_again_for_ten_minutes_unless_something_else_comes_be
 def test_what_can_never_be_published_is_not_tried_again() -> None:
     deadline = SaveDeadline(1e6)
     assert not deadline.allows_another(Unpublishable("a name that no store takes", retryable=True))
+
+
+def test_a_file_that_would_lie_behind_a_link_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "models").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="is a link to") as caught:
+        LocalStore(tmp_path).write("models/x", b"")
+    assert not SaveDeadline(60.0).allows_another(caught.value)
 
 
 def test_a_stop_request_says_how_long_it_leaves_and_only_a_shorter_one_counts_after_it(

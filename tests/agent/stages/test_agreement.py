@@ -155,6 +155,45 @@ def test_what_was_agreed_for_one_launch_is_chosen_for_no_other(tmp_path: Path) -
     assert other.report.holds is None
 
 
+@pytest.mark.parametrize("number", range(12))
+def test_a_node_may_answer_before_it_goes_back_and_its_answer_is_of_that_launch_only(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.before.{number}")
+    print(f"seed {SEED}.before.{number}")
+    main, other = (Node(tmp_path, rank, tmp_path / str(rank), 2) for rank in range(2))
+    save(main.folder)
+    save(other.folder)
+    launch = draw.randrange(1, 4)
+    before = (AGAIN,) * (launch - 1)
+    for node in (main, other):
+        node.go_back(*before)
+    same, answered_before = draw.random() < 0.7, draw.random() < 0.5
+    if answered_before:
+        other.context.heartbeat.update(holds="of the launch before")
+    if not same:
+        (other.folder / "step-5" / "__1_0.distcp").write_text("weights in part")
+    reached: list[bool] = []
+    offering = threading.Thread(
+        target=lambda: reached.append(main.agreement.reached(carried_in(main.folder), NEWEST, launch))
+    )
+    offering.start()
+    until(lambda: main.report.offers)
+    main.write()
+    assert not other.agreement.answer_beforehand(launch), "it is only offered yet"
+    other.write()
+    answer = other.agreement.answer_for(launch)
+    assert answer is not None
+    assert other.agreement.answer_for(launch + 1) is None
+    other.context.heartbeat.update(restarts=(AGAIN,) * launch, holds=answer)
+    other.write()
+    offering.join()
+    assert reached == [same]
+    main.context.heartbeat.update(offers=main.agreement.chosen_for(launch), restarts=(AGAIN,) * launch)
+    main.write()
+    assert other.agreement.answer_beforehand(launch) is same
+
+
 def test_what_is_only_offered_is_not_gone_on_from(tmp_path: Path) -> None:
     """The main node may have found that another node lacks it."""
     main, other = (Node(tmp_path, rank, tmp_path / "folder", 2) for rank in range(2))

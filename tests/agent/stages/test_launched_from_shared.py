@@ -44,6 +44,25 @@ def slow(source, target, entries, cancel):
 checkpoints._send = slow
 """
 """A store that takes nothing but the first checkpoint until it is let."""
+LOOKS_LONG = """
+import os, pathlib
+from airflow_provider_ocidist.storage import repairs
+
+look = repairs.store_missing
+
+def slow(uri, folder, access, *, cancel, **settings):
+    marks = pathlib.Path(os.environ["MARKS"])
+    if settings["begin_at"]:
+        (marks / "looks").touch()
+        while not (marks / "open").exists():
+            if cancel.wait(0.02):
+                (marks / "left-off").touch()
+                return ()
+    return look(uri, folder, access, cancel=cancel, **settings)
+
+repairs.store_missing = slow
+"""
+"""A place in which the other node finds what is missing only after a long time."""
 TRAINS = """
 import pickle
 marks, kept = pathlib.Path(os.environ["MARKS"]), pathlib.Path(os.environ["KEPT"])
@@ -256,7 +275,7 @@ def test_the_end_of_the_run_sends_what_was_left_to_a_launch_that_does_not_begin(
     [
         {"holds": ""},
         {"holds": "other files"},
-        {"restarts": ()},
+        {"restarts": (), "holds": None},
         {"restarts": (*AGAIN, *AGAIN)},
         {"holds": None},
     ],
@@ -332,3 +351,21 @@ def test_two_nodes_train_on_from_their_folder_before_the_upload_and_end_with_the
         assert report.checkpoint == newest(str(two.kept))
         assert [each.killed for each in report.restarts] == [True]
         assert not list(two.folder.parent.glob(".checkpoints.held.*"))
+
+
+def test_a_node_that_looks_long_for_what_is_missing_in_the_store_answers_all_the_same(tmp_path: Path) -> None:
+    two = Two(tmp_path / "two")
+    with (tmp_path / "two" / "sitecustomize.py").open("a") as file:
+        file.write(LOOKS_LONG)
+    with two.gang:
+        two.start()
+        for node in (two.main, two.other):
+            node.prints(f"launch 1 of node {node.rank} goes on from step 4")
+            node.prints("launch 1: step 5, and step 4 is stored: False")
+        assert "not all nodes say" not in two.errors()
+        assert (two.marks / "looks").exists()
+        assert (two.marks / "left-off").exists(), "it is not needed where all go on from the folder"
+        two.mark("open")
+        two.mark("goes-on")
+        two.ends()
+        assert two.stored == [(6, 3), (4, 2), (2, 1)]

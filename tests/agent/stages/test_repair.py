@@ -81,6 +81,27 @@ def test_a_repair_that_is_done_returns_at_once_and_its_error_is_raised() -> None
 ASKED = Stop(message="node 1 ended the run")
 
 
+def test_a_repair_that_is_of_no_use_any_more_leaves_off() -> None:
+    began, chosen, left_off = threading.Event(), threading.Event(), threading.Event()
+
+    def repair(cancel: threading.Event) -> None:
+        began.set()
+        if cancel.wait(60):
+            left_off.set()
+
+    def needless() -> bool:
+        if began.is_set():
+            chosen.set()
+        return chosen.is_set()
+
+    repair_within(repair, in_all=600.0, switch=StopSwitch(), needless=needless)
+    assert chosen.is_set()
+    assert left_off.wait(60)
+    done: list[bool] = []
+    repair_within(lambda cancel: done.append(cancel.wait(0.5)), needless=lambda: False)
+    assert done == [False]
+
+
 def ending_node() -> StopSwitch:
     """Return the switch of a node that was asked to end before it repairs."""
     switch = StopSwitch()
