@@ -579,7 +579,7 @@ def test_a_killed_task_connects_nothing_but_what_it_has_prepared(
 ) -> None:
     homes_there = {"local": Local(), "pytorchjob": Cluster()}
     homes = Homes(home, homes_there.__getitem__, LOG)
-    homes.prepare(["local", "model"])
+    homes.prepare(Place(backend=kind, run_dir="runs", compartment_id=None) for kind in ("local", "model"))
     assert homes.connected() == [home, homes_there["local"]]
     assert homes.at("pytorchjob") is None
     assert homes.at("local") is homes_there["local"]
