@@ -134,11 +134,10 @@ def _put_aside(local: Path, size: int) -> bool:
 def is_open_elsewhere(path: Path) -> bool:
     """Whether another process of this machine has a file open, as far as this one may see."""
     real, own = os.path.realpath(path), f"/proc/{os.getpid()}/"
-    # A path stops at a process that ends meanwhile.
-    for descriptor in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207
+    for descriptor in glob.iglob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 - Path.glob stops at a process that ends
         with contextlib.suppress(OSError):
             # Not by its status: that of a file on a mount that does not answer takes forever.
-            if not descriptor.startswith(own) and os.readlink(descriptor) == real:  # noqa: PTH115
+            if not descriptor.startswith(own) and str(Path(descriptor).readlink()) == real:
                 return True
     return False
 
