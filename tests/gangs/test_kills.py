@@ -627,7 +627,7 @@ def test_a_task_that_ends_between_the_creation_of_its_gang_and_its_wait_ends_tha
             fails()
 
     monkeypatch.setattr(task_context, "key_of", lambda _: key)
-    monkeypatch.setattr(TrainingTry, "_job", lambda _: job)
+    monkeypatch.setattr(TrainingTry, "_read_job", lambda _: job)
     monkeypatch.setattr(one.job, "with_code", with_code)
     monkeypatch.setattr(one.job, "plans", lambda _: [])
     if point == "the backend":
