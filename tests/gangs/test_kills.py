@@ -628,8 +628,8 @@ def test_a_task_that_ends_between_the_creation_of_its_gang_and_its_wait_ends_tha
 
     monkeypatch.setattr(task_context, "key_of", lambda _: key)
     monkeypatch.setattr(TrainingTry, "_read_job", lambda _: job)
-    monkeypatch.setattr(one.job, "with_code", with_code)
-    monkeypatch.setattr(one.job, "plans", lambda _: [])
+    monkeypatch.setattr(one.task_job, "with_code", with_code)
+    monkeypatch.setattr(one.task_job, "plans", lambda _: [])
     if point == "the backend":
         monkeypatch.setattr(one.ending, "backend_of", fails)
     elif point == "the watch":
