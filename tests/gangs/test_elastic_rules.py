@@ -686,7 +686,7 @@ def test_a_gang_that_is_to_end_is_not_launched_with_fewer(tmp_path: Path) -> Non
 
 def test_who_asks_for_a_launch_with_fewer_pauses_before_the_next_look(tmp_path: Path) -> None:
     run_dirs, ref = RunDirs(open_store), a_ref(run_dir=str(tmp_path))
-    backend = SimpleNamespace(directories=RunDirectories(run_dirs, run_dirs))
+    backend = SimpleNamespace(directories=RunDirectories(run_dirs, run_dirs), conn_id=None)
     watch: Any = SimpleNamespace(backend=backend, record=elastic(ref))
     for _ in range(2):
         # The nodes have not reported it yet: each look decides the same.
