@@ -885,7 +885,7 @@ MUTANTS = (
         "a launch goes on from a shared folder though not all nodes have found the same there",
         "15.1",
         "agent/stages/agreement.py",
-        "{rank: _answer_in(report, launch) for rank, report in zip(waiting, reports)}",
+        "{rank: _answer_in(report, offer, launch) for rank, report in zip(waiting, reports)}",
         "dict.fromkeys(waiting, offer.digest)",
         "agreed",
         needs="saves in a shared folder are not sent",

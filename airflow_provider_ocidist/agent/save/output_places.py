@@ -82,7 +82,7 @@ class OutputPlaces:
         others = [*([] if owner is None or _is_same(file, same) else [owner]), self._folders.get(place)]
         others += [self._owners[folder][0] for folder in above if folder in self._owners]
         for other in others:
-            if other not in (None, output):
+            if other is not None and other != output:
                 return Clash(output=output, name=name, place=place, other=other)
         self._owners.setdefault(place, (output, file))
         self._folders.update((folder, output) for folder in above)
