@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import time
 from pathlib import Path
 
@@ -10,7 +12,12 @@ import oci
 import pytest
 from oci.data_science import models
 
+from airflow_provider_ocidist.emulator.context import Context, Options
+from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
+from airflow_provider_ocidist.emulator.installation import Installation
+from airflow_provider_ocidist.emulator.object_storage.catalog import BucketCatalog
 from airflow_provider_ocidist.emulator.server import Emulator
+from airflow_provider_ocidist.emulator.store import RecordStore
 from tests.emulator.conftest import Cloud
 from tests.views import need_views
 
@@ -225,6 +232,42 @@ def test_a_file_that_lies_deeper_than_a_name_is_long_fails_the_run_and_leaves_no
     assert "is invalid" in run.lifecycle_details
     assert content(cloud, "corpus/beside.txt") == "kept"
     assert not list((emulator.folder / "mounts").glob("*/beside.txt"))
+
+
+def test_a_node_that_mounts_what_another_is_just_leaving_finds_all_of_it(tmp_path: Path) -> None:
+    """The last node to leave removes the folder, which takes a while, as it has many files."""
+    context = Context(
+        folder=tmp_path,
+        url="",
+        proxy_url="",
+        ca_file=tmp_path,
+        ca_bundle=tmp_path,
+        installation=Installation.open(tmp_path),
+        store=RecordStore(tmp_path / "state.sqlite3"),
+        options=Options(),
+    )
+    storage = StorageMounts(context, BucketCatalog(context))
+    mount = {
+        "storageType": "OBJECT_STORAGE",
+        "namespace": context.ids.namespace,
+        "bucket": context.ids.bucket,
+        "destinationDirectoryName": "data",
+    }
+    (folder,) = storage.folders([mount]).values()
+
+    async def node(begins: float, lasts: float) -> int:
+        await asyncio.sleep(begins)
+        async with storage.in_use([mount]):
+            for number in range(200):
+                (folder / f"{number}").touch()
+            await asyncio.sleep(lasts)
+            return len(list(folder.iterdir()))
+
+    async def nodes() -> list[int]:
+        return await asyncio.gather(*(node(random.uniform(0, 2), random.uniform(0, 0.1)) for _ in range(40)))
+
+    assert set(asyncio.run(nodes())) == {200}
+    assert not list((tmp_path / "mounts").iterdir())
 
 
 WRITES_LATE = """

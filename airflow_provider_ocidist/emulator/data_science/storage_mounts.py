@@ -9,9 +9,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 from airflow_provider_ocidist.emulator import trees
 from airflow_provider_ocidist.emulator.context import Context
@@ -113,20 +114,30 @@ class StorageMounts:
 
     async def _close(self, folder: Path) -> list[str]:
         """Bring a folder in step for the last time; return what of it could not be stored, a line each."""
-        self._users[folder] -= 1
         mirror = self._mirrors.get(folder)
+        if mirror is not None:
+            await mirror.sync(settled_s=0)
+        # Only now: until all of its files are stored, no other node may remove the folder.
+        self._users[folder] -= 1
         if mirror is None:
             return []
-        await mirror.sync(settled_s=0)
         unsent = [mirror.described(*problem) for problem in sorted(mirror.unsent.items())]
-        if self._users[folder] == 0 and folder in self._mirrors:
+        if self._users[folder] == 0:
             del self._mirrors[folder]
             self._tasks.pop(folder).cancel()
-            await asyncio.to_thread(trees.remove, folder)
+            await asyncio.to_thread(trees.remove, _set_aside(folder))
         return unsent
 
     def reset(self) -> None:
         trees.remove(self._folder)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Free the folder's name at once, so that the next node that mounts the bucket need not wait and loses nothing."""
+    left = folder.with_name(f"{folder.name}-{uuid4().hex}")
+    with suppress(FileNotFoundError):  # a program has removed it
+        folder.rename(left)
+    return left
 
 
 def _prefix(mount: Details) -> str:
