@@ -15,7 +15,25 @@ from typing import Any
 from tests.agent.gangs import processes_with
 
 TRAINING = """
-import json, os, pathlib, time
+import json, os, pathlib, socket, time
+
+rank, others = int(os.environ["OCIDIST_NODE_RANK"]), []
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+# As ranks of torch, all begin together, and none ends before the main one: on a busy machine one node starts
+# seconds after the other, which would have ended before its fault strikes.
+if rank == 0:
+    with socket.create_server(place) as server:
+        others = [server.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
+else:
+    while True:
+        try:
+            main = socket.create_connection(place, 1)
+            break
+        except OSError:
+            time.sleep(0.05)
+    main.settimeout(None)
+
 folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
 folder.mkdir(parents=True, exist_ok=True)
 newest = max(folder.glob("step-*.txt"), default=None)
@@ -23,7 +41,7 @@ done, total = json.loads(newest.read_text())[:2] if newest else (0, 0)
 for step in range(done + 1, 61):
     total = (total * 31 + step) % 1_000_003
     time.sleep(0.05)
-    if os.environ["OCIDIST_NODE_RANK"] != "0":
+    if rank != 0:
         continue
     with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
         progress.write(json.dumps({"step": step, "steps": 60}) + "\\n")
@@ -34,6 +52,11 @@ for step in range(done + 1, 61):
             file.flush()
             time.sleep(0.1)
         draft.rename(folder / f"step-{step:03}.txt")
+for each in others:
+    each.sendall(b"done")
+# A rank whose main rank is lost waits until its node ends it.
+while rank != 0 and main.recv(4) != b"done":
+    time.sleep(1)
 """
 
 
