@@ -40,6 +40,8 @@ class WatchedSaves(Comparison):
     target = f"{TIMES_FASTER} times shorter"
     afresh = True
     """The store keeps what was saved: with each pair it would be a GiB more."""
+    saves_to: Path | None = None
+    """Where the checkpoint folder is; None: on the node's disk."""
     _folder: Path
     _access: Access
     _alone: list[float]
@@ -60,10 +62,13 @@ class WatchedSaves(Comparison):
         """Run the program under a real agent, which uploads while it goes on."""
         self._alone.append(self._without_an_agent())
         name = f"saves-{uuid.uuid4().hex[:8]}"
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            return statistics.median(self._under_an_agent(name, Path(folder)))
+        with (
+            tempfile.TemporaryDirectory(dir=self._folder) as home,
+            tempfile.TemporaryDirectory(dir=self.saves_to or self._folder) as folder,
+        ):
+            return statistics.median(self._under_an_agent(name, Path(home), Path(folder, "checkpoints")))
 
-    def _under_an_agent(self, name: str, home: Path) -> list[float]:
+    def _under_an_agent(self, name: str, home: Path, folder: Path) -> list[float]:
         (home / "program.py").write_text(SCRIPT)
         config = AgentConfig(
             run_name=name,
@@ -71,7 +76,9 @@ class WatchedSaves(Comparison):
             run_dir=f"{self._access.work_dir}/{name}",
             launcher=LauncherOptions(kind="python"),
             program=Program(script="program.py", args=("watched", json.dumps(ORDER))),
-            checkpoints=Checkpoints(uri=f"{self._access.work_dir}/checkpoints/{name}", keep=1),
+            checkpoints=Checkpoints(
+                path=str(folder), uri=f"{self._access.work_dir}/checkpoints/{name}", keep=1
+            ),
             oci_endpoint=self._access.url,
         )
         more = {
@@ -93,7 +100,7 @@ class WatchedSaves(Comparison):
         return [float(each) for each in json.loads(found[0])["stalls"]]
 
     def _without_an_agent(self) -> float:
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+        with tempfile.TemporaryDirectory(dir=self.saves_to or self._folder) as folder:
             return statistics.median(stalls_of("watched", ORDER, OCIDIST_CHECKPOINT_DIR=folder))
 
     def floor(self) -> float:
