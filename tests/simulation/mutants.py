@@ -1001,7 +1001,7 @@ MUTANTS = (
     _one(
         "what was refused while no worker lived is asked for again",
         "9",
-        "gangs/submission.py",
+        "gangs/adoption.py",
         "        self._note_refusal(ref, known, status)\n",
         "",
         "candidates",
@@ -1061,7 +1061,7 @@ MUTANTS = (
     _one(
         "a node of one run that has succeeded counts as cancelled",
         "5",
-        "gangs/submission.py",
+        "gangs/adoption.py",
         "        if NodeState.ENDING in states and not self._ends_well(ref, nodes, plan.expects):\n",
         "        if NodeState.ENDING in states:\n",
         "healthy gang ended",
