@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from airflow_provider_ocidist.agent.join.heartbeat import load_stop_request, stop_in_words
 from airflow_provider_ocidist.agent.join.lease import LeaseWatch
 from airflow_provider_ocidist.agent.join.run_directory import run_directory
+from airflow_provider_ocidist.agent.join.stop_requests import load_stop_request, stop_in_words
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE

@@ -13,7 +13,6 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagn
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones, two_positions
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
-from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
     PeerLiveness,
     awaits_admission,
@@ -24,6 +23,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
     steps_behind,
 )
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
+from airflow_provider_ocidist.agent.join.stop_requests import stop_in_words
 from airflow_provider_ocidist.agent.join.store_wait import StoreWait
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
