@@ -742,7 +742,7 @@ MUTANTS = (
     _one(
         "a launch that has reported no step has not come to that of its checkpoint",
         "15.1",
-        "agent/stages/gang_end.py",
+        "agent/stages/next_launch.py",
         "        return newest.step, meter.steps_apart - 1",
         "        return None, 0",
         "crash loop",
