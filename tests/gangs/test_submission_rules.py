@@ -205,7 +205,7 @@ def test_an_attempt_whose_record_was_removed_since_nothing_of_it_exists_gets_no_
 
 
 @pytest.mark.parametrize("verb", ["ends", "hand_on"])
-def test_a_gang_that_cannot_be_told_is_made_all_the_same(
+def test_a_gang_that_cannot_be_handed_earlier_failures_is_made_all_the_same(
     model: Model, verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     has_failed(model, key := a_key(), 1, CRASHED)

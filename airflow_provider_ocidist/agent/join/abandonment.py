@@ -26,13 +26,13 @@ class Abandonment:
         self._lease = LeaseWatch(lease, self._renewal, declare=self._note) if lease else None
 
     def lease_expired(self) -> str | None:
-        """Return that nobody waits for the run any more, in words; None: somebody does, or nobody can tell now."""
+        """Return that nobody waits for the run any more, in words; None: somebody does, or that cannot be known now."""
         if self._lease is not None:
             self._lease.look()
         return self._expired
 
     def why(self) -> str | None:
-        """Return why the run does not need this node any more, in words; None: it does, or nobody can tell now."""
+        """Return why the run does not need this node any more, in words; None: it does, or that cannot be known now."""
         return self.lease_expired() or self._ended()
 
     def _ended(self) -> str | None:

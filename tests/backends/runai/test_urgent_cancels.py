@@ -48,7 +48,7 @@ def test_a_store_that_never_answers_delays_no_cancel(
         cancelled.result(60)
 
 
-def test_requests_that_are_told_to_wait_delay_no_cancel(backend: Runai, plane: Plane) -> None:
+def test_requests_that_have_to_wait_delay_no_cancel(backend: Runai, plane: Plane) -> None:
     ref = backend.submit(backend.plan(a_job(), a_key()))
     make_ready(backend, ref, LOG)
     plane.fault(method="DELETE", path=".*", status=429, retry_after_s=8, times=1)
