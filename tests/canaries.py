@@ -87,7 +87,7 @@ class Canaries:
 
 
 def environment(canaries: Canaries, many: int = 6) -> dict[str, str]:
-    """Return variables with secrets under telling names, in URLs, in JSON, in shell text, and by format alone."""
+    """Return variables with secrets under names of secrets, in URLs, in JSON, in shell text, and by format alone."""
     rng = canaries.rng
     found = {
         name.replace(".", "_"): canaries.secret(f"env {name}", "!%+=:-_.") for name in rng.sample(NAMES, many)

@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# What a test draws is told by the test's own seed; with this one the seeds are the same in each run.
+# The test's own seed decides what it draws; with this one the seeds are the same in each run.
 TEST_SEED = os.environ.get("TEST_SEED")
 if TEST_SEED is not None:
     random.seed(TEST_SEED)

@@ -1,4 +1,4 @@
-"""CI's script, with a `make` that only tells what it was asked: every step runs, each failure counts, nothing hangs."""
+"""CI's script, with a `make` that only prints its targets: every step runs, each failure counts, nothing hangs."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from airflow_provider_ocidist.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from airflow_provider_ocidist.model.pauses import next_pause
 
 logger = logging.getLogger(__name__)
 
@@ -100,4 +101,4 @@ def with_retries(work: Callable[[], T], limit: float, ended: threading.Event) ->
             logger.warning("%s; trying again in %.0f s", error, wait)
             if ended.wait(wait):
                 raise
-            pause = min(LONGEST_PAUSE, 2 * pause)
+            pause = next_pause(pause, LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""The nodes of a gang that are one run for the service: only their own reports tell them apart. Pure."""
+"""The nodes of a gang that are one run for the service: only their own reports distinguish them. Pure."""
 
 from __future__ import annotations
 

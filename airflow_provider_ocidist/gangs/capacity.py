@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.model.pauses import doubling_pause
 
 FIRST_PAUSE = 60.0
 """Seconds before the second request for machines; with less time left there is none."""
 LONGEST_PAUSE = 1800.0
 """Most seconds between two requests for machines."""
-MOST_DOUBLINGS = 10
-"""Most doublings of the pause, enough to reach the longest."""
 
 
 def pause_between_requests(failures: int) -> float:
     """Return the seconds to wait after so many failures in a row: doubling from a minute to half an hour."""
-    return min(FIRST_PAUSE * 2.0 ** min(max(failures - 1, 0), MOST_DOUBLINGS), LONGEST_PAUSE)
+    return doubling_pause(FIRST_PAUSE, LONGEST_PAUSE, failures)
 
 
 @dataclass(frozen=True, slots=True)

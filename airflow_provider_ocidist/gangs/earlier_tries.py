@@ -126,7 +126,7 @@ class EarlierTryCanceller:
         self._claim_patience = claim_patience
         self._stop = StopRequest(cause=ending.cause, message=ending.message)
         self._ended: dict[str, RunRef] = {}
-        """Gangs of which no node runs on as far as this try can tell, or which a later try owns, by their jobs."""
+        """Gangs of which no node runs on as far as this try knows, or which a later try owns, by their jobs."""
         self._failed: dict[str, RunRef] = {}
         """Gangs whose last cancel has failed, by their jobs."""
 

@@ -16,6 +16,7 @@ from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.reconnection import RefusedCredentials, read_again
 from airflow_provider_ocidist.gangs.shared_look import look_together
 from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.pauses import doubling_pause
 from airflow_provider_ocidist.model.run import RunRef
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,6 @@ GATHERING = 0.5
 """Seconds that a new gang waits for others, to share the first look."""
 LONGEST_HOLD = 120.0
 """Longest pause in seconds after repeated throttling by the service."""
-MOST_DOUBLINGS = 20
-"""Most doublings of the pause, enough for any interval."""
 READ_EVERY = 300.0
 """Seconds after which the connection's fields are read again: they may have been edited."""
 FAILURES = 3
@@ -94,8 +93,8 @@ class Schedule:
 
     def failed(self, interval: float, now: float) -> None:
         """Record that the service could not answer: the pause doubles with each failure in a row."""
-        self._failures = min(self._failures + 1, MOST_DOUBLINGS)
-        self._held_until = now + min(LONGEST_HOLD, interval * 2**self._failures)
+        self._failures += 1
+        self._held_until = now + doubling_pause(2 * interval, LONGEST_HOLD, self._failures)
 
 
 @dataclass(eq=False, slots=True)

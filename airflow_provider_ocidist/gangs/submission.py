@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.capabilities import near, now_at
+from airflow_provider_ocidist.backends.capabilities import now_at
 from airflow_provider_ocidist.backends.claims import CLAIM_PATIENCE, GIVE_UP_CLAIM_PATIENCE
 from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backends.interruptions import when_interrupted
@@ -23,30 +23,28 @@ from airflow_provider_ocidist.errors import (
     StillAlive,
 )
 from airflow_provider_ocidist.gangs import another_gang
-from airflow_provider_ocidist.gangs.actions import Fail, Succeed
+from airflow_provider_ocidist.gangs.adoption import (
+    Adoption,
+    at_the_place_of,
+    attempts_to_look_at,
+    is_called_off,
+    looked_at_first,
+)
 from airflow_provider_ocidist.gangs.attempt_notes import note, noted_in
 from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.candidates import Candidates
-from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, Reach, cancel_earlier
 from airflow_provider_ocidist.gangs.ownership import claim, give_way
 from airflow_provider_ocidist.gangs.task_log import TaskLog
-from airflow_provider_ocidist.gangs.verdict import ReportOutcome, first_is_done, has_trained, report_outcome
-from airflow_provider_ocidist.model.attempts import Attempt, Place, generation_of, newest_attempt
-from airflow_provider_ocidist.model.causes import MEANINGS, Retry
-from airflow_provider_ocidist.model.evidence import ABSENT_ANSWERS, ABSENT_FOR
+from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.refusal import NO_MACHINE
 from airflow_provider_ocidist.model.run import (
-    Expectations,
-    NodeState,
-    NodeStatus,
     Plan,
     RunKey,
     RunRecord,
     RunRef,
-    RunStatus,
     Tries,
 )
 
@@ -82,6 +80,7 @@ class GangSubmitter:
         self._reach = reach
         self._canceller = Canceller(backend, log, stop)
         self._candidates = Candidates(backend, job, log, plans)
+        self._adoption = Adoption(backend, job, log, stop, self._candidates)
         self._chosen: dict[RunKey, int] = {}
         self._asked: Plan | None = None
         """Plan that this try has last asked the service for."""
@@ -174,8 +173,8 @@ class GangSubmitter:
         known = self._backend.gangs.attempts(draft, noted_in(self._notes, draft, self._log))
         give_way(self._backend, draft, known, try_number)
         known = [self._left(each, draft) for each in known]
-        key = _looked_at_first(key, tries, known)
-        to_look_at = _to_look_at(known, key.generation)
+        key = looked_at_first(key, tries, known)
+        to_look_at = attempts_to_look_at(known, key.generation)
         self._stop_earlier(to_look_at, key.generation, try_number)
         # Before the plan: the job may still name a connection that cannot be had, at which a gang lives.
         self._backend.gangs.require_connections(draft, to_look_at)
@@ -184,13 +183,13 @@ class GangSubmitter:
         self._note([*to_look_at, Attempt.of(plan)])
         self._asked = plan
         found = self._at(plan).gangs.begin(plan, to_look_at)
-        adopted = self._adopted(found, plan, known)
+        adopted = self._adoption.adopted(found, plan, known)
         if adopted is not None and (try_number > 1 or any(adopted.run_ids)):
             # Claim before ending the others: one of them may be a later try's.
             claim(self._backend, adopted, try_number)
         self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
-            whole = _at_the_place_of(
+            whole = at_the_place_of(
                 adopted, self._plan(adopted.key, tries, self._choice(adopted.key, known)), known
             )
             if not any(adopted.run_ids):
@@ -229,7 +228,7 @@ class GangSubmitter:
         key = plan.key
         taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
         taken += [each.key.attempt for each in known if each.key == key and not each.place.is_that_of(plan)]
-        if not taken and self._is_called_off(plan, known):
+        if not taken and is_called_off(self._backend, plan, known):
             taken = [key.attempt]
         return max([key.attempt, *(each + 1 for each in taken)])
 
@@ -274,12 +273,6 @@ class GangSubmitter:
             patience,
             [self._submitted] if self._submitted else [],
         )
-
-    def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
-        """Return the newest gang of the plan's generation if it is worth waiting for."""
-        mine = [ref for ref in found if ref.key.generation == plan.key.generation]
-        latest = max(mine, key=lambda ref: ref.key.attempt, default=None)
-        return latest if latest is not None and self._worth_waiting_for(latest, plan, known) else None
 
     def _submit(
         self, plan: Plan, task_deadline: float | None, found: Sequence[RunRef], try_number: int
@@ -332,97 +325,6 @@ class GangSubmitter:
     def _plan(self, key: RunKey, tries: Tries, choice: int = 0) -> Plan:
         return replace(self._candidates.plan(key, choice), tries=tries)
 
-    def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
-        """Return whether a gang has succeeded or may yet; an incomplete one that lost a node, or is to stop, cannot."""
-        if not ref.complete and not _can_complete(ref, plan):
-            return False
-        if near(self._backend, ref) is not self._at(ref):
-            # The settings now name another region, from which this gang is not watched.
-            return False
-        if any(attempt.key == ref.key and _was_called_off(attempt, plan) for attempt in known):
-            return False
-        if not any(ref.run_ids):
-            return not self._is_called_off(ref, known)
-        status = self._certain_status(ref)
-        self._note_refusal(ref, known, status)
-        nodes = [node for node in status.of_members.nodes if node.run_id]
-        states = [node.state for node in nodes]
-        if NodeState.ENDING in states and not self._ends_well(ref, nodes, plan.expects):
-            # The earlier try was killed, and cancelled the gang.
-            return False
-        if not ref.complete:
-            lost = any(state.terminal for state in states)
-            return not lost and not self._backend.directories.stop_requested(ref)
-        if not status.ended and self._is_complete_unseen(ref, known):
-            return False
-        at = now_at(self._at(ref)) if status.at is None else status.at
-        action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
-        if isinstance(action, Fail):
-            seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
-            # No try has seen this failure yet. If another gang would fail in the same way, the task fails with it.
-            if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
-                return False
-        elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
-            return isinstance(action, Succeed)
-        self._log.info("found %s of an earlier attempt", ref.key.name)
-        return True
-
-    def _certain_status(self, ref: RunRef) -> RunStatus:
-        """Return the state of a gang, once it is certain what is missing of one that has ended: that takes two minutes.
-
-        Raises BackendError when stopped.
-        """
-        while True:
-            (status,) = self._at(ref).status([ref])
-            if not (status.ended and status.doubtful):
-                return status
-            what = " and ".join(each.value for each in status.doubtful)
-            self._log.info("%s has ended, and its %s was not found; looking again", ref.key.name, what)
-            if self._stop.wait(ABSENT_FOR / ABSENT_ANSWERS):
-                raise BackendError("stopped while an earlier gang was looked at", cause=Cause.CANCELED)
-
-    def _ends_well(self, ref: RunRef, nodes: Sequence[NodeStatus], expects: Expectations) -> bool:
-        """Return whether the nodes that end have done their part, and no cancel ends them.
-
-        Of a gang that is one run for the service, those that have succeeded end while others still save.
-        """
-        ending = [node for node in nodes if node.state is NodeState.ENDING]
-        outcomes = {report_outcome(node, expects, readable=True) for node in ending}
-        # Of a gang whose first node has succeeded, the service ends what is left.
-        is_over = first_is_done(RunStatus(nodes=tuple(nodes)))
-        well = {ReportOutcome.EXIT_0, *([ReportOutcome.STOPPED] if is_over else [])}
-        if not outcomes <= well:
-            return False
-        # The service cancels all of them, also those that have just succeeded.
-        return len(ending) < len(nodes) or not self._backend.directories.stop_requested(ref)
-
-    def _is_called_off(self, gang: Plan | RunRef, known: Sequence[Attempt]) -> bool:
-        """Return whether nodes of an attempt that has none would end at once: a try that gave up has called it off."""
-        begun = any(attempt.key == gang.key for attempt in known)
-        return begun and self._backend.directories.stop_requested(gang)
-
-    def _is_complete_unseen(self, ref: RunRef, known: Sequence[Attempt]) -> bool:
-        """Return whether a gang is complete, and the try that created it did not see that, and has called it off.
-
-        Its nodes end as soon as they read that. Of a gang that was seen complete, a stop request is no such word: a
-        node that has failed may have written it.
-        """
-        attempt = next((each for each in known if each.key == ref.key), None)
-        if attempt is None or (attempt.ref is not None and attempt.ref.complete):
-            return False
-        return self._backend.directories.stop_requested(ref)
-
-    def _note_refusal(self, ref: RunRef, known: Sequence[Attempt], status: RunStatus) -> None:
-        """Record that the service had no machine for a gang, if the try that requested it died before it saw that."""
-        attempt = next((each for each in known if each.key == ref.key and each.end is None), None)
-        refused = (node for node in status.nodes if node.state.terminal and node.cause in NO_MACHINE)
-        node = next(refused, None)
-        if attempt is None or node is None or node.cause is None or has_trained(ref.key, status):
-            return
-        message = f"node {node.rank}: {node.details}"
-        # The service may have refused long before this try began.
-        self._candidates.refuse(ref.key, attempt.candidate, node.cause, message, node.finished_at)
-
     def _note_created(self, attempt: Attempt, ref: RunRef, try_number: int) -> None:
         """Save a live gang in Airflow; a failure is harmless, since the work directory records it too."""
         try:
@@ -439,62 +341,3 @@ class GangSubmitter:
 
     def _note(self, attempts: Sequence[Attempt]) -> None:
         note(self._notes, attempts)
-
-
-def _looked_at_first(key: RunKey, tries: Tries, known: Sequence[Attempt]) -> RunKey:
-    """Return the attempt that a try looks at first: the newest of its generation, or the next where that has failed."""
-    generation = generation_of(tries, known)
-    latest = newest_attempt(each for each in known if each.key.generation == generation)
-    if latest is None:
-        return replace(key, generation=generation, attempt=1)
-    failed = latest.end is not None and not latest.end.succeeded
-    attempt = latest.key.attempt + 1 if failed else latest.key.attempt
-    return replace(key, generation=generation, attempt=attempt)
-
-
-def _to_look_at(known: Sequence[Attempt], generation: int) -> list[Attempt]:
-    """Return the attempts that may still have nodes, and the success that may be adopted."""
-    return [
-        attempt
-        for attempt in known
-        if attempt.may_live
-        or (attempt.end and attempt.end.succeeded and attempt.key.generation == generation)
-    ]
-
-
-def _can_complete(ref: RunRef, plan: Plan) -> bool:
-    """Return whether the plan creates the nodes that a gang lacks."""
-    return (ref.topology, ref.nodes, ref.run_dir, ref.compartment_id, ref.conn_id) == (
-        plan.topology,
-        plan.nodes,
-        plan.run_dir,
-        plan.compartment_id,
-        plan.conn_id,
-    )
-
-
-def _at_the_place_of(ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> Plan:
-    """Return the plan of an adopted gang, at the place and with the machines that it was created with.
-
-    The settings may name others now. An attempt that the gang would seem to begin there is not noted: a later try would
-    call that off, and with it the gang.
-    """
-    place = Place.of_gang(ref)
-    begun = next((each for each in known if each.key == ref.key), None)
-    if place.digest != Place.of(plan).digest:
-        plan = replace(
-            plan,
-            run_dir=place.run_dir,
-            conn_id=place.conn_id,
-            compartment_id=place.compartment_id,
-            region=begun.place.region if begun else None,
-        )
-    if begun is None or begun.candidate == plan.candidate:
-        return plan
-    price = begun.ref.price if begun.ref else None
-    return replace(plan, candidate=begun.candidate, price=plan.price if price is None else price)
-
-
-def _was_called_off(attempt: Attempt, plan: Plan) -> bool:
-    """Return whether a stop was requested before the gang's nodes were found: its creation was not answered."""
-    return attempt.ref is None and not attempt.place.is_that_of(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_ocidist.backports import Self, dataclass
+from airflow_provider_ocidist.model.pauses import doubling_pause
 
 REFUSALS_NEEDED = 5
 """Number of refusals of one kind in a row, or of changing kinds in all."""
@@ -16,8 +17,6 @@ UNANSWERED_FOR = 86_400.0
 """Seconds without an answer, whether it was refused or not: the longest outage of the service that is waited out."""
 LONGEST_PAUSE = 120.0
 """Seconds between two requests, after earlier ones were refused or not answered."""
-MOST_DOUBLINGS = 20
-"""Most doublings of the pause, enough for any interval; without a limit the power would overflow in a long outage."""
 ABSENT_ANSWERS = 4
 """Number of answers 404 for one run, each with an answered list that does not have it."""
 ABSENT_FOR = 120.0
@@ -85,8 +84,7 @@ class Unanswered:
 
     def pause(self, interval: float) -> float:
         """Return the seconds until the next request: longer each time, from `interval` to two minutes."""
-        longest = max(interval, LONGEST_PAUSE)
-        return min(longest, interval * 2.0 ** min(max(self.questions - 1, 0), MOST_DOUBLINGS))
+        return doubling_pause(interval, max(interval, LONGEST_PAUSE), self.questions)
 
 
 ANSWERED = Unanswered()

@@ -7,6 +7,8 @@ SHARE = 1 / 20
 END_WITHIN = 1800.0
 """Seconds for which the end of a gang is pursued that no task waits for: its cancel is retried, and `limits.stop_grace`
 and the last checkpoint are waited for. What is not cancelled by then ends by its lease."""
+MOST_DOUBLINGS = 20
+"""Most doublings of a pause, enough for any; without a limit the power would overflow in a long outage."""
 
 
 def pause_after(waited: float, shortest: float, longest: float) -> float:
@@ -15,3 +17,13 @@ def pause_after(waited: float, shortest: float, longest: float) -> float:
     So a short wait is seen to end soon, and a long one does not keep the rate of its first looks.
     """
     return min(longest, max(shortest, waited * SHARE))
+
+
+def doubling_pause(first: float, longest: float, failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row: `first`, then twice as long each time."""
+    return min(longest, first * 2.0 ** min(max(failures - 1, 0), MOST_DOUBLINGS))
+
+
+def next_pause(pause: float, longest: float) -> float:
+    """Return the seconds of the pause after this one: twice as many, up to the longest."""
+    return min(longest, 2 * pause)

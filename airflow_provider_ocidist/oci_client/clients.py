@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from airflow_provider_ocidist.model.pauses import doubling_pause
 from airflow_provider_ocidist.oci_client import rest
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, credentials
 from airflow_provider_ocidist.oci_client.errors import is_unreachable, never_heals, oci_errors
@@ -157,7 +158,8 @@ def _retry_kinds() -> tuple[Any, Any]:
         def do_sleep(self, attempt: int, exception: Any) -> None:
             asked = _retry_after(exception)
             if self._urgent:
-                time.sleep(min(asked or 0.1 * 2**attempt, _URGENT_WAIT_S))
+                pause = asked or doubling_pause(0.1, _URGENT_WAIT_S, attempt + 1)
+                time.sleep(min(pause, _URGENT_WAIT_S))
             elif asked:
                 time.sleep(asked)
             else:

@@ -31,7 +31,7 @@ class Checkpoint:
     created_at: float
     """Unix time, in seconds."""
     fault: str | None = None
-    """Reason why it is not whole any more; the sizes of its files tell."""
+    """Reason why it is not whole any more, by the sizes of its files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

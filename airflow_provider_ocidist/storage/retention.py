@@ -53,7 +53,7 @@ def superfluous(
 ) -> list[Manifest]:
     """Return the complete checkpoints that no rule keeps; `manifests` has the newest first.
 
-    `folders`: the folder of each, which tells the versions of one save from another run's; without them names tell.
+    `folders`: the folder of each; it distinguishes versions of one save from another run's. Without any, names do.
     Never the newest, no companion of a kept one, and none of an attempt later than `fence`.
     """
     versions, manifests = manifests, _last_versions(manifests, folders or [each.name for each in manifests])

@@ -35,7 +35,7 @@ class Listing:
     bytes: int = 0
     uri: str = ""
     earlier_digest: str | None = None
-    """Digest that earlier checkouts have stored of this listing; they told files without an etag by name alone."""
+    """Digest that earlier versions have stored of this listing: of files without an etag, it has the names alone."""
 
     @classmethod
     def of(cls, entries: Sequence[Entry], uri: str) -> Listing:

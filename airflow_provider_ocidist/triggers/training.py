@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
 from airflow_provider_ocidist.model.homes import cancel_command
-from airflow_provider_ocidist.model.pauses import END_WITHIN
+from airflow_provider_ocidist.model.pauses import END_WITHIN, next_pause
 from airflow_provider_ocidist.triggers import log_channel
 from airflow_provider_ocidist.triggers.connections import (
     LogOf,
@@ -218,7 +218,7 @@ class DistributedTrainingTrigger(BaseTrigger):
                     raise
                 log.warning("%s: could not be cancelled yet (%s); trying again", ref.key.name, error)
             await asyncio.sleep(pause)
-            pause, anew = min(2 * pause, LONGEST_END_PAUSE), True
+            pause, anew = next_pause(pause, LONGEST_END_PAUSE), True
 
     async def _cancel_unless_waited_for(self, *, anew: bool, ask_until: float) -> None:
         record = self._record()

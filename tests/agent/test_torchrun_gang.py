@@ -116,7 +116,7 @@ def test_killing_the_agent_ends_torchrun_and_its_workers(tmp_path: Path) -> None
         (agent,) = gang.start()
         agent.prints("ready")
         agent.signal(signal.SIGKILL)
-        until(lambda: not processes_with(gang.name), timeout=30)
+        assert until(lambda: not processes_with(gang.name), timeout=30)
 
 
 def test_sigterm_reaches_the_workers_of_torchrun(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ending nodes waits behind nothing, at any home of a service: a silent store, or requests that are told to wait.
+"""Ending nodes waits behind nothing, at any home of a service: a silent store, or requests that the service has wait.
 
 Backend `local` has no service: its nodes are processes, which it ends through files of the folder that is their store.
 """
@@ -62,8 +62,8 @@ class Place:
     paths: str
     """Expression for the paths of its service, which may be at one address with the store."""
 
-    def told_to_wait(self, status: int) -> None:
-        """Let the service tell every request to wait for a minute that does not end a gang."""
+    def waits_for_all_else(self, status: int) -> None:
+        """Let the service answer every request that does not end a gang with a wait of a minute."""
         rule = {"method": self.reads, "path": self.paths, "status": status, "retry_after_s": 60}
         httpx.post(f"{self.control}/faults", json=rule, trust_env=False).raise_for_status()
 
@@ -196,16 +196,16 @@ def test_a_killed_task_cancels_its_gang_while_the_store_is_silent(place: Place, 
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_killed_task_cancels_its_gang_while_all_other_requests_are_told_to_wait(
+def test_a_killed_task_cancels_its_gang_while_all_other_requests_have_to_wait(
     place: Place, gang: RunRef, status: int
 ) -> None:
     backend = place.home.connect()
     killer = killer_of(backend, gang, 1, LOG)
-    place.told_to_wait(status)
+    place.waits_for_all_else(status)
     waiters = [in_a_thread(lambda: backend.status([gang])) for _ in range(WAITERS)]
     until(
         lambda: sum(call["status"] == status for call in place.calls()) >= WAITERS,
-        "nobody is told to wait: the case is not met",
+        "no request has to wait: the case is not met",
     )
     in_a_thread(lambda: killer.kill(PATIENCE))
     until(lambda: place.ends(place.ids_of(gang)), "the cancel waits with the others")

@@ -120,7 +120,7 @@ def test_fetch_takes_the_newest_or_the_wanted_step(place, tmp_path, capsys):
     assert (tmp_path / "here" / "step-20.pt").exists()
 
 
-def test_fetch_deletes_nothing_of_the_users_unless_it_is_told_to(tmp_path, capsys):
+def test_fetch_deletes_nothing_of_the_users_without_force(tmp_path, capsys):
     program = tmp_path / "program" / "step-10"
     program.mkdir(parents=True)
     (program / "model.pt").write_bytes(b"published")

@@ -1,4 +1,4 @@
-"""Checksums beside MD5: verified on the way in, told on the way out, right for objects made of parts."""
+"""Checksums beside MD5: verified on the way in, sent on the way out, right for objects made of parts."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def unpacked(folder: Path, bundle: bytes) -> Path:
 
 
 def node(place: Path, program: str = STARTS) -> subprocess.CompletedProcess[str]:
-    """Run a program as a node's Python does, and let that tell what it compiles."""
+    """Run a program as a node's Python does, and let that list what it compiles."""
     return subprocess.run(
         [sys.executable, "-v", "-S", "-P", "-c", program],
         env={"PYTHONPATH": str(place), "PATH": os.environ["PATH"]},

@@ -278,7 +278,7 @@ def test_nodes_are_gone_once_it_is_stopped():
 
 
 def test_what_was_answered_survives_a_kill_in_the_middle_of_it(folder):
-    """Clients write to every kind of record until the process is killed; all that they were told is there."""
+    """Clients write to every kind of record until the process is killed; all that was confirmed to them is there."""
     written: dict[str, list[str]] = {"job": [], "object": [], "bucket": [], "log group": []}
     with standing_alone(folder, "--quiet") as (process, access):
         writers = [

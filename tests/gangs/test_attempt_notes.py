@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_ocidist.gangs import attempt_notes
 from airflow_provider_ocidist.gangs.attempt_notes import NOTE, note, noted_in
 from airflow_provider_ocidist.model.attempts import Attempt
-from tests.gangs.test_submission_rules import Notes
+from tests.gangs.tries import Notes
 from tests.service_in_memory import LIVE, Model
 from tests.training_jobs import a_job, a_key
 

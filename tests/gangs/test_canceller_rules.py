@@ -18,7 +18,7 @@ from airflow_provider_ocidist.gangs.canceller import Canceller, end_unless_claim
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from tests.gangs.records import START
-from tests.gangs.test_submission_rules import without_waiting
+from tests.gangs.tries import without_waiting
 from tests.service_in_memory import DONE, LIVE, Model
 from tests.training_jobs import a_key
 

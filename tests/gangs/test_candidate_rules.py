@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.refusal import Refusal
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import Plan, RunStatus
-from tests.gangs.test_submission_rules import Notes, recorded
+from tests.gangs.tries import Notes, recorded
 from tests.service_in_memory import FAILED, LIVE, Model
 from tests.training_jobs import BACKEND, a_job, a_key
 

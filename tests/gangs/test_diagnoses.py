@@ -191,11 +191,9 @@ def test_the_node_that_names_a_cause_is_blamed_though_the_service_calls_it_ended
 
 
 def test_a_node_that_was_asked_to_stop_says_by_whom() -> None:
-    asked = node(
-        0, NodeState.FAILED, report=report(0, message="told to stop by SIGTERM"), details="exit code 143"
-    )
+    asked = node(0, NodeState.FAILED, report=report(0, message="stopped by SIGTERM"), details="exit code 143")
     action = decide(record(nodes=1), RunStatus(nodes=(asked,)), START + 5)
-    assert action == Fail(Cause.NODE, "node 0: told to stop by SIGTERM")
+    assert action == Fail(Cause.NODE, "node 0: stopped by SIGTERM")
 
 
 def test_the_failure_of_a_node_without_an_agent_points_at_its_log():
@@ -206,7 +204,7 @@ def test_the_failure_of_a_node_without_an_agent_points_at_its_log():
 
 
 def test_the_root_of_the_trouble_is_named_first() -> None:
-    follower = node(0, FAILED, cause=Cause.NODE, finished_at=1.0, report=report(0, message="told to stop"))
+    follower = node(0, FAILED, cause=Cause.NODE, finished_at=1.0, report=report(0, message="asked to stop"))
     root = node(1, FAILED, finished_at=9.0, report=report(1, cause=Cause.USER, message="ValueError: x"))
     assert judged(follower, root).cause is Cause.USER
     early = node(0, FAILED, finished_at=1.0, cause=Cause.NODE, details="early")

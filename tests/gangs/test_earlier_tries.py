@@ -77,7 +77,7 @@ def half_of(plan: Plan, ref: RunRef) -> RunRef:
     return replace(ref, run_ids=(ref.run_ids[0], ""))
 
 
-def is_told_to_stop(backend: OciDataScience, attempt: Attempt) -> bool:
+def has_stop_request(backend: OciDataScience, attempt: Attempt) -> bool:
     return backend._store(attempt.place.run_dir).exists(STOP_FILE)
 
 
@@ -119,9 +119,9 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     for how, attempt in left.items():
         found = states(impatient, attempt.key, emulator.compartment_id)
-        told = is_told_to_stop(impatient, attempt)
+        told = has_stop_request(impatient, attempt)
         if how == "of a later try":
-            assert not told, "what a later try waits for was told to stop"
+            assert not told, "what a later try waits for got a stop request"
             # Where its claim cannot be read, it is ended: nothing lives on for want of an answer.
             assert STORE in down or found <= {"ACCEPTED", "IN_PROGRESS"}
         elif how != "ended" and not told and not (found and found <= {"CANCELING", "CANCELED"}):
@@ -138,7 +138,7 @@ def test_a_try_after_the_last_one_gave_up_does_not_begin_what_that_has_called_of
     begun = left_by(backend, key, 1, "begun")
     gang = GangSubmitter(backend, a_job(nodes=2), LOG, None, threading.Event())
     assert gang.cancel_earlier(key, 2, GIVES_UP) == []
-    assert is_told_to_stop(backend, begun)
+    assert has_stop_request(backend, begun)
     ref = gang.adopt_or_submit(key, None, 3).ref
     assert ref.key == replace(key, attempt=2)
     assert not backend._store(ref.run_dir).exists(STOP_FILE)
@@ -232,7 +232,7 @@ def test_a_noted_gang_whose_home_cannot_be_reached_is_asked_to_stop_and_named(
     assert at_oci.key.name in said
     assert attempt_ref(at_oci).job_id in said
     assert "backend oci_data_science cannot be reached" in said
-    assert is_told_to_stop(backend, at_oci)
+    assert has_stop_request(backend, at_oci)
 
 
 def test_a_store_that_never_answers_delays_no_cancel_of_any_noted_gang(
@@ -280,7 +280,7 @@ def test_a_cleared_tasks_gangs_are_asked_to_stop_though_all_other_requests_to_th
         cleared = pool.submit(gang.adopt_or_submit, replace(key, generation=2), None, 2)
         deadline = time.monotonic() + 20
         try:
-            while not all(is_told_to_stop(backend, each) for each in attempts):
+            while not all(has_stop_request(backend, each) for each in attempts):
                 assert time.monotonic() < deadline, "a stop request waits with the others"
                 time.sleep(0.05)
         finally:

@@ -130,7 +130,7 @@ def ended(home: Home, *noted: Attempt, others: Sequence[Home] = (), **changes: A
 
 
 @pytest.mark.parametrize("known_by", ["noted", "recorded", "live", "all"])
-def test_a_gang_is_ended_once_whoever_knows_of_it(home: Home, known_by: str) -> None:
+def test_a_gang_is_ended_once_by_any_record_of_it(home: Home, known_by: str) -> None:
     ref = home.gang()
     home.recorded = [attempt_of(ref)] * (known_by in ("recorded", "all"))
     home.found_live = [ref] * (known_by in ("live", "all"))

@@ -224,7 +224,7 @@ def test_a_connection_at_which_everything_has_ended_is_not_missed(stage: Stage) 
 # two connections to one cluster
 
 
-def test_a_gang_is_that_of_the_connection_it_was_created_with_whoever_looks(stage: Stage) -> None:
+def test_a_gang_is_that_of_the_connection_it_was_created_with_wherever_it_is_listed(stage: Stage) -> None:
     key = a_key()
     ref = stage.submit_there(key)
     mine = stage.submit_here(a_key())

@@ -193,7 +193,7 @@ def test_a_node_that_never_starts_is_given_up_at_the_services_time(seed: int) ->
 
 
 class Deaf(World):
-    """Its nodes are told to end, and never do."""
+    """Its nodes get a request to end, and never do."""
 
     state = NodeState.ENDING
 

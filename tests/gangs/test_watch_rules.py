@@ -916,7 +916,7 @@ def test_a_node_that_takes_no_part_hurries_nobody() -> None:
     assert watch.pause(10.0) == 10.0
 
 
-def test_what_a_run_costs_is_told_by_its_price_and_foretold_only_while_it_lives() -> None:
+def test_what_a_run_costs_is_logged_by_its_price_and_foretold_only_while_it_lives() -> None:
     known = record()
     watch, _ = watched(Service(spends()), replace(known, ref=replace(known.ref, price=2.0)))
     look_at(watch, 600.0)

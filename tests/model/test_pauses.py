@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from airflow_provider_ocidist.model.pauses import pause_after
+from airflow_provider_ocidist.model.pauses import doubling_pause, next_pause, pause_after
 
 
 def looks(until: float, shortest: float, longest: float) -> list[float]:
@@ -30,3 +30,17 @@ def test_what_ends_within_seconds_is_looked_at_as_often_as_ever_and_what_takes_m
     assert looks(10.0, 1.0, 10.0) == [float(second) for second in range(11)]
     assert len(looks(1800.0, 1.0, 10.0)) < 250
     assert pause_after(1800.0, 1.0, 10.0) == 10.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_pause_doubles_from_the_first_to_the_longest_by_number_and_one_by_one(seed: int) -> None:
+    dice = random.Random(seed)
+    first = dice.uniform(0.1, 60.0)
+    longest = first * dice.uniform(1.0, 1000.0)
+    pause = first
+    for failures in range(1, 30):
+        assert doubling_pause(first, longest, failures) == pytest.approx(pause)
+        pause = next_pause(pause, longest)
+    assert pause == longest
+    assert doubling_pause(first, longest, 0) == first
+    assert doubling_pause(first, longest, 10_000_000) == longest

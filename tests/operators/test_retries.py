@@ -1,4 +1,4 @@
-"""What Airflow is told about the next attempt: docs/airflow.md, the table of causes."""
+"""What Airflow gets to know about the next attempt: docs/airflow.md, the table of causes."""
 
 from __future__ import annotations
 

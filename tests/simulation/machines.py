@@ -77,7 +77,7 @@ class Machine:
         self.environment["HOME"] = str(self.home)
         self.switch = StopSwitch()
         if self.signalled:
-            self._tell_switch()
+            self._notify_switch()
         code = 70
         scenario = self.machines.scenario
         if scenario.no_agent == self.rank and self.machines.faults.fire("no agent starts", "no agent"):
@@ -105,9 +105,9 @@ class Machine:
     def sigterm(self) -> None:
         self.signalled = True
         if not self.process.dead and self.switch is not None:
-            self.process.spawn(self._tell_switch, name="signals")
+            self.process.spawn(self._notify_switch, name="signals")
 
-    def _tell_switch(self) -> None:
+    def _notify_switch(self) -> None:
         from airflow_provider_ocidist.agent.stopping import Stop
 
         self.switch.signalled.set()
@@ -308,7 +308,7 @@ class Machines:
         """A machine vanishes, with all that runs on it; the service sees that `noticed` seconds later.
 
         `back`: it was only cut off, for so many seconds, and goes on then; None: it has ended. `preempted`: the service
-        says so. `grace`: it is told that by a signal first, and has so many seconds.
+        says so. `grace`: it gets a signal first, and has so many seconds.
         """
         machine = next((each for each in self.all if each.rank == rank and not each.process.dead), None)
         if machine is None:

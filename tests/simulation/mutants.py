@@ -742,7 +742,7 @@ MUTANTS = (
     _one(
         "a launch that has reported no step has not come to that of its checkpoint",
         "15.1",
-        "agent/stages/gang_end.py",
+        "agent/stages/next_launch.py",
         "        return newest.step, meter.steps_apart - 1",
         "        return None, 0",
         "crash loop",
@@ -966,8 +966,8 @@ MUTANTS = (
         "a node writes over a request to end that it cannot read",
         "15.1",
         "agent/join/heartbeat.py",
-        "            known = self._own(self._present_request()) if exists else None\n",
-        "            known = self._own(_stop_request(self.store)[0]) if exists else None\n",
+        "            known = self._own(present_stop_request(self.store)) if exists else None\n",
+        "            known = self._own(read_stop_request(self.store)[0]) if exists else None\n",
         "stop request",
         needs="a request to end cannot be read",
     ),
@@ -1001,7 +1001,7 @@ MUTANTS = (
     _one(
         "what was refused while no worker lived is asked for again",
         "9",
-        "gangs/submission.py",
+        "gangs/adoption.py",
         "        self._note_refusal(ref, known, status)\n",
         "",
         "candidates",
@@ -1061,7 +1061,7 @@ MUTANTS = (
     _one(
         "a node of one run that has succeeded counts as cancelled",
         "5",
-        "gangs/submission.py",
+        "gangs/adoption.py",
         "        if NodeState.ENDING in states and not self._ends_well(ref, nodes, plan.expects):\n",
         "        if NodeState.ENDING in states:\n",
         "healthy gang ended",

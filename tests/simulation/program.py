@@ -464,7 +464,7 @@ class Program:
         self.process = Process(self.world, f"program {gang.number}.{rank}", machine.process.skew)
         self.exit_code: int | None = None
         self.signalled: float | None = None
-        self.told_to_end: float | None = None
+        self.asked_to_end: float | None = None
         """As `signalled`, which is over once it has heeded that."""
         self.has_left = False
         """Whether it has exited with 0 for a signal."""
@@ -500,7 +500,7 @@ class Program:
 
     def sigterm(self) -> None:
         self.signalled = self.world.now
-        self.told_to_end = self.told_to_end or self.world.now
+        self.asked_to_end = self.asked_to_end or self.world.now
         if self.habits.on_sigterm == "dies":
             # torchrun ends its ranks, and exits with 1 itself.
             self.end(1)
@@ -592,7 +592,7 @@ class Program:
         self.end(1)
 
     def _look(self) -> None:
-        """Fail with the others, end when told to."""
+        """Fail with the others, end when asked to."""
         gang = self.gang
         if self.signalled is not None and self.habits.on_sigterm == "saves":
             self._last_save()

@@ -44,7 +44,7 @@ LOG_LATE = 20.0
 """Seconds before the end of a task of which not every line need be found any more."""
 LIVE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION", "CANCELING")
 CANCEL_LIMIT = 60.0
-"""Seconds after a kill within which the gang has to be told."""
+"""Seconds after a kill within which the gang has to be asked to end."""
 STORED_WITHIN = 10.0
 """Seconds in which a whole save is stored once the program has begun the next one, while nothing hinders that."""
 ON_THE_DISK_WITHIN = 40.0
@@ -113,9 +113,9 @@ class Rules:
         """Gangs that have lost a machine, and whether a node had reported a step by then."""
         self.silences: dict[str, tuple[float, float]] = {}
         """By report: when a silence began that was longer than the nodes bear, and when it was over."""
-        self.told: dict[int, float] = {}
-        """By gang: when it was first told to end."""
-        self.told_why: dict[int, str] = {}
+        self.end_asked: dict[int, float] = {}
+        """By gang: when it was first asked to end."""
+        self.why_end_asked: dict[int, str] = {}
         self.refusals: Counter[str] = Counter()
         """By worker: requests that were refused since the service has accepted the first job of its gang."""
         self.cancel_refused: dict[str, float] = {}
@@ -223,7 +223,7 @@ class Rules:
                 if (change := _change_of_members(stored)) is not None:
                     self._members_change(gang, change, how)
                 else:
-                    (self._launch_ended if _ends_launch(stored) else self._told)(gang, how)
+                    (self._launch_ended if _ends_launch(stored) else self._end_asked)(gang, how)
         elif folder.endswith("/nodes"):
             self._reported(name, folder, stored)
 
@@ -336,7 +336,7 @@ class Rules:
 
         A machine in the place of a lost one has nothing of what that one wrote (1127.3351).
         """
-        if gang.number in self.told or gang.exits.get(rank, 0) != 0:
+        if gang.number in self.end_asked or gang.exits.get(rank, 0) != 0:
             return True
         machine = self._machine_of(gang, rank)
         is_lost = machine is None or machine.process.dead or machine.is_over or machine.unreachable
@@ -477,7 +477,7 @@ class Rules:
         )
         is_silent = self.world.now - heard > self.scenario.lost_timeout - 1.0
         if not (is_silent and self.scenario.restarts[BUDGETS.index("node")]):
-            self._told(gang, "cancelled")
+            self._end_asked(gang, "cancelled")
 
     def _check_owner(self, gang: Gang) -> None:
         """No try ends a gang that a later one has claimed, if the store could say so."""
@@ -491,15 +491,15 @@ class Rules:
                 "owner", f"{asking} ended gang {gang.number}, which try {int(claim.data)} has claimed"
             )
 
-    def _told(self, gang: Gang, how: str) -> None:
-        if gang.number in self.told:
+    def _end_asked(self, gang: Gang, how: str) -> None:
+        if gang.number in self.end_asked:
             return
-        self.told[gang.number] = self.world.now
-        self.told_why[gang.number] = how
+        self.end_asked[gang.number] = self.world.now
+        self.why_end_asked[gang.number] = how
         if (reason := self.reason_to_end(gang)) is None:
             self.violate("healthy gang ended", f"gang {gang.number} was well when it was ended ({how[:120]})")
         else:
-            self.world.note("RULE", "gang %d rightly told to end (%s): %s", gang.number, how[:60], reason)
+            self.world.note("RULE", "gang %d rightly asked to end (%s): %s", gang.number, how[:60], reason)
 
     def _check_request(self, run_prefix: str, stored: Stored) -> None:
         """No node writes over a request to end the run: the first failure explains the rest."""
@@ -747,8 +747,10 @@ class Rules:
                 "guard",
                 f"gang {gang.number} counts as hung, while node {moving[0].rank} {moving[0].moves_data}",
             )
-        told = [program.told_to_end for program in gang.programs.values() if program.told_to_end is not None]
-        since = min(told, default=self.world.now)
+        asked = [
+            program.asked_to_end for program in gang.programs.values() if program.asked_to_end is not None
+        ]
+        since = min(asked, default=self.world.now)
         last = max((at for at in gang.moved if at <= since), default=since)
         if not moving and (still := since - last) < self.scenario.hang_timeout - 5.0:
             self.violate("guard", f"gang {gang.number} counts as hung {still:.0f} s after its last sign")
@@ -756,7 +758,7 @@ class Rules:
     def _watch_guards(self) -> None:
         while True:
             for gang in self.machines.gangs.values():
-                if gang.number not in self.told and gang.number not in self.unguarded:
+                if gang.number not in self.end_asked and gang.number not in self.unguarded:
                     self._check_guards(gang)
             self.world.sleep(GUARD_INTERVAL)
 
@@ -861,11 +863,11 @@ class Rules:
             self._handed_on, self._clears_at_hand_on = save.order, generation
 
     def _killed(self, before: str) -> None:
-        """A user has ended the task: its gang has to be told soon."""
+        """A user has ended the task: its gang has to be asked to end soon."""
         if before != "deferred" and self.airflow.kills[-1][1] == "cleared" and self.airflow.looks_like_retry:
             return  # Where nothing has reached its gang, that goes on, as for a retry (`generation_of`; q1.4249).
         if before == "deferred" and self.airflow.deferred_at > self.world.now - 4.0:
-            return  # Between its worker and its trigger nobody is told; its lease ends the gang.
+            return  # Between its worker and its trigger nobody gets to know; its lease ends the gang.
         gangs = [
             gang
             for gang in self.machines.gangs.values()
@@ -884,9 +886,9 @@ class Rules:
         goes_on_until = self.world.now + SHORT_ENDING if before == "deferred" else 0.0
         tellers = {"deferred": self.airflow.triggerer.process, "running": self.airflow.worker}
         teller = tellers.get(before)
-        watcher.spawn(self._check_told, gangs, self.world.now, goes_on_until, teller, delay=CANCEL_LIMIT)
+        watcher.spawn(self._check_end_asked, gangs, self.world.now, goes_on_until, teller, delay=CANCEL_LIMIT)
 
-    def _check_told(
+    def _check_end_asked(
         self, gangs: list[Gang], since: float, goes_on_until: float, teller: Process | None
     ) -> None:
         # A worker has five seconds; a trigger goes on until it has reached one of both.
@@ -906,14 +908,14 @@ class Rules:
                 # What it met last takes some seconds, and the pause after it half a minute.
                 again = self.world.now - LOOK
                 Process(self.world, "rule").spawn(
-                    self._check_told, gangs, again, goes_on_until, teller, delay=CANCEL_LIMIT
+                    self._check_end_asked, gangs, again, goes_on_until, teller, delay=CANCEL_LIMIT
                 )
             return
         if teller is None and "store" in self._down(self.world.now - CANCEL_LIMIT):
             # Nobody waited. The next try looks first which gangs there may be, and can as soon as the store is there
             # (1127.4305, 1127.7790).
             Process(self.world, "rule").spawn(
-                self._check_told, gangs, since, goes_on_until, teller, delay=CANCEL_LIMIT
+                self._check_end_asked, gangs, since, goes_on_until, teller, delay=CANCEL_LIMIT
             )
             return
         left_of = {gang: self.live_and_untold(gang) for gang in gangs}
@@ -925,7 +927,7 @@ class Rules:
             self.world.now - self.cancel_refused.get(run.id, -STILL_TRIED) < STILL_TRIED for run in untold
         ):
             Process(self.world, "rule").spawn(
-                self._check_told, gangs, since, goes_on_until, teller, delay=STILL_TRIED
+                self._check_end_asked, gangs, since, goes_on_until, teller, delay=STILL_TRIED
             )
             return
         for gang, left in left_of.items():
@@ -933,7 +935,7 @@ class Rules:
                 self.violate(
                     "slow cancel",
                     f"{CANCEL_LIMIT:.0f} s after its task was killed, {len(left)} runs of gang {gang.number} "
-                    "have not been told",
+                    "have not been asked to end",
                 )
 
     def _down(self, since: float) -> set[str]:
@@ -974,10 +976,10 @@ class Rules:
         done = len(gang.exits) == gang.size and not any(gang.exits.values())
         # An exit with 0 after SIGTERM says nothing: at the limit of its budget a program is to save, and its run fails
         # with BUDGET, whatever it had still to do (docs/job-file.md; 1127.9218).
-        was_asked = any(program.told_to_end is not None for program in gang.programs.values())
+        was_asked = any(program.asked_to_end is not None for program in gang.programs.values())
         if was_asked and self._budget_is_used():
             return
-        if done and gang.trained and self.told.get(gang.number) is None and not self._odd(gang):
+        if done and gang.trained and self.end_asked.get(gang.number) is None and not self._odd(gang):
             self.violate(
                 "lost model",
                 f"every program of gang {gang.number} has succeeded, and the try failed: {str(error)[:200]}",
@@ -1021,7 +1023,7 @@ class Rules:
         if left := self.live_and_untold(gang):
             self.violate(
                 "left running",
-                f"{len(left)} runs of gang {gang.number} were not told when its task gave up: {error}",
+                f"{len(left)} runs of gang {gang.number} were not asked to end when its task gave up: {error}",
             )
 
     def _latest_gang(self) -> Gang | None:
@@ -1190,9 +1192,9 @@ class Rules:
             self.violate(
                 "launches", f"{where}, while launch {earlier[0].launch} goes on on node {earlier[0].rank}"
             )
-        if number and self.world.now - self.told.get(gang.number, self.world.now) > LATE_ANSWER:
+        if number and self.world.now - self.end_asked.get(gang.number, self.world.now) > LATE_ANSWER:
             self.violate(
-                "launches", f"{where}, though it was told to end ({self.told_why[gang.number][:100]})"
+                "launches", f"{where}, though it was asked to end ({self.why_end_asked[gang.number][:100]})"
             )
         if number > gang.launch:
             self._check_budgets(gang, number, where)
@@ -1262,7 +1264,7 @@ class Rules:
         if (
             code != 0
             and machine.program is None
-            and gang.number not in self.told
+            and gang.number not in self.end_asked
             and self._reason_to_give_up(gang) is None
         ):
             self.violate(
@@ -1297,7 +1299,7 @@ class Rules:
         scenario = self.scenario
         befell = {event.what for event in scenario.events} - {"kill_program"}
         return (
-            not (scenario.windows or scenario.rates or befell or gang.number in self.told)
+            not (scenario.windows or scenario.rates or befell or gang.number in self.end_asked)
             and all(harm.passes for harm in gang.harm)
             and scenario.max_runtime is None
         )
@@ -1341,7 +1343,7 @@ class Rules:
         """The only node of a gang goes on at once from what is whole on its disk, and once only before it is stored."""
         launch, waited = gang.launch, self.world.now - gang.broken_at
         last = max(self.truth.complete_of(gang.number), key=lambda each: each.order, default=None)
-        if last is None or gang.number in self.told or waited > self._patience:
+        if last is None or gang.number in self.end_asked or waited > self._patience:
             return
         if not self._is_only_kept_from_the_store(gang) or last.complete_at > gang.broken_at - AT_REST:
             return

@@ -1249,7 +1249,7 @@ def _preempted_at_one_step(dice: random.Random, scenario: Scenario, length: floa
 
 
 def _preempted_with_notice(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
-    """Machines are told that they are taken away in some seconds, and their programs end in all ways that there are."""
+    """Machines get notice some seconds before they are taken away, and their programs end in all possible ways."""
     habits = replace(_lasts(_steady(scenario.habits)), steps=24, write_seconds=0.3, pause=0.0, keeps=0)
     ways = ["leaves", "leaves", "leaves", "saves", "dies", "ignores"]
     at, grace = dice.uniform(40.0, 60.0), dice.choice([12.0, 30.0])

@@ -116,7 +116,7 @@ class Line:
 
 
 class DataScience:
-    """The service. `start` is called when a run gets its machines, `stop` when it is told to end."""
+    """The service. `start` is called when a run gets its machines, `stop` when it is asked to end."""
 
     def __init__(self, world: World, scenario: Any) -> None:
         self.world = world

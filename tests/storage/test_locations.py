@@ -1,4 +1,4 @@
-"""Locations are told apart by their text alone."""
+"""Locations are distinguished by their text alone."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_name_that_is_refused_is_named():
         assert locations.text_name(name) == name
 
 
-def test_an_unfinished_name_may_be_found_again_and_tells_the_final_one():
+def test_an_unfinished_name_may_be_found_again_and_contains_the_final_one():
     assert locations.unfinished_name("x.bin", "0a1b2c3d") == ".x.bin.0a1b2c3d.part"
     assert locations.finished_name("folder/.x.bin.0a1b2c3d.part") == "folder/x.bin"
     assert locations.finished_name(".x.bin.0a1b2c3d.part") == "x.bin"

@@ -1,4 +1,4 @@
-"""An HTTP proxy for tests that passes requests on, except where it was told to misbehave."""
+"""An HTTP proxy for tests that passes requests on, except where a test has it misbehave."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from scripts.idle_gangs import IdleGangs, idle_gangs
 
 pytestmark = [
     pytest.mark.airflow,
-    pytest.mark.since_airflow("3.3", "a trigger is told that its task was killed"),
+    pytest.mark.since_airflow("3.3", "a trigger gets to know that its task was killed"),
 ]
 
 BEGINNING = 100

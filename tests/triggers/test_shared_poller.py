@@ -197,7 +197,7 @@ def test_under_429_no_gang_fails_and_all_are_looked_at_again(idle: IdleGangs) ->
         for each in followed:
             poller.leave(each)
     assert told == []
-    # Each of the first four requests was told to come again in a second.
+    # Each of the first four requests was answered: again in a second.
     assert time.monotonic() - began >= 3.0
 
 

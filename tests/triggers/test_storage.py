@@ -1,4 +1,4 @@
-"""New data under a prefix, and new checkpoints: what is told of, when, and how often."""
+"""New data under a prefix, and new checkpoints: what fires, when, and how often."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_landed_while_nobody_looked_is_reported():
 
 
 def test_what_an_earlier_version_has_reported_is_reported_no_second_time():
-    """It told files without an etag by their names alone."""
+    """It distinguished files without an etag by their names alone."""
     entries = [Entry(name="a", size=1, etag=None, modified=5.0), Entry(name="b", size=2, etag="x")]
     found = Listing.of(entries, "memory://place")
     known = hashlib.sha256(b"a\0None\nb\0x").hexdigest()

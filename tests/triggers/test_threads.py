@@ -205,7 +205,7 @@ def test_a_call_goes_on_though_its_caller_is_cancelled_and_that_knows_why_it_was
     asyncio.run(asyncio.wait_for(calls(), 60))
 
 
-def test_what_is_kept_outlives_whoever_began_it_and_nothing_is_kept_of_it_afterwards() -> None:
+def test_what_is_kept_outlives_its_beginner_and_nothing_is_kept_of_it_afterwards() -> None:
     waited_for: list[weakref.ref[asyncio.Future[None]]] = []
     done = []
 

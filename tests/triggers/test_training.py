@@ -17,7 +17,7 @@ from tests.training_jobs import a_job, a_key, wait_until
 
 OWNER = {"dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1}
 USER_ACTION = "__airflow_user_action__"
-tells_of_kills = pytest.mark.since_airflow("3.3", "a trigger is told that its task was killed")
+tells_of_kills = pytest.mark.since_airflow("3.3", "a trigger gets to know that its task was killed")
 
 
 class Trigger(DistributedTrainingTrigger):

@@ -72,7 +72,7 @@ def drawn(case: object) -> Canaries:
 
 @dataclass
 class Told:
-    """A gang whose program has told all that it was given."""
+    """A gang whose program has printed all that it was given."""
 
     canaries: Canaries
     job: Any

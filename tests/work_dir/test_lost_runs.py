@@ -1,4 +1,4 @@
-"""Which nodes of a gang are lost is recorded once, whoever records it, and read by whoever comes next."""
+"""Which nodes of a gang are lost is recorded once, by the first that finds it, and read by each that comes next."""
 
 from __future__ import annotations
 

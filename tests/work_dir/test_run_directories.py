@@ -133,7 +133,7 @@ ENDING = Ending(cause=Cause.HANG, message="no step for 600 s", since=1.0)
     ],
     ids=["with a reason", "without"],
 )
-def test_a_cancel_tells_the_nodes_why_they_end(
+def test_a_cancel_writes_for_the_nodes_why_they_end(
     place: Place, ending: Ending | None, told: StopRequest
 ) -> None:
     assert place.directories.request_end(place.ref, ending)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from airflow_provider_ocidist.agent.join.heartbeat import load_stop_request, stop_in_words
 from airflow_provider_ocidist.agent.join.lease import LeaseWatch
 from airflow_provider_ocidist.agent.join.run_directory import run_directory
+from airflow_provider_ocidist.agent.join.stop_requests import load_stop_request, stop_in_words
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE
@@ -26,13 +26,13 @@ class Abandonment:
         self._lease = LeaseWatch(lease, self._renewal, declare=self._note) if lease else None
 
     def lease_expired(self) -> str | None:
-        """Return that nobody waits for the run any more, in words; None: somebody does, or nobody can tell now."""
+        """Return that nobody waits for the run any more, in words; None: somebody does, or that cannot be known now."""
         if self._lease is not None:
             self._lease.look()
         return self._expired
 
     def why(self) -> str | None:
-        """Return why the run does not need this node any more, in words; None: it does, or nobody can tell now."""
+        """Return why the run does not need this node any more, in words; None: it does, or that cannot be known now."""
         return self.lease_expired() or self._ended()
 
     def _ended(self) -> str | None:

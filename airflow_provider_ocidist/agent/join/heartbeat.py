@@ -1,4 +1,4 @@
-"""Heartbeat: updates this node's report in the run directory, and reads stop requests there."""
+"""Heartbeat: updates this node's report in the run directory, and looks for stop requests there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.silence import SILENT_AFTER
-from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.errors import Cause, OcidistError, StorageError
+from airflow_provider_ocidist.agent.join.stop_requests import (
+    load_stop_request,
+    lost_by,
+    names_as_lost,
+    present_stop_request,
+    read_stop_request,
+    stop_for,
+)
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.codec import replaced
 from airflow_provider_ocidist.model.report import NodeReport, Restart, StopRequest
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE, STOP_FILE, report_of
@@ -107,7 +115,7 @@ class Heartbeat:
             if takes_part:
                 self._changes["restarts"] = restarts
         if request.restarts and not restarts:
-            self.switch.ask(_lost_by(request))
+            self.switch.ask(lost_by(request))
         elif takes_part:
             self.switch.take_part_in(len(restarts))
         else:
@@ -178,9 +186,9 @@ class Heartbeat:
         Where this node turns out to be lost, it is asked to end.
         """
         request = self._look()
-        is_named = request is not None and _is_named_by(request, self.report)
+        is_named = request is not None and names_as_lost(request, self.report)
         if not self.switch.is_lost and (is_named or self._is_replaced(request)):
-            self.switch.ask(_lost_by(request))
+            self.switch.ask(lost_by(request))
         return self._own(request)
 
     def load_stop_request(self) -> StopRequest | None:
@@ -197,7 +205,7 @@ class Heartbeat:
 
         def content(exists: bool) -> bytes | None:
             nonlocal known
-            known = self._own(self._present_request()) if exists else None
+            known = self._own(present_stop_request(self.store)) if exists else None
             # Another request may have ended that launch meanwhile: nodes that have not read it must not find this one.
             return None if known or not request.concerns(self.launch) else request.to_json()
 
@@ -213,25 +221,8 @@ class Heartbeat:
         self.read_stop_request()
         return self._has_looked
 
-    def _present_request(self) -> StopRequest | None:
-        """Return the stop request that lies in the run directory; None for a damaged one, in whose place another may be
-        written.
-
-        Raises OcidistError or OSError when it cannot be read now: it may end the run, or name a lost node.
-        """
-        try:
-            found = load_stop_request(self.store)
-        except (ValueError, TypeError) as error:
-            logger.warning("the stop request that is there is damaged: %s", error)
-            return None
-        if found is None:
-            # It was listed just now; some services answer so where they refuse.
-            where = self.store.uri_of(STOP_FILE)
-            raise StorageError(f"{where} cannot be read, though it is there", uri=where, retryable=True)
-        return found
-
     def _look(self) -> StopRequest | None:
-        request, self._has_looked = _stop_request(self.quick_store)
+        request, self._has_looked = read_stop_request(self.quick_store)
         return request
 
     def _own(self, request: StopRequest | None) -> StopRequest | None:
@@ -309,60 +300,3 @@ class Heartbeat:
             logger.warning("the run directory can be written again")
         self._failing = False
         return True
-
-
-def _is_named_by(request: StopRequest, own: NodeReport) -> bool:
-    """Whether a request for another launch names a node as lost."""
-    if not request.restarts:
-        return False
-    return not request.restarts_of(own.rank, len(own.restarts)) or _names_now(request, own)
-
-
-def _names_now(request: StopRequest, own: NodeReport) -> bool:
-    """Whether a request names a node as lost in a launch that the node had begun before that was known."""
-    return any(
-        own.rank in now.lost and own.rank not in then.lost
-        for now, then in zip(request.restarts, own.restarts)
-    )
-
-
-def load_stop_request(store: Store) -> StopRequest | None:
-    """Return the stop request in a run directory; None when there is none.
-
-    Raises OcidistError or OSError when it cannot be read now, ValueError or TypeError when it is damaged.
-    """
-    try:
-        return StopRequest.from_json(store.read(STOP_FILE))
-    except FileNotFoundError:
-        return None
-
-
-def _stop_request(store: Store) -> tuple[StopRequest | None, bool]:
-    """Return the stop request, if it can be read, and whether the store has answered."""
-    try:
-        return load_stop_request(store), True
-    except (OcidistError, OSError, ValueError, TypeError) as error:
-        logger.debug("stop request not readable: %s", error)
-        return None, isinstance(error, (ValueError, TypeError))
-
-
-def stop_for(request: StopRequest) -> Stop:
-    """Return the reason to end for a stop request."""
-    return Stop(
-        message=stop_in_words(request),
-        stacks=request.hang or request.cause is Cause.HANG,
-        hurried=request.cause is not Cause.ABANDONED,
-        restarts=request.restarts,
-    )
-
-
-def _lost_by(request: StopRequest | None) -> Stop:
-    """Return the reason to end for a node that counts as lost."""
-    why = request.message if request else "another node has its place"
-    return Stop(message=f"this node counts as lost, and the others go on without it: {why}", is_lost=True)
-
-
-def stop_in_words(request: StopRequest) -> str:
-    who = "the submitter" if request.rank is None else f"node {request.rank}"
-    what = "the launch" if request.restarts else "the run"
-    return f"{who} ended {what} ({request.cause}): {request.message}"

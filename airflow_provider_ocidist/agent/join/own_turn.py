@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from airflow_provider_ocidist.agent.join.abandonment import Abandonment
-from airflow_provider_ocidist.agent.join.heartbeat import load_stop_request, stop_for
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
 from airflow_provider_ocidist.agent.join.run_directory import run_directory
+from airflow_provider_ocidist.agent.join.stop_requests import load_stop_request, stop_for
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.store_retries import with_retries_unless_stopped
 from airflow_provider_ocidist.backports import dataclass

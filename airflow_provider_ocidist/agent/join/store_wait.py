@@ -6,6 +6,7 @@ import logging
 import time
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.model.pauses import next_pause
 from airflow_provider_ocidist.model.report import StopRequest
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class StoreWait:
         counts = self._heartbeat.ask_all_to_stop(request)
         while counts is None and self._may_ask_again(limit, until, pause):
             counts = self._heartbeat.ask_all_to_stop(request)
-            pause = min(LONGEST_ASK_INTERVAL, 2 * pause)
+            pause = next_pause(pause, LONGEST_ASK_INTERVAL)
         return counts
 
     @property

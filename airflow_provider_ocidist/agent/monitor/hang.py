@@ -111,7 +111,7 @@ class FirstStepWatch:
     ) -> None:
         """`others`: as for `HangWatch`. `timeout`: `limits.first_step_timeout`; None: it is never declared.
 
-        `warn_after`: seconds after which a person is told, once, that the training may have hung; None: never.
+        `warn_after`: seconds after which the log says, once, that the training may have hung; None: never.
         """
         self._own = own
         self._timeout = timeout

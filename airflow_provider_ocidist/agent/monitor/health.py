@@ -16,14 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.peers import host_answers
+from airflow_provider_ocidist.agent.monitor.usage import SMI_LIMIT
 from airflow_provider_ocidist.model.amounts import size_text
 
 logger = logging.getLogger(__name__)
 
 INTERVAL = 300.0
 """Seconds between two checks without a request."""
-SMI_LIMIT = 30.0
-"""Seconds within which nvidia-smi must answer."""
 SLOW_CHECK = 20.0
 """Seconds after which a check that has not come back is itself a finding: a driver or a file server hangs."""
 SLOW_WRITE = 10.0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_ocidist.model.pauses import next_pause
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Slow
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Pauses:
         now = self._clock()
         if now < self._look_at:
             return False
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._pause = next_pause(self._pause, LONGEST_PAUSE)
         self._look_at = now + self._pause
         return True
 

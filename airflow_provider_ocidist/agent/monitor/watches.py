@@ -99,7 +99,7 @@ class Watches:
             thread.start()
 
     def _first_step_watch(self, limits: Limits) -> FirstStepWatch:
-        # Where hangs are not looked for, nobody asks to be told of one.
+        # Where the job turns off the search for hangs, no line about one is logged.
         return FirstStepWatch(
             self._own_talk,
             limits.first_step_timeout,

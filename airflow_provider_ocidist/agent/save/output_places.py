@@ -105,7 +105,7 @@ def absolute(uri: str) -> str:
 
 
 def lines_of(clashes: Iterable[Clash]) -> list[str]:
-    """Return what to tell of files that are left out, one line for each pair of outputs."""
+    """Return the warnings about files that are left out, one line for each pair of outputs."""
     places: Mapping[tuple[str, str, str], list[str]] = defaultdict(list)
     for clash in clashes:
         places[clash.output, clash.other, clash.theirs].append(shown(clash.place))

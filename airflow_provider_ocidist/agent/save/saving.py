@@ -12,6 +12,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import BackendError, BehindLink, Cause, StorageError, Unpublishable
+from airflow_provider_ocidist.model.pauses import next_pause
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class SaveDeadline:
         logger.warning(
             "%s: %s; trying again in %.0f s, for at most %.0f s more", what, error, pause, self.left
         )
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._pause = next_pause(self._pause, LONGEST_PAUSE)
         self._wait(pause)
         return self.left > 0
 

@@ -34,6 +34,7 @@ from airflow_provider_ocidist.agent.save.shard_exchange import (
 )
 from airflow_provider_ocidist.agent.save.shards import REMEDY, is_companion, is_of_a_process, is_shard
 from airflow_provider_ocidist.errors import Cause, OcidistError, StorageError
+from airflow_provider_ocidist.model.pauses import next_pause
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoint_names import Placed
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
@@ -343,7 +344,7 @@ class ShardUploader:
             "the shards of %s cannot be sent: %s; trying again in %.0f s", request.name, error, pause
         )
         self._look_again_at = time.monotonic() + pause
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._pause = next_pause(self._pause, LONGEST_PAUSE)
 
 
 def _has(path: Path, part: Candidate) -> bool:

@@ -45,6 +45,7 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.model.job import Checkpoints
+from airflow_provider_ocidist.model.pauses import next_pause
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 logger = logging.getLogger(__name__)
@@ -547,7 +548,7 @@ class CheckpointUploader:
         if self._moment is Moment.RUNNING and not self._publisher.is_cancelled:
             logger.warning("%s; trying again in %.0f s", self._why(error), self._pause)
             self._try_again_at = time.monotonic() + self._pause
-            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+            self._pause = next_pause(self._pause, LONGEST_PAUSE)
 
     def _why(self, error: Exception) -> str:
         names = [whole.item.path.name for whole in self._waiting.values()]

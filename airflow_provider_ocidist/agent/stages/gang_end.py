@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_provider_ocidist.agent.diagnose import outcome
@@ -13,30 +13,26 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagn
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones, two_positions
 from airflow_provider_ocidist.agent.join.gathering import LateNodes
-from airflow_provider_ocidist.agent.join.heartbeat import stop_in_words
 from airflow_provider_ocidist.agent.join.peer_reports import (
     PeerLiveness,
     awaits_admission,
-    furthest_step,
     read_others,
     read_report,
     read_reports,
-    steps_behind,
 )
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
+from airflow_provider_ocidist.agent.join.stop_requests import stop_in_words
 from airflow_provider_ocidist.agent.join.store_wait import StoreWait
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stages.next_launch import NextLaunch
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
-from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, why_no_launch, why_not_allowed
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
-from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.members import in_words
-from airflow_provider_ocidist.model.report import EarlierGangs, NodeReport, Phase, Restart, StopRequest
-from airflow_provider_ocidist.model.work_dir import EARLIER_FILE
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 
 logger = logging.getLogger("ocidist")
 
@@ -52,6 +48,7 @@ class GangEnd:
         self.config = context.config
         self.heartbeat = context.heartbeat
         self._store_wait = StoreWait(context.heartbeat)
+        self._next_launch = NextLaunch(context)
         self._agreeing = threading.Lock()
         """Lock of the decision whether this launch ends the run, or another launch follows."""
 
@@ -63,7 +60,9 @@ class GangEnd:
         charged = Cause.HANG if cause is Cause.NODE and not self.config.restarts.node else cause
         goes_on = stop.stacks or (stop.misses_node and self.config.replaces)
         hangs = stop.stacks and cause in (Cause.HANG, Cause.NODE)
-        restarts, why_not = self._restarts_after(charged, message, hang=hangs) if goes_on else ((), None)
+        restarts, why_not = (
+            self._next_launch.restarts_after(charged, message, hang=hangs) if goes_on else ((), None)
+        )
         message = f"{message}; {why_not}" if why_not else message
         asked = self.ask_others(cause, message, restarts, hang=stop.stacks)
         self.context.switch.ask(replace(stop, message=message, restarts=asked))
@@ -86,7 +85,7 @@ class GangEnd:
         ranks, others = self._still_waiting(ranks), self._others()
         # Looked at last: reading the others' reports may take a while.
         goes_on = self.context.switch.stop is None and self.heartbeat.report.phase is Phase.TRAINING
-        if not ranks or None in others or self._ended_before(others) or not goes_on:
+        if not ranks or None in others or self._next_launch.ended_before(others) or not goes_on:
             return
         before = self.heartbeat.report.restarts
         members = tuple(sorted({self.context.rank, *self.context.others, *ranks}))
@@ -243,10 +242,10 @@ class GangEnd:
         was killed from outside.
         """
         cause, message = failed.cause or Cause.USER, failed.message or "the training failed"
-        if may_restart and self._has_budget(charged or cause):
+        if may_restart and self._next_launch.has_budget(charged or cause):
             self._await_store()
         restarts, why_not = (
-            self._restarts_after(charged or cause, message, rank, lost, killed=killed)
+            self._next_launch.restarts_after(charged or cause, message, rank, lost, killed=killed)
             if may_restart
             else ((), None)
         )
@@ -258,11 +257,6 @@ class GangEnd:
             failed = replace(failed, message=f"{message}; {why_not}")
         return replace(failed, restarts=asked)
 
-    def _has_budget(self, cause: Cause) -> bool:
-        """Whether another launch may follow a failure, as far as that is known without the others' reports."""
-        before = self.heartbeat.report.restarts
-        return why_not_allowed(self.config.restarts, before, Restart(cause=cause, message="")) is None
-
     def _await_store(self) -> bool:
         """Wait while the store is away, without which the nodes agree on no launch; return whether it was."""
         config, context = self.config, self.context
@@ -270,87 +264,6 @@ class GangEnd:
         if not asks or config.restarts == Restarts():
             return False
         return self._store_wait.until_it_answers(config.limits.join_timeout)
-
-    def _restarts_after(
-        self,
-        cause: Cause,
-        message: str,
-        rank: int | None = None,
-        lost: tuple[int, ...] = (),
-        *,
-        killed: bool = False,
-        hang: bool = False,
-    ) -> tuple[tuple[Restart, ...], str | None]:
-        """Return the restarts with the new one, or none and the reason; no reason if the job allows no restarts.
-
-        `lost`: the ranks of nodes that have not come to a meeting.
-        """
-        budgets, before = self.config.restarts, self.heartbeat.report.restarts
-        if budgets == Restarts():
-            return (), None
-        others = self._others()
-        known = [report.checkpoint for report in (self.heartbeat.report, *others) if report]
-        newest = _newest_of([*known, self.context.goes_on_from])
-        step, behind = self._reached(others, newest)
-        failure = Restart(
-            cause=cause,
-            message=self.context.masked(message),
-            rank=self.context.rank if rank is None else rank,
-            step=step,
-            behind=behind,
-            checkpoint=(newest.digest or newest.uri) if newest else None,
-            members=before[-1].members if before else (),
-            lost=lost,
-            killed=killed,
-            hang=hang,
-        )
-        comparable = _losses_of(lost, before) if lost else [*self._of_earlier_gangs(), *before]
-        if is_crash_loop(comparable, failure):
-            self.heartbeat.update(crash_loop=True)
-        why_not = why_no_launch(budgets, comparable, failure, before) or self._ended_before(others)
-        return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
-
-    def _of_earlier_gangs(self) -> tuple[Restart, ...]:
-        """Return what the program has failed with in earlier gangs of this try; none where that cannot be read."""
-        try:
-            return EarlierGangs.from_json(self.heartbeat.store.read(EARLIER_FILE)).restarts
-        except FileNotFoundError:
-            return ()
-        except (OcidistError, OSError, ValueError, TypeError) as error:
-            logger.warning("what has ended launches of the gangs before this one cannot be read: %s", error)
-            return ()
-
-    def _reached(
-        self, others: Sequence[NodeReport | None], newest: CheckpointRef | None
-    ) -> tuple[int | None, int]:
-        """Return the step that this launch has reached, and how many may lie between it and the failure.
-
-        `newest`: the newest checkpoint of all nodes.
-        """
-        meter, launch = self.context.meter, self.heartbeat.launch
-        own = meter.step_now()
-        if own is not None:
-            return own, 0
-        # Many programs report their steps on one node only.
-        furthest = furthest_step(others, launch)
-        if furthest is not None:
-            return furthest, steps_behind(others, launch)
-        # A program that was launched goes on from there, and fails before the next step that it would report.
-        if newest is None or newest.step is None or not self.heartbeat.report.was_launched:
-            return None, 0
-        return newest.step, meter.steps_apart - 1
-
-    def _ended_before(self, others: Sequence[NodeReport | None]) -> str | None:
-        """Return why the others cannot launch again: one has succeeded, and saves its results."""
-        for report in others:
-            if (
-                report
-                and report.program_has_ended
-                and len(report.restarts) == self.heartbeat.launch
-                and not (self.config.replaces and report.was_stopped)
-            ):
-                return f"node {report.rank} has ended already"
-        return None
 
     def _await_admission(self, *, is_written: bool) -> None:
         """Wait while the main node admits late nodes, or until it is gone: it may ask for another launch."""
@@ -391,16 +304,3 @@ class GangEnd:
 
     def _others(self) -> list[NodeReport | None]:
         return read_others(self.heartbeat.store, self.heartbeat.report, self.config.nodes)
-
-
-def _losses_of(ranks: Sequence[int], before: Sequence[Restart]) -> list[Restart]:
-    """Return the earlier losses of nodes of these ranks: the failures to compare with that of nodes that have not come.
-
-    Such a node has begun no launch: what has ended one before, as the loss of another machine, is not its own failure.
-    """
-    return [each for each in before if not {*ranks}.isdisjoint(each.lost or (each.rank,))]
-
-
-def _newest_of(checkpoints: Iterable[CheckpointRef | None]) -> CheckpointRef | None:
-    """Return the newest; of equally new ones the first."""
-    return max(filter(None, checkpoints), key=lambda checkpoint: checkpoint.order, default=None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.agent.join.heartbeat import load_stop_request
 from airflow_provider_ocidist.agent.join.peer_reports import load_report
+from airflow_provider_ocidist.agent.join.stop_requests import load_stop_request
 from airflow_provider_ocidist.agent.monitor.node_hours import seconds_in
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext

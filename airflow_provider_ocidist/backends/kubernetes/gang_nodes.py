@@ -14,15 +14,14 @@ from airflow_provider_ocidist.backends.kubernetes.last_words import LastWords
 from airflow_provider_ocidist.backends.kubernetes.node_pods import nodes_among, uid_of
 from airflow_provider_ocidist.backends.kubernetes.objects import Obj
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
+from airflow_provider_ocidist.backends.kubernetes.pod_losses import has_vanished, with_preemption
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import may_have_ended
 from airflow_provider_ocidist.backends.kubernetes.refs import name_of, namespace_of
 from airflow_provider_ocidist.backends.kubernetes.states import (
     NodeFacts,
-    has_vanished,
     node_status,
     present,
     with_absent_master,
-    with_preemption,
 )
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeStatus, RunRef

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_provider_ocidist.backends.kubernetes.events import EVICTED, Warned
+from airflow_provider_ocidist.backends.kubernetes.events import Warned
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
 from airflow_provider_ocidist.backends.kubernetes.objects import (
     Obj,
     is_deleted,
     reason_and_message,
-    true_conditions,
 )
+from airflow_provider_ocidist.backends.kubernetes.pod_losses import disruption_of, loss_of
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import (
     container_has_begun,
     container_of,
@@ -36,29 +36,6 @@ NO_SUCH_IMAGE = re.compile(
 )
 """Texts in a registry's answer after which another pull does not help."""
 CONFIG_FAULTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
-DISRUPTIONS = {
-    "PreemptionByScheduler": Cause.PREEMPTED,
-    "EvictionByEvictionAPI": Cause.PREEMPTED,
-    "DeletionByTaintManager": Cause.NODE,
-    "DeletionByPodGC": Cause.NODE,
-    "TerminationByKubelet": Cause.NODE,
-}
-"""Reasons of a pod's condition DisruptionTarget (Kubernetes' documentation, Disruptions)."""
-OWN_EXCESS = re.compile(r"^(?!.*low on resource).*\bexceed(s|ed)\b", re.DOTALL)
-"""Text of an eviction for what a pod itself uses: a limit of its storage. Of a full machine, older kubelets say too by
-how much the chosen pod exceeds its request."""
-POD_REASONS = {
-    EVICTED: Cause.PREEMPTED,
-    "Preempting": Cause.PREEMPTED,
-    "NodeLost": Cause.NODE,
-    "NodeShutdown": Cause.NODE,
-    "NodeAffinity": Cause.CONFIG,
-    "Shutdown": Cause.NODE,
-    "Terminated": Cause.NODE,
-    "UnexpectedAdmissionError": Cause.NODE,
-    "DeadlineExceeded": Cause.DEADLINE,
-}
-"""Reasons of a failed pod, beside those that begin with OutOf."""
 WAITS_FOR_MASTER = "init-pytorch"
 """Container by which the training operator holds a Worker back; it gives up after 200 s (100 looks, 2 s apart)."""
 REFUSED = re.compile(
@@ -171,7 +148,7 @@ def _replaceable(found: _Found, facts: NodeFacts, gang: Gang, pod: Obj, containe
     if found.state is NodeState.ENDING and _is_overdue(pod, now):
         if report is not None and report.has_succeeded:
             return _Found(NodeState.SUCCEEDED, "it had succeeded", None, report.finished_at)
-        cause = (_disruption(status) or ("", Cause.NODE))[1]
+        cause = (disruption_of(status) or ("", Cause.NODE))[1]
         return _Found(NodeState.FAILED, f"{found.details}; nothing confirms its end", cause)
     if found.state is not NodeState.FAILED:
         return found
@@ -229,7 +206,7 @@ def _without_pod(facts: NodeFacts, gang: Gang, container: str) -> _Found:
     """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended."""
     report, events, last = facts.report, facts.events, facts.last or {}
     status = last.get("status") or {}
-    lost, ended = _lost(status), exit_of(last, container)
+    lost, ended = loss_of(status), exit_of(last, container)
     done = report is not None and report.phase is Phase.DONE
     if gang.state in (GangState.NEW, GangState.SUSPENDED, GangState.ACTIVE) and not done:
         if report is not None:
@@ -280,7 +257,7 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
     if phase == "Failed":
         return _failed(status)
     if is_deleted(pod):
-        disruption = _disruption(status)
+        disruption = disruption_of(status)
         return _Found(NodeState.ENDING, disruption[0] if disruption else "its pod is being deleted")
     if phase == "Unknown":
         return _Found(NodeState.UNKNOWN, "Kubernetes has lost contact with its machine (phase Unknown)")
@@ -305,7 +282,7 @@ def _ended(status: Obj, ended: Obj) -> _Found:
     facts = [f"exit code {code}"]
     if reason not in ("", "Error", "Completed"):
         facts.append(reason)
-    lost = _lost(status)
+    lost = loss_of(status)
     if lost is not None:
         facts.append(lost[0])
     said = str(ended.get("message") or "").strip()
@@ -316,7 +293,7 @@ def _ended(status: Obj, ended: Obj) -> _Found:
 
 
 def _failed(status: Obj) -> _Found:
-    lost, init = _lost(status), _failed_init(status)
+    lost, init = loss_of(status), _failed_init(status)
     if lost is None and init is not None:
         if init.get("name") == WAITS_FOR_MASTER:
             return _Found(NodeState.FAILED, IN_VAIN, Cause.CAPACITY)
@@ -349,31 +326,6 @@ def with_absent_master(node: NodeStatus, master: Obj | None) -> NodeStatus:
         return node
     found = _pending(master.get("status") or {}, {}, (), 0.0)
     return replace(node, details=": ".join(filter(None, [IN_VAIN, found.details])))
-
-
-def _lost(status: Obj) -> tuple[str, Cause | None] | None:
-    """Return why the cluster has ended a pod, if it has: the kubelet's reason, else the disruption."""
-    named, disrupted = _reason_of(status), _disruption(status)
-    return named if named and (named[1] or not disrupted) else disrupted
-
-
-def _disruption(status: Obj) -> tuple[str, Cause | None] | None:
-    """Return the words and the cause for which the cluster has ended a pod, if it has."""
-    found = true_conditions({"status": status}).get("DisruptionTarget")
-    if found is None:
-        return None
-    reason = str(found.get("reason") or "")
-    return reason_and_message(found), DISRUPTIONS.get(reason, Cause.NODE)
-
-
-def _reason_of(status: Obj) -> tuple[str, Cause | None] | None:
-    reason = str(status.get("reason") or "")
-    if not reason:
-        return None
-    cause = Cause.CAPACITY if reason.startswith("OutOf") else POD_REASONS.get(reason)
-    if reason == EVICTED and OWN_EXCESS.search(str(status.get("message") or "")):
-        cause = Cause.USER
-    return reason_and_message(status), cause
 
 
 def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _Found:
@@ -430,30 +382,3 @@ def _why_it_waits(gang: Gang, events: Sequence[str]) -> Cause | None:
         return gang.awaits
     # A service account, a right or a policy's approval may still come.
     return Cause.CONFIG if any(sign in text for text in events for sign in FORBIDDEN) else None
-
-
-def has_vanished(node: NodeStatus, pod: Obj | None) -> bool:
-    """Whether a node has failed with its pod, and nothing of both says why."""
-    report = node.report
-    if node.state is not NodeState.FAILED or node.cause not in (None, Cause.NODE):
-        return False
-    if report is not None and report.cause is not None:
-        return False
-    return pod is None or (report is not None and report.lost)
-
-
-def with_preemption(node: NodeStatus, preempted: Mapping[str, str]) -> NodeStatus:
-    """Return a node with what an event says of its pod; `preempted`: sentences by names and UIDs of pods."""
-    if node.report is not None and node.report.instance:
-        text = preempted.get(node.report.instance)
-    else:
-        text = next((text for name, text in preempted.items() if _is_pod_of(node, name)), None)
-    if text is None:
-        return node
-    is_excess = text.startswith(EVICTED) and OWN_EXCESS.search(text)
-    return replace(node, cause=Cause.USER if is_excess else Cause.PREEMPTED, details=text)
-
-
-def _is_pod_of(node: NodeStatus, name: str) -> bool:
-    # The name of a pod may end in random letters.
-    return name == node.run_id or name.startswith(f"{node.run_id}-")

@@ -211,8 +211,8 @@ class Submission:
             try:
                 return self._created(job_id, number, with_main_run(requests[number].body, ids.get(0, "")))
             except BaseException:
-                # The service may tell others to wait for minutes: what exists is ended before they are answered. Once:
-                # what is created later is cancelled where it is answered. Whatever that meets, this error arrives.
+                # The service may have other requests wait for minutes: what exists is ended before they are answered.
+                # Once: what is created later is cancelled where it is answered. Whatever happens, this error arrives.
                 if not self._abandoned.is_set():
                     with suppress(Exception):
                         self._give_up(existing.values())

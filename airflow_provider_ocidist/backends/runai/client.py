@@ -18,6 +18,7 @@ import httpx
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
+from airflow_provider_ocidist.model.pauses import doubling_pause
 
 log = logging.getLogger(__name__)
 
@@ -293,6 +294,6 @@ def _pause(error: BackendError, attempt: int) -> float | None:
     """Return how long to wait before the next attempt, in seconds; None where it is of no use."""
     if not error.retryable:
         return None
-    most = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (attempt - 1))
+    most = doubling_pause(FIRST_PAUSE, LONGEST_PAUSE, attempt)
     asked = error.retry_after if isinstance(error, Busy) else 0.0
     return max(min(asked, LONGEST_PAUSE), random.uniform(most / 2, most))

@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_ocidist.backends.kubernetes.names import LABEL_LIMIT
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.run import RunKey
 
-LABEL_LIMIT = 63
-"""Most characters of a DNS label."""
 LONGEST_SUFFIX = "-worker-NNN"
 """Longest suffix that the operator beneath appends to a name; a name that is too long hangs there for ever."""
 START_VARIABLE = "OCIDIST_START"

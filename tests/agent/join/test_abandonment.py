@@ -30,7 +30,7 @@ class Run:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None = LEASE) -> None:
         self.folder, self.now = folder, 0.0
-        # The only clock that counts; whoever looks elsewhere is told a time that never moves.
+        # The only clock that counts: all others show a time that never moves.
         monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: 0.0))
         config = AgentConfig(
             limits=Limits(lease=limit),

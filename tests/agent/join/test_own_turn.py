@@ -192,7 +192,7 @@ def test_of_any_pods_only_the_one_that_is_there_after_the_last_loss_is_a_node() 
                 assert found.turn(1, each) == (None if is_taken else lost)
 
 
-def test_a_second_start_in_a_pod_is_told_from_a_pod_in_the_place_of_another(tmp_path: Path) -> None:
+def test_a_second_start_in_a_pod_is_distinguished_from_a_pod_in_the_place_of_another(tmp_path: Path) -> None:
     write(tmp_path, report_of(1), a_report("a").to_json())
     for instance, is_second in (("a", True), ("b", False)):
         before = container_restart.report_before(config(tmp_path), environment(instance), StopSwitch())

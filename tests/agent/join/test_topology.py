@@ -360,8 +360,10 @@ def test_a_node_that_failed_stays_no_longer_once_the_run_is_being_ended(tmp_path
     write(store, report(1, phase=Phase.SAVING))
     signalled = threading.Event()
     signalled.set()
-    # It is back at once.
-    await_others_end(store, 0, 2, 3600.0, signalled)
+    waits = threading.Thread(target=await_others_end, args=(store, 0, 2, 3600.0, signalled), daemon=True)
+    waits.start()
+    waits.join(60)
+    assert not waits.is_alive()
 
 
 NETWORK = """

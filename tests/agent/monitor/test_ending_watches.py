@@ -227,7 +227,7 @@ def test_other_nodes_are_asked_four_times_in_the_limit_at_most(monkeypatch: pyte
     assert node.asked == [40.0, 50.0, 60.0]
 
 
-def test_without_a_limit_a_person_is_told_once_how_long_all_have_only_talked(
+def test_without_a_limit_the_log_says_once_how_long_all_have_only_talked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node = Beginner(monkeypatch, [StallTime(idle=0.0, still=99.5)], timeout=None)

@@ -255,7 +255,7 @@ time.sleep(8)
         assert two.run() == [0, 0]
 
 
-def test_without_that_limit_a_person_is_told_once_and_the_program_goes_on(tmp_path: Path) -> None:
+def test_without_that_limit_the_log_says_so_once_and_the_program_goes_on(tmp_path: Path) -> None:
     script = """
 threading.Thread(target=talk, daemon=True).start()
 time.sleep(8)

@@ -149,8 +149,8 @@ def test_who_asks_is_answered_soon(tmp_path: Path) -> None:
     watch = HealthWatch([tmp_path], {}, seen.append)
     watch.start()
     try:
-        until(lambda: len(seen) == 1)
+        assert until(lambda: len(seen) == 1)
         watch.ask()
-        until(lambda: len(seen) == 2)
+        assert until(lambda: len(seen) == 2)
     finally:
         watch.close()

@@ -130,7 +130,7 @@ def test_steps_grow_over_epochs_that_each_count_anew(tmp_path: Path, style: str,
             assert step is not None
             behind = step - ((epoch - 1) * length + count - (style == "minGPT"))
             assert abs(behind) < max(1, apart) * epoch, (epoch, count, step)
-            # What is counted line by line is exact, and so is what is told with the length of an epoch.
+            # What is counted line by line is exact, and so is what is logged with the length of an epoch.
             if epoch == 1 or apart == 1 or style in ("ImageNet", "tutorials"):
                 assert behind == 0
             assert meter.progress.loss == pytest.approx(epoch + 1 / count, abs=1e-3)

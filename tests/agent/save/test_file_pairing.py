@@ -63,7 +63,7 @@ def test_the_next_has_all_files_of_the_one_before_and_what_it_lacks_is_named(see
         some = [name for name in whole if name != missing]
         lacking = align(some, step, before, its).lacking
         assert len(lacking) == 1, (missing, lacking)
-        # The last of its kind leaves nothing by which a rank is told from a step.
+        # The last of its kind leaves nothing that distinguishes a rank from a step.
         if any(name[0] == missing[0] for name in some):
             assert lacking == (found.now[missing],)
 

@@ -72,7 +72,7 @@ def test_an_upload_under_way_outlives_the_limit_unless_this_node_is_asked_to_sto
     assert deadline.left <= 0
     assert not deadline.is_over
     switch.signalled.set()
-    switch.ask(Stop(message="told to stop"))
+    switch.ask(Stop(message="asked to stop"))
     assert deadline.is_over
     assert SaveDeadline(0.0).is_over
 

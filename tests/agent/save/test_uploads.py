@@ -571,7 +571,7 @@ def test_old_ones_leave_as_new_ones_come(watched: Watched) -> None:
         watched.write(step)
         until(lambda step=step: step in watched.steps)
     newest = ["step-3.txt", "step-4.txt", "step-5.txt"]
-    until(lambda: sorted(path.name for path in watched.target.glob("step-*")) == newest)
+    assert until(lambda: sorted(path.name for path in watched.target.glob("step-*")) == newest)
 
 
 def test_an_upload_that_fails_is_tried_again(watched: Watched) -> None:

@@ -610,7 +610,7 @@ def test_where_it_cannot_be_read_how_earlier_gangs_failed_this_one_is_judged_by_
     assert "what has ended launches of the gangs before this one cannot be read" in caplog.text
 
 
-def test_nodes_that_nobody_told_of_earlier_gangs_say_nothing_of_them(
+def test_nodes_that_have_no_file_of_earlier_gangs_say_nothing_of_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert len(Node(tmp_path).end._failed(BAD_BATCH).restarts) == 1

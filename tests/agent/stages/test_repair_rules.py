@@ -70,8 +70,8 @@ def goes_on(clock: Clock, cancel: threading.Event) -> None:
     assert not cancel.is_set()
 
 
-def repaired(work: Callable[[threading.Event], object], **limits: Any) -> None:
-    """Repair; the work is done to its end: what it asserts of a repair that is given up is lost else."""
+def repaired(work: Callable[[threading.Event], object], **limits: Any) -> bool:
+    """Repair; return whether the work was done to its end, with all that it asserts."""
     ended = []
 
     def noted(cancel: threading.Event) -> None:
@@ -79,7 +79,7 @@ def repaired(work: Callable[[threading.Event], object], **limits: Any) -> None:
         ended.append(True)
 
     repair_within(noted, **limits)
-    assert ended == [True]
+    return ended == [True]
 
 
 # For how long
@@ -99,7 +99,7 @@ def test_a_repair_may_take_as_long_as_it_may_in_all_and_no_longer(
         clock.now += 0.5
         assert cancel.wait(60)
 
-    repaired(work, in_all=100.0)
+    assert repaired(work, in_all=100.0)
     assert said() == [("WARNING", TOO_LONG)]
 
 
@@ -113,7 +113,7 @@ def test_a_repair_without_a_limit_may_take_for_ever_and_its_watches_end_with_it(
         clock.now += 1e9
         goes_on(clock, cancel)
 
-    repaired(work)
+    assert repaired(work)
     assert said() == []
     assert len(watches) >= 2
     # A store that never answers must not keep the node from its end.
@@ -154,7 +154,7 @@ def test_a_stop_request_counts_unless_the_node_ends_anyway(
             repair_within(work, switch=switch)
         assert caught.value.stop is ASKED
     else:
-        repaired(work, switch=switch, grace=grace)
+        assert repaired(work, switch=switch, grace=grace)
     assert said() == []
 
 
@@ -169,7 +169,7 @@ def test_a_stop_request_from_before_ends_a_repair_that_takes_no_time_too() -> No
 def test_a_signal_alone_does_not_count_before_the_node_is_to_end(clock: Clock) -> None:
     switch = StopSwitch()
     switch.signalled.set()
-    repaired(lambda cancel: goes_on(clock, cancel), in_all=100.0, switch=switch)
+    assert repaired(lambda cancel: goes_on(clock, cancel), in_all=100.0, switch=switch)
 
 
 @pytest.mark.parametrize("grace", [0.0, 10.0])
@@ -190,7 +190,7 @@ def test_after_a_signal_a_node_that_ends_anyway_has_its_grace_left_from_then(
         clock.now += 0.5
         assert cancel.wait(60)
 
-    repaired(work, in_all=1000.0, switch=switch, grace=grace)
+    assert repaired(work, in_all=1000.0, switch=switch, grace=grace)
     assert said() == [("WARNING", TOO_LONG)]
 
 
@@ -205,7 +205,7 @@ def test_a_signal_gives_a_repair_no_more_time_than_it_had(clock: Clock) -> None:
         clock.now += 0.5
         assert cancel.wait(60)
 
-    repaired(work, in_all=5.0, switch=switch, grace=100.0)
+    assert repaired(work, in_all=5.0, switch=switch, grace=100.0)
 
 
 def test_a_node_that_counts_as_lost_leaves_off_at_once(
@@ -219,7 +219,7 @@ def test_a_node_that_counts_as_lost_leaves_off_at_once(
         switch.ask(Stop(message="the others go on without it", is_lost=True))
         assert cancel.wait(60)
 
-    repaired(work, in_all=1000.0, switch=switch, grace=600.0)
+    assert repaired(work, in_all=1000.0, switch=switch, grace=600.0)
     assert said() == [("WARNING", TOO_LONG)]
 
 
@@ -251,7 +251,7 @@ def test_where_another_begins_to_save_meanwhile_the_repair_leaves_off(
         others.set()
         assert cancel.wait(60)
 
-    repaired(work, overtaken=overtaken)
+    assert repaired(work, overtaken=overtaken)
     assert said() == [("WARNING", OVERTAKEN)]
 
 
@@ -283,7 +283,7 @@ def test_a_store_that_does_not_say_whether_another_saves_holds_up_no_limit(
         clock.now += 101.0
         assert cancel.wait(60)
 
-    repaired(work, in_all=100.0, overtaken=overtaken)
+    assert repaired(work, in_all=100.0, overtaken=overtaken)
     answered.set()
     assert said() == [("WARNING", TOO_LONG)]
 

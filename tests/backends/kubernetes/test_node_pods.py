@@ -68,6 +68,6 @@ def test_of_any_pods_of_a_rank_the_newest_that_is_not_lost_is_the_node_once_one_
             for second, uid in enumerate(made)
         ]
         draw.shuffle(pods)
-        # Where only lost ones are there, whoever asks sees by their UIDs that none of them is the node.
+        # Where only lost ones are there, their UIDs show that none of them is the node.
         assert chosen(ref, *pods) == made[-1]
     assert nodes_among(a_ref(), {}, TRAINJOBS, {}) == {}

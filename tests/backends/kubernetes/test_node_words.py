@@ -14,6 +14,7 @@ from airflow_provider_ocidist.backends.kubernetes.events import (
     warnings_by_object,
 )
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
+from airflow_provider_ocidist.backends.kubernetes.pod_losses import has_vanished
 from airflow_provider_ocidist.backends.kubernetes.states import IMAGE_PATIENCE
 from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause
@@ -556,15 +557,15 @@ def test_only_a_failure_that_nothing_explains_has_vanished() -> None:
     def failed(report: NodeReport | None = None, **changes: Any) -> NodeStatus:
         return NodeStatus(rank=0, run_id="p", state=NodeState.FAILED, report=report, **changes)
 
-    assert states.has_vanished(failed(), None)
-    assert states.has_vanished(failed(cause=Cause.NODE), None)
-    assert not states.has_vanished(failed(cause=Cause.OOM), None)
-    assert not states.has_vanished(failed(a_report(cause=Cause.USER)), None)
-    assert states.has_vanished(failed(a_report()), None)
-    assert not states.has_vanished(failed(a_report()), pod())
-    assert not states.has_vanished(failed(), pod())
-    assert states.has_vanished(failed(a_report(lost=True)), pod())
-    assert not states.has_vanished(NodeStatus(rank=0, run_id="p", state=NodeState.MISSING), None)
+    assert has_vanished(failed(), None)
+    assert has_vanished(failed(cause=Cause.NODE), None)
+    assert not has_vanished(failed(cause=Cause.OOM), None)
+    assert not has_vanished(failed(a_report(cause=Cause.USER)), None)
+    assert has_vanished(failed(a_report()), None)
+    assert not has_vanished(failed(a_report()), pod())
+    assert not has_vanished(failed(), pod())
+    assert has_vanished(failed(a_report(lost=True)), pod())
+    assert not has_vanished(NodeStatus(rank=0, run_id="p", state=NodeState.MISSING), None)
 
 
 # what is kept between looks

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
-from airflow_provider_ocidist.backends.kubernetes.states import LEFT_AFTER, OVERDUE_AFTER, with_preemption
+from airflow_provider_ocidist.backends.kubernetes.pod_losses import with_preemption
+from airflow_provider_ocidist.backends.kubernetes.states import LEFT_AFTER, OVERDUE_AFTER
 from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase

@@ -164,7 +164,7 @@ def test_a_report_from_before_instances_were_reported_names_no_pod(tmp_path: Pat
     assert a_backend(cluster).replace_nodes(a_gang(tmp_path), [lost(1)]).lost_runs == ("a",)
 
 
-def test_who_has_replaced_a_node_meanwhile_is_told_and_which_node(tmp_path: Path) -> None:
+def test_it_is_logged_who_has_replaced_a_node_meanwhile_and_which_node(tmp_path: Path) -> None:
     reports(tmp_path, 2, "b", 1)
     ref = a_gang(tmp_path)
     with pytest.raises(BackendError) as caught:

@@ -9,16 +9,15 @@ import pytest
 
 from airflow_provider_ocidist.backends.kubernetes.events import Warned, fields_read, warnings_by_object
 from airflow_provider_ocidist.backends.kubernetes.gang_state import Gang, GangState
+from airflow_provider_ocidist.backends.kubernetes.pod_losses import has_vanished, with_preemption
 from airflow_provider_ocidist.backends.kubernetes.pod_parts import essence
 from airflow_provider_ocidist.backends.kubernetes.states import (
     IMAGE_PATIENCE,
     OVERDUE_AFTER,
     REFUSED_AGAIN_WITHIN,
     NodeFacts,
-    has_vanished,
     node_status,
     present,
-    with_preemption,
 )
 from airflow_provider_ocidist.backports import unix_time
 from airflow_provider_ocidist.errors import Cause

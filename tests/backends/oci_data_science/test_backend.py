@@ -393,7 +393,9 @@ def test_a_deleted_run_is_missing_and_not_successful(backend: OciDataScience) ->
     ref = backend.submit(backend.plan(a_job(seconds=0.1), a_key()))
     wait_until(backend, ref, lambda status: status.ended)
     backend.delete(ref)
-    wait_until(backend, ref, lambda status: {node.state for node in status.nodes} == {NodeState.MISSING})
+    assert wait_until(
+        backend, ref, lambda status: {node.state for node in status.nodes} == {NodeState.MISSING}
+    )
 
 
 def test_each_log_line_of_every_node_arrives_once(backend: OciDataScience, ends: Any) -> None:

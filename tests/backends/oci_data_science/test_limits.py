@@ -1,4 +1,4 @@
-"""What the service would refuse is told before anything is created, by its path."""
+"""What the service would refuse is reported before anything is created, by its path."""
 
 from __future__ import annotations
 

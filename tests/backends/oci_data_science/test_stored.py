@@ -41,7 +41,7 @@ def test_a_last_report_that_was_throttled_away_costs_no_success(
     assert node.report
     assert (node.state, node.report.phase is Phase.DONE) == (NodeState.SUCCEEDED, False)
     assert status.checkpoint
-    assert status.checkpoint.step == 6, "found in the store: no report has told of it"
+    assert status.checkpoint.step == 6, "found in the store: no report has it"
     assert decide(RunRecord.of(ref, job, plan.expects), status, time.time()) == Succeed()
 
 

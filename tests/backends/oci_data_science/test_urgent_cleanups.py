@@ -115,7 +115,7 @@ def test_nodes_of_a_failed_submission_are_cancelled_before_a_silent_store_has_an
 
 
 @pytest.mark.usefixtures("calls_begin", "no_node_starts")
-def test_nodes_are_cancelled_before_the_service_has_answered_for_another_that_is_told_to_wait(
+def test_nodes_are_cancelled_before_the_service_has_answered_for_another_that_has_to_wait(
     backend: OciDataScience, emulator: Access, faults: Callable[..., None]
 ) -> None:
     plan = fails_in_part(backend, faults)

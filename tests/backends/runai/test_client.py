@@ -212,7 +212,7 @@ class Plain:
         self.answers: list[httpx.Response] = []
         self.seen: list[httpx.Request] = []
         self.date: float | None = None
-        """Unix time that each answer tells; None: the present."""
+        """Unix time in each answer; None: the present."""
         self.service_clock = ServiceClock()
         self.slept: list[float] = []
         plain = self
@@ -592,7 +592,7 @@ def test_a_control_plane_that_is_gone_is_named_and_asked_again_after_short_pause
 # the time at the control plane
 
 
-def test_every_answer_tells_the_time_of_the_control_plane(plain: Plain) -> None:
+def test_every_answer_has_the_time_of_the_control_plane(plain: Plain) -> None:
     assert plain.service_clock.now() is None
     for told in (1_000_000_000, 2_000_000_000, 1_500_000_000):
         plain.date = float(told)
@@ -601,7 +601,7 @@ def test_every_answer_tells_the_time_of_the_control_plane(plain: Plain) -> None:
 
 
 @pytest.mark.parametrize("status", [302, 403, 404, 407, 502])
-def test_what_is_no_answer_of_the_control_plane_tells_no_time(plain: Plain, status: int) -> None:
+def test_what_is_no_answer_of_the_control_plane_has_no_time(plain: Plain, status: int) -> None:
     plain.date = 1_000_000_000.0
     plain.client.get("/x", "looking")
     plain.date = 2_000_000_000.0

@@ -22,13 +22,14 @@ from tests.training_jobs import a_key
 LOG = logging.getLogger(__name__)
 
 
-def is_gone(plane: Plane, ref: RunRef, seconds: float = 4) -> None:
+def is_gone(plane: Plane, ref: RunRef, seconds: float = 4) -> bool:
     """Wait until the control plane has the deletion; well before what a killed task has is over."""
-    plane.until(
+    left = plane.until(
         lambda: [each["id"] for each in plane.get("/api/v1/workloads")["workloads"]],
         lambda found: ref.job_id not in found,
         seconds,
     )
+    return ref.job_id not in left
 
 
 def test_a_store_that_never_answers_delays_no_cancel(
@@ -43,18 +44,18 @@ def test_a_store_that_never_answers_delays_no_cancel(
         make_ready(killed, far, LOG)
         cancelled = pool.submit(killed.cancel, far)
         assert store.was_asked.wait(30), "no stop request is on its way: the case is not met"
-        is_gone(plane, ref)
+        assert is_gone(plane, ref)
         # The store's own requests give up soon, too: the thread that cancels is free for a second one.
         cancelled.result(60)
 
 
-def test_requests_that_are_told_to_wait_delay_no_cancel(backend: Runai, plane: Plane) -> None:
+def test_requests_that_have_to_wait_delay_no_cancel(backend: Runai, plane: Plane) -> None:
     ref = backend.submit(backend.plan(a_job(), a_key()))
     make_ready(backend, ref, LOG)
     plane.fault(method="DELETE", path=".*", status=429, retry_after_s=8, times=1)
     with ThreadPoolExecutor(1) as pool:
         cancelled = pool.submit(backend.cancel, ref)
-        is_gone(plane, ref)
+        assert is_gone(plane, ref)
         cancelled.result(60)
 
 
@@ -64,7 +65,7 @@ def test_a_thread_that_waits_for_a_token_delays_no_cancel(backend: Runai, plane:
     # As another thread has it, amid a token request that is not answered.
     with ThreadPoolExecutor(1) as pool, backend._client._lock:
         cancelled = pool.submit(backend.cancel, ref)
-        is_gone(plane, ref)
+        assert is_gone(plane, ref)
         cancelled.result(60)
 
 

@@ -1,4 +1,4 @@
-"""ADS YAML runs here unchanged, or every reason why not is told by its own path and line."""
+"""ADS YAML runs here unchanged, or every reason why not is reported by its own path and line."""
 
 from __future__ import annotations
 

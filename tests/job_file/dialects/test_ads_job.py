@@ -1,4 +1,4 @@
-"""ADS's `kind: job` for PyTorch runs here, or every reason why not is told by its own path and line."""
+"""ADS's `kind: job` for PyTorch runs here, or every reason why not is reported by its own path and line."""
 
 from __future__ import annotations
 
