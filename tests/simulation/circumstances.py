@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -276,10 +277,21 @@ def in_order(seed: str, seeds: int, circumstance: str) -> list[int]:
 
     Those may come from further on in the campaign than the others.
     """
-    from tests.simulation.scenario import draw
-
     if not circumstance:
         return list(range(seeds))
-    has_it = CIRCUMSTANCES[circumstance]
-    first = [number for number in range(LOOKED_AT * seeds) if has_it(draw(f"{seed}.{number}"))]
+    first = having(seed, LOOKED_AT * seeds)[circumstance]
     return list(dict.fromkeys([*first, *range(seeds)]))[:seeds]
+
+
+@functools.cache
+def having(seed: str, seeds: int) -> Mapping[str, Sequence[int]]:
+    """Return the numbers of the schedules that have a circumstance, for each: to draw them all takes some seconds."""
+    from tests.simulation.scenario import draw
+
+    found: dict[str, list[int]] = {name: [] for name in CIRCUMSTANCES}
+    for number in range(seeds):
+        scenario = draw(f"{seed}.{number}")
+        for name, has_it in CIRCUMSTANCES.items():
+            if has_it(scenario):
+                found[name].append(number)
+    return found
