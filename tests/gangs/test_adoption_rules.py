@@ -444,7 +444,8 @@ def test_a_whole_gang_is_waited_for_also_where_this_plan_would_make_another(mode
 @pytest.mark.parametrize("moved", ["run_dir", "compartment_id", "conn_id"])
 def test_the_plan_of_an_adopted_gang_is_of_the_place_where_it_was_created(model: Model, moved: str) -> None:
     key = a_key()
-    ref = replace(model.has(key, [LIVE, LIVE]), **{moved: "oci://b@n/elsewhere"})
+    changes: dict[str, Any] = {moved: "oci://b@n/elsewhere"}
+    ref = replace(model.has(key, [LIVE, LIVE]), **changes)
     begun = recorded(model, ref, candidate=0)
     plan = at_the_place_of(ref, model.plan(a_job(), key), [begun])
     assert (plan.run_dir, plan.compartment_id, plan.conn_id, plan.region) == (
