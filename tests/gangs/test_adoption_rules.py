@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.gangs.adoption import at_the_place_of
 from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.submission import LEFT_OVER
 from airflow_provider_ocidist.model.attempts import Attempt, End
@@ -438,3 +439,18 @@ def test_a_whole_gang_is_waited_for_also_where_this_plan_would_make_another(mode
     ref = model.has(key, [LIVE, LIVE, LIVE])
     record = submit(model, key, job=a_job(nodes=2))
     assert record.ref.job_id == ref.job_id
+
+
+@pytest.mark.parametrize("moved", ["run_dir", "compartment_id", "conn_id"])
+def test_the_plan_of_an_adopted_gang_is_of_the_place_where_it_was_created(model: Model, moved: str) -> None:
+    key = a_key()
+    changes: dict[str, Any] = {moved: "oci://b@n/elsewhere"}
+    ref = replace(model.has(key, [LIVE, LIVE]), **changes)
+    begun = recorded(model, ref, candidate=0)
+    plan = at_the_place_of(ref, model.plan(a_job(), key), [begun])
+    assert (plan.run_dir, plan.compartment_id, plan.conn_id, plan.region) == (
+        ref.run_dir,
+        ref.compartment_id,
+        ref.conn_id,
+        "fra",
+    )

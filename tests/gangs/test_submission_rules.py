@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
-from airflow_provider_ocidist.gangs import attempt_notes
+from airflow_provider_ocidist.gangs import attempt_notes, submission
 from airflow_provider_ocidist.gangs.attempt_notes import LONGEST_NOTE, NOTE
 from airflow_provider_ocidist.gangs.canceller import Canceller
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
-from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import (
     NodeState,
     RunKey,
+    RunRef,
     Tries,
 )
 from tests.gangs.tries import Notes, end, recorded, submit, without_waiting
@@ -520,3 +521,70 @@ def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
     assert submit(model, key, notes=Notes({NOTE: {"attempts": [{"x": 1}]}})).ref.key == key
     assert "the saved state of this task cannot be read from Airflow, and is ignored: " in caplog.text
     assert "is ignored: None" not in caplog.text
+
+
+def at_connection(model: Model, ref: RunRef, conn_id: str) -> Place:
+    return Place(
+        backend="model",
+        run_dir=ref.run_dir,
+        compartment_id=ref.compartment_id,
+        conn_id=conn_id,
+        region=model.region,
+    )
+
+
+def test_a_connection_that_cannot_be_had_is_missed_only_where_a_gang_may_live_at_it(model: Model) -> None:
+    key = a_key()
+    failed = model.has(key, [FAILED, FAILED])
+    recorded(model, failed, place=at_connection(model, failed, "old"), end=end(False))
+    assert submit(model, key, number=2).ref.key.attempt == 2
+    live = model.has(replace(key, attempt=3), [LIVE, LIVE])
+    recorded(model, live, place=at_connection(model, live, "older"))
+    with pytest.raises(BackendError, match="older"):
+        submit(model, key, number=2)
+
+
+def test_who_has_no_later_try_leaves_no_node_behind_also_where_it_cannot_see_what_is_there(
+    model: Model,
+) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE])
+    recorded(model, ref)
+    model.refusals["status"] = [BackendError("503", status_code=503)]
+    gang = GangSubmitter(model, a_job(), LOG, None, threading.Event())
+    with pytest.raises(BackendError, match="503"):
+        gang.submit_or_end(key)
+    assert model.done("submit") == []
+    assert model.done("cancel") == [ref.job_id]
+
+
+def test_a_try_that_gives_up_says_which_note_it_cannot_read_and_ends_what_is_recorded(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE])
+    recorded(model, ref)
+    notes = Notes({NOTE: {"attempts": [{"x": 1}]}})
+    gang = GangSubmitter(model, a_job(), LOG, notes, threading.Event())
+    gang.cancel_earlier(key, 2, BackendError("it cannot go on"))
+    assert "the saved state of this task cannot be read from Airflow, and is ignored: " in caplog.text
+    assert model.done("cancel") == [ref.job_id]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_try_that_gives_up_waits_for_no_claim_that_is_never_answered(
+    model: Model, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    key, stop, answers = a_key(), threading.Event(), threading.Event()
+    ref = model.has(key, [LIVE, LIVE])
+    recorded(model, ref)
+    short = "CLAIM_PATIENCE" if is_killed else "GIVE_UP_CLAIM_PATIENCE"
+    monkeypatch.setattr(submission, short, 0.05)
+    monkeypatch.setattr(model.directories, "claimed_by", lambda _: answers.wait(60) and 0)
+    if is_killed:
+        stop.set()
+    gang = GangSubmitter(model, a_job(), LOG, None, stop)
+    gang.cancel_earlier(key, 2, BackendError("it cannot go on"))
+    assert not answers.is_set()
+    answers.set()
+    assert model.done("cancel") == [ref.job_id]
