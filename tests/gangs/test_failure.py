@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
+from airflow_provider_ocidist.agent.diagnose.symptoms import symptom_of
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.actions import Fail
 from airflow_provider_ocidist.gangs.decisions import decide
@@ -25,6 +28,12 @@ RECORD = RunRecord(
         submitted_at=0.0,
     )
 )
+
+
+def remedy_of_words(message: str) -> str:
+    symptom = symptom_of(message)
+    assert symptom is not None
+    return symptom.remedy
 
 
 def ended(*reports: NodeReport) -> RunStatus:
@@ -67,9 +76,25 @@ def test_the_sentence_ends_in_what_to_do():
     assert told.sentence.startswith("no machine was free. Remedy: wait for a later attempt")
 
 
+@pytest.mark.parametrize("message", ["no machine was free", "no BM.GPU.X", "it said XX", "of 2.5 GiB"])
+def test_the_sentence_has_the_whole_message_and_one_full_stop_after_it(message: str) -> None:
+    for written in (message, f"{message}.", f"{message}..."):
+        told = Failure(cause=Cause.USER, message=written, remedy="change it")
+        assert told.sentence == f"{message}. Remedy: change it"
+
+
+def test_what_a_task_hands_on_are_plain_values():
+    """XCom stores them, and another process reads them without this package."""
+    told = Failure(cause=Cause.OOM, message="m", remedy="r", last_lines=("a", "b")).to_json()
+    assert (type(told["cause"]), told["cause"]) == (str, "OOM")
+    assert told["last_lines"] == ["a", "b"]
+
+
 def test_an_error_whose_words_are_known_has_a_remedy_of_its_own():
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    assert "smaller batch" in remedy_of(Cause.OOM, oom)
+    assert (
+        remedy_of(Cause.OOM, oom) == remedy_of_words(oom) != remedy_of(Cause.OOM, "the kernel has killed it")
+    )
 
 
 def test_every_cause_has_a_remedy():

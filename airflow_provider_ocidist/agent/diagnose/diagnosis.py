@@ -62,7 +62,7 @@ class Traceback:
     """One exception as Python printed it."""
 
     rank: int | None
-    local_rank: int | None = None
+    local_rank: int | None
     lines: list[str] = field(default_factory=list)
     details: list[str] = field(default_factory=list)
     """Lines after the exception's first, if that is one of NCCL's."""

@@ -60,19 +60,24 @@ class OutputPlaces:
 
     def __init__(self, others: Sequence[OthersFolders] = ()) -> None:
         self._others = others
-        self._owners: dict[str, tuple[str, Path]] = {}
-        """The output, and the file, that each place is for."""
-        self._folders: dict[str, str] = {}
-        """The output for which each folder is needed."""
+        self._outputs: list[str] = []
+        """Paths of the outputs; two may have the same."""
+        self._owners: dict[str, tuple[int, Path]] = {}
+        """The number of the output, and the file, that each place is for."""
+        self._folders: dict[str, int] = {}
+        """Number of the output for which each folder is needed."""
 
     def add(self, output: str, source: Path, uri: str, names: Iterable[str]) -> tuple[Clash, ...]:
         """Take the places of an output's files; return those that are others'."""
         root, is_file = absolute(uri), source.is_file()
-        clashes = (self._take(output, source if is_file else source / name, root, name) for name in names)
+        self._outputs.append(output)
+        clashes = (self._take(source if is_file else source / name, root, name) for name in names)
         return tuple(clash for clash in clashes if clash)
 
-    def _take(self, output: str, file: Path, root: str, name: str) -> Clash | None:
-        place = join(root, name)
+    def _take(self, file: Path, root: str, name: str) -> Clash | None:
+        """Take the place of a file of the last output, unless it is another's."""
+        place, number = join(root, name), len(self._outputs) - 1
+        output = self._outputs[number]
         for each in self._others:
             if theirs := each.first_of(place):
                 return Clash(output=output, name=name, place=place, other=each.output, theirs=theirs)
@@ -82,10 +87,10 @@ class OutputPlaces:
         others = [*([] if owner is None or _is_same(file, same) else [owner]), self._folders.get(place)]
         others += [self._owners[folder][0] for folder in above if folder in self._owners]
         for other in others:
-            if other is not None and other != output:
-                return Clash(output=output, name=name, place=place, other=other)
-        self._owners.setdefault(place, (output, file))
-        self._folders.update((folder, output) for folder in above)
+            if other is not None and other != number:
+                return Clash(output=output, name=name, place=place, other=self._outputs[other])
+        self._owners.setdefault(place, (number, file))
+        self._folders.update((folder, number) for folder in above)
         return None
 
 

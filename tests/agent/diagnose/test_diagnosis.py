@@ -130,6 +130,36 @@ def test_the_rank_that_failed_first_explains_those_that_lost_it() -> None:
     assert (failure.message, failure.rank, failure.consequence) == ("ValueError: boom", 1, False)
 
 
+@pytest.mark.parametrize("mark", ["[rank0]: ", "[default0]:", "[default0]:[rank0]: "])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_of_tracebacks_none_of_which_is_marked_as_the_failed_process_the_unmarked_one_explains_it(
+    mark: str, *, is_last: bool
+) -> None:
+    """Other marks show that it is another's."""
+    other = "".join(f"{mark}{line}\n" for line in BOOM.replace("boom", "of another").splitlines())
+    output = other + BOOM if is_last else BOOM + other
+    failure = diagnose(1, output, ProcessFailure(rank=5, local_rank=1, exit_code=1), None)
+    assert failure.message == "ValueError: boom"
+
+
+@pytest.mark.parametrize(
+    "code, output, oom_killed, killed",
+    [
+        (-9, "", False, True),
+        (-9, "", None, False),
+        (-9, "", True, False),
+        (-15, "", None, True),
+        (-11, "", False, False),
+        (1, BOOM, False, False),
+        (1, LOST_REASON, False, False),
+    ],
+)
+def test_a_process_was_killed_from_outside_where_nothing_else_shows_a_reason(
+    code: int, output: str, oom_killed: bool | None, killed: bool
+) -> None:
+    assert diagnose(code, output, None, oom_killed).killed is killed
+
+
 def test_the_code_of_the_process_counts_not_that_of_the_launcher() -> None:
     failure = diagnose(1, "", ProcessFailure(rank=4, exit_code=-11), None)
     assert (failure.exit_code, failure.rank, failure.message) == (-11, 4, "the program was killed by SIGSEGV")

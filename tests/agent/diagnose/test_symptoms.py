@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.diagnosis import diagnose
-from airflow_provider_ocidist.agent.diagnose.symptoms import symptom_of
+from airflow_provider_ocidist.agent.diagnose.symptoms import SYMPTOMS, symptom_of
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.launchers.base import ProcessFailure
 
@@ -37,6 +37,17 @@ PREFIXES = (
 """Of torch, of torchrun with `--tee` and a role of any name, and of both."""
 
 
+OF_ANOTHER = {"other nodes not reached", "collective timed out", "another process lost"}
+"""Errors that a process mostly meets since another one has failed."""
+
+
+def test_each_kind_of_error_has_a_name_and_a_remedy_of_its_own() -> None:
+    assert len({symptom.name for symptom in SYMPTOMS}) == len(SYMPTOMS)
+    remedies = [symptom.remedy for symptom in SYMPTOMS]
+    assert len({*remedies}) == len(SYMPTOMS)
+    assert [remedy for remedy in remedies if not remedy or remedy.endswith(".")] == []
+
+
 @pytest.mark.parametrize("cause, name, error", list(recorded()))
 def test_each_error_is_distinguished_from_the_others(cause: str, name: str, error: str) -> None:
     symptom = symptom_of(error.replace("\n", " "))
@@ -50,6 +61,7 @@ def test_each_error_is_distinguished_from_the_others(cause: str, name: str, erro
         assert failure.cause == cause, prefix
         assert failure.message == error.partition("\n")[0].strip()
         assert (symptom.name, symptom.remedy) == (name, failure.remedy)
+        assert failure.consequence is (name in OF_ANOTHER)
 
 
 def test_last_words_are_read_behind_prefixes() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import ipaddress
 import json
 import logging
 import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -561,6 +564,45 @@ def test_without_a_way_out_an_interface_of_its_own_is_a_nodes_address(
     monkeypatch.setattr(socket, "socket", Isolated)
     monkeypatch.setattr(topology, "interfaces", lambda: there)
     assert own_address({}) == found
+
+
+class Routed(Isolated):
+    """A socket of a network with a way out, which this node takes from another address than its first."""
+
+    def connect(self, to: object) -> None:
+        assert isinstance(to, tuple)
+        # A name would be asked for at a server that need not be there.
+        assert not ipaddress.ip_address(to[0]).is_loopback
+
+    def getsockname(self) -> tuple[str, int]:
+        return "10.3.0.1", 40000
+
+
+def test_with_a_way_out_the_address_that_it_leads_from_is_a_nodes_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "socket", Routed)
+    monkeypatch.setattr(topology, "interfaces", lambda: [("eth0", "10.2.0.1"), ("eth1", "10.3.0.1")])
+    assert own_address({}) == "10.3.0.1"
+
+
+def test_an_alias_is_listed_as_the_interface_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_: object, __: int, request: bytes) -> bytes:
+        room, place = struct.unpack("iP", request)
+        entries = b"".join(
+            name.ljust(16, b"\0")
+            + struct.pack("HH", socket.AF_INET, 0)
+            + socket.inet_aton(address)
+            + bytes(16)
+            for name, address in ((b"lo", "127.0.0.1"), (b"eth0", "10.2.0.1"), (b"eth0:1", "10.2.0.9"))
+        )
+        assert len(entries) <= room
+        ctypes.memmove(place, entries, len(entries))
+        return struct.pack("iP", len(entries), place)
+
+    monkeypatch.setattr(fcntl, "ioctl", answer)
+    assert interfaces() == [("lo", "127.0.0.1"), ("eth0", "10.2.0.1"), ("eth0", "10.2.0.9")]
+    assert own_interface("10.2.0.9") == "eth0"
 
 
 def test_names_are_compared_as_names_and_all_that_share_one_are_listed() -> None:

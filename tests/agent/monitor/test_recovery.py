@@ -49,6 +49,16 @@ def test_each_launch_is_measured_once_from_the_end_before_it_to_its_first_step(n
     assert [each for each in found if each] == expected
 
 
+def test_a_first_launch_recovers_from_nothing() -> None:
+    """The agent itself may be new: what ran before it has ended at no time that it knows."""
+    clock = RecoveryClock(lambda: 5.0)
+    clock.launched(1)
+    assert clock.look(7.0) is None
+    clock.ended()
+    clock.launched(2)
+    assert clock.look(7.0) == Recovery(launch=2, seconds=2.0)
+
+
 def report(rank: int, restarts: int, *seconds: float) -> NodeReport:
     why = tuple(Restart(cause=Cause.NODE, message=f"{number}", rank=1) for number in range(restarts))
     took = tuple(Recovery(launch=launch, seconds=each) for launch, each in enumerate(seconds, start=1))

@@ -6,14 +6,22 @@ import json
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.agent.save import handover, saving, unproved_copies, uploads
-from airflow_provider_ocidist.agent.save.carried import NewestInPlace, fetched_into, renumbered
+from airflow_provider_ocidist.agent.save.carried import (
+    Carried,
+    NewestInPlace,
+    digest_of,
+    fetched_into,
+    renumbered,
+)
 from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
+from airflow_provider_ocidist.agent.save.held_links import HeldLinks
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof
 from airflow_provider_ocidist.agent.save.publishing import Whole
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
@@ -89,6 +97,85 @@ def test_what_is_found_here_comes_newest_first_as_the_next_launch_takes_it(tmp_p
     # Once more names have shown that they are of one series.
     (newest,) = NewestInPlace(found).found(lambda _: "one series") or ()
     assert newest.path.name == "model-2.bin"
+
+
+def test_names_that_turn_out_to_be_of_one_series_stand_where_the_newest_of_them_does(tmp_path: Path) -> None:
+    known = NewestInPlace()
+    for begun, name in enumerate(("model-1.bin", "optimizer-1.bin", "best-epoch=2.ckpt"), 1):
+        known.add(saved(tmp_path, name), begun)
+    found = known.found(lambda placed: "optimizer" if "optimizer" in placed.series else "model") or ()
+    assert [item.path.name for item in found] == ["best-epoch=2.ckpt", "optimizer-1.bin"]
+
+
+def test_of_what_lies_in_a_folder_only_what_was_fetched_and_fits_the_pattern_is_an_entry(
+    tmp_path: Path,
+) -> None:
+    for step, name in enumerate(("model-2.bin", "model-1.bin", "model-3.bin", "notes.bin"), 1):
+        (tmp_path / name).write_text(name)
+        os.utime(tmp_path / name, (step, step))
+    fetched = ("model-1.bin", "model-2.bin", "notes.bin", "gone-1.bin")
+    assert [item.path.name for item in fetched_into(tmp_path, r"model-\d\.bin", fetched)] == [
+        "model-1.bin",
+        "model-2.bin",
+    ]
+    assert [item.path.name for item in fetched_into(tmp_path, None, fetched)] == [
+        "notes.bin",
+        "model-1.bin",
+        "model-2.bin",
+    ]
+    assert fetched_into(tmp_path, None, ()) == []
+
+
+# What nodes compare
+
+
+def carried_in(folder: Path) -> Carried:
+    items = tuple(candidates(folder))
+    return Carried(
+        waiting=(Whole(items[0], Proof("a test"), 1, step=1),), links=HeldLinks(folder), in_place=items
+    )
+
+
+def write_all(folder: Path) -> Path:
+    for name in ("step-2/model.bin", "step-2/deep/optimizer.bin", "step-1/model.bin", "last.ckpt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"weights in {name}")
+        os.utime(folder / name, (1, 1))
+    return folder
+
+
+def longer(folder: Path) -> None:
+    (folder / "step-2" / "model.bin").write_text("weights in part and whole")
+    os.utime(folder / "step-2" / "model.bin", (1, 1))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "written to": lambda folder: os.utime(folder / "last.ckpt", (2, 2)),
+    "longer": longer,
+    "a file less": lambda folder: (folder / "step-2/deep/optimizer.bin").unlink(),
+    "a file more": lambda folder: (folder / "step-1/more.bin").write_text("more"),
+    "another name": lambda folder: (folder / "step-2/model.bin").rename(folder / "step-2/model-2.bin"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_nodes_find_the_same_only_if_all_files_are_and_for_one_launch(
+    tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    """The inodes of their files differ, and each may name what it finds in another order."""
+    mine, its = write_all(tmp_path / "mine"), write_all(tmp_path / "its")
+    carried = carried_in(mine)
+    assert sorted(carried.names) == ["last.ckpt", "step-1", "step-2"]
+    assert carried.digest(2) == digest_of(its, carried.names, 2) == digest_of(its, carried.names[::-1], 2)
+    assert carried.digest(2) != carried.digest(3)
+    assert digest_of(its, carried.names[:1], 2) != carried.digest(2)
+    change(its)
+    assert digest_of(its, carried.names, 2) != carried.digest(2)
+
+
+def test_a_node_that_lacks_an_entry_finds_none(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="absent"):
+        digest_of(tmp_path, ["absent"], 1)
 
 
 # What an uploader leaves to that of the next launch

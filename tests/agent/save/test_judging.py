@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -970,6 +971,24 @@ def test_a_file_that_was_once_as_small_in_a_whole_one_is_not_smaller(saving: Sav
         "step-5": "a.bin is smaller than in the whole one before, or missing",
         "step-6": "nothing shows that the program had written all of it",
     }
+
+
+def test_an_archive_that_the_whole_one_before_did_not_have_lacks_none_of_its_members(saving: Saving) -> None:
+    saving.write("step-1/a.npz", archive_bytes("weights", "bias"))
+    saving.said = {"step-1": saving.now}
+    assert list(saving.proofs()) == ["step-1"]
+    for step in (2, 3):
+        saving.write(f"step-{step}/a.npz", archive_bytes("weights", "bias"))
+        saving.write(f"step-{step}/b.npz", archive_bytes("moments"))
+    assert saving.proofs()["step-2"] == "its successor was begun"
+
+
+def archive_bytes(*members: str) -> bytes:
+    kept = io.BytesIO()
+    with zipfile.ZipFile(kept, "w") as archive:
+        for name in members:
+            archive.writestr(f"{name}.npy", name)
+    return kept.getvalue()
 
 
 def test_a_smaller_file_is_whole_where_its_format_shows_it(saving: Saving) -> None:

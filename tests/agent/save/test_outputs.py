@@ -133,6 +133,16 @@ def test_a_file_where_another_output_has_a_folder_is_left_out(tmp_path: Path) ->
     assert set(delivered(tmp_path, *outputs, says="a and b would both write .*/to/x")) == {"x", "z"}
 
 
+def test_a_folder_that_is_an_output_twice_does_not_write_over_its_own_files(tmp_path: Path) -> None:
+    write(tmp_path, "out/x", "out/sub/x", "out/sub/y")
+    outputs = (Output(path="out", uri="."), Output(path="out", uri="sub"))
+    found = delivered(
+        tmp_path, *outputs, says="out and out would both write .*/to/sub/x, so that of out is left out"
+    )
+    assert found["sub/x"] == "what is in out/sub/x"
+    assert found["sub/sub/x"] == "what is in out/sub/x"
+
+
 def test_a_file_behind_a_link_in_an_output_is_one_of_its_files(tmp_path: Path) -> None:
     write(tmp_path, "a/step-1/x", "b/latest/x")
     (tmp_path / "a" / "latest").symlink_to("step-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import random
 import threading
@@ -106,8 +107,9 @@ def go_back_as(node: Node, kind: str, main: Node) -> None:
 
 @pytest.mark.parametrize("number", range(24))
 def test_a_launch_goes_on_from_the_folder_only_if_every_node_finds_the_same_there_for_that_launch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
+    caplog.set_level(logging.INFO)
     draw = random.Random(f"{SEED}.{number}")
     print(f"seed {SEED}.{number}")
     monkeypatch.setattr(agreement, "ANSWERED_WITHIN", 1.0)
@@ -129,6 +131,7 @@ def test_a_launch_goes_on_from_the_folder_only_if_every_node_finds_the_same_ther
     for thread in threads:
         thread.join()
     assert reached is (set(kinds) == {"the same"}), kinds
+    assert ("all is uploaded before the next launch" in caplog.text) is not reached
     assert (main.agreement.chosen_for(1) is not None) is reached
     main.context.heartbeat.update(offers=main.agreement.chosen_for(1), restarts=(AGAIN,))
     chosen = [node.agreement.chosen_by_main([main.report]) for node in others]
@@ -145,6 +148,7 @@ def test_what_was_agreed_for_one_launch_is_chosen_for_no_other(tmp_path: Path) -
     thread.start()
     assert main.agreement.reached(carried_in(main.folder), NEWEST, 1)
     thread.join()
+    assert not main.agreement.answer_beforehand(1), "the main node has nobody to answer"
     assert main.agreement.chosen_for(2) is None
     main.context.heartbeat.update(offers=main.agreement.chosen_for(1), restarts=(AGAIN,))
     assert other.agreement.chosen_by_main([main.report]) is not None

@@ -16,8 +16,9 @@ import oci
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
-from airflow_provider_ocidist.model.run import Ending, RunRef
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, RunNotFound, StorageError
+from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -48,6 +49,8 @@ class Service:
         self.states = dict(states)
         self.answers: dict[tuple[str, str], list[int]] = {}
         self.asked: list[tuple[str, str]] = []
+        self.described: dict[str, dict[str, Any]] = {}
+        """What the service describes a run by, but its id."""
         self._lock = threading.Lock()
 
     def answer(self, verb: str, what: str, *statuses: int) -> None:
@@ -77,6 +80,10 @@ class Service:
         if run_id not in self.states:
             self._refuse(404)
         return SimpleNamespace(data=SimpleNamespace(id=run_id, lifecycle_state=self.states[run_id]))
+
+    def described_run(self, run_id: str) -> dict[str, Any]:
+        self._do("get", run_id)
+        return {"id": run_id, **self.described.get(run_id, {})}
 
     def list_job_runs(self, compartment_id: str, *, job_id: str, limit: int) -> Any:
         assert (compartment_id, job_id) == ("here", "job")
@@ -307,3 +314,40 @@ def test_a_cancel_that_has_succeeded_leaves_nothing_that_goes_on(tmp_path: Path,
         tries += 1
         assert tries < 30, f"seed {seed}"
     assert gang.go_on == set(), f"seed {seed}"
+
+
+# What the service has of one run
+
+
+def test_the_state_of_a_run_is_that_of_this_run(tmp_path: Path) -> None:
+    gang = Gang(tmp_path, b="SUCCEEDED", c="FAILED")
+    found = [gang.cancels.state(run_id) for run_id in "abc"]
+    assert found == [NodeState.RUNNING, NodeState.SUCCEEDED, NodeState.FAILED]
+    with pytest.raises(RunNotFound):
+        gang.cancels.state("d")
+
+
+def test_a_run_knows_which_of_its_gang_it_is_by_its_tag(gang: Gang) -> None:
+    gang.service.described = {
+        "a": {"freeformTags": {TAG_RUN: "0", "team": "7"}},
+        "b": {"freeformTags": {TAG_RUN: "12"}},
+    }
+    assert [gang.cancels.number(run_id) for run_id in "ab"] == [0, 12]
+
+
+@pytest.mark.parametrize(
+    "described",
+    [{}, {"freeformTags": None}, {"freeformTags": {"team": "7"}}, {"freeformTags": {TAG_RUN: "one"}}],
+)
+def test_a_run_without_that_tag_was_not_started_by_us(gang: Gang, described: dict[str, Any]) -> None:
+    gang.service.described = {"b": described}
+    with pytest.raises(BackendError, match="job run b was not started by ocidist"):
+        gang.cancels.number("b")
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_what_keeps_a_run_from_being_read_is_said_with_its_name(gang: Gang, status: int) -> None:
+    gang.service.answer("get", "b", status)
+    with pytest.raises(BackendError, match="reading job run b") as caught:
+        gang.cancels.number("b")
+    assert caught.value.status_code == status
