@@ -139,6 +139,17 @@ def test_no_secret_is_shown(cloud, emulator):
     assert settings["jobConfigurationDetails.environmentVariables.HF_TOKEN"] == "(hidden)"
 
 
+def test_the_bucket_of_a_job_is_named_in_its_lines_and_settings(cloud):
+    uri = f"oci://{cloud.access.bucket}@{cloud.access.namespace}/work"
+    job_id = cloud.job(f"print('saved to {uri}')", environment_variables={"PLACE": uri})
+    cloud.wait(cloud.start(job_id))
+    assert lines_of(ui(cloud, f"/jobs/{job_id}/logs")) == [f"saved to {uri}"]
+    assert (
+        dict(ui(cloud, f"/jobs/{job_id}")["settings"])["jobConfigurationDetails.environmentVariables.PLACE"]
+        == uri
+    )
+
+
 def test_the_url_of_a_pre_authenticated_request_is_not_shown(cloud):
     HTTP.get(f"{cloud.access.url}/p/the-secret/n/{cloud.access.namespace}/b/ocidist/o/x")
     (call,) = ui(cloud, "/calls")["calls"]
