@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_provider_ocidist.backends.connection_fields import unknown_fields
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.preflight.machine import SERVICE_CONDA
 from airflow_provider_ocidist.hooks import oci
-from airflow_provider_ocidist.hooks.oci import unknown_fields
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import NodeState
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -164,7 +164,7 @@ def test_settings_for_airflow_are_understood(block, tmp_path, monkeypatch):
             monkeypatch.setenv(name, value)
             fields = oci.OciHook(name.removeprefix("AIRFLOW_CONN_").lower()).fields
             assert fields["work_dir"]
-            assert unknown_fields(fields) == []
+            assert unknown_fields(fields, "oci") == []
         elif name.endswith(("_CLASS", "_BACKEND")):
             module, _, attribute = value.rpartition(".")
             # Found, not imported: one of them wants the other settings of its block when it is imported.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,13 @@ SECRETS = ("client_secret",)
 OLD_PREFIX = "extra__kubernetes__"
 """Prefix of the fields of type `kubernetes` in connections from before Airflow 2.3; its own hook reads them too."""
 
+FORM_PREFIX = "extra__"
+"""Beginning of the fields that Airflow's forms wrote before 2.3, for every type."""
+USUAL_TYPES = ("oci", None)
+CLUSTER_TYPE = "kubernetes"
+OUR_TYPES = ("oci", "runai")
+"""Types of connections that no other hook reads; that of Kubernetes has fields of Airflow's own hook."""
+
 
 def fields_of(
     conn_type: str | None,
@@ -32,7 +40,7 @@ def fields_of(
         from airflow_provider_ocidist.backends.runai.options import runai_fields
 
         return runai_fields(host, login, password, fields)
-    if conn_type == "kubernetes":
+    if conn_type == CLUSTER_TYPE:
         return {name.removeprefix(OLD_PREFIX): value for name, value in fields.items()}
     return fields
 
@@ -47,6 +55,33 @@ def known_fields(conn_type: str | None = None) -> frozenset[str]:
     of_backends = (field.name for each in read for field in dataclasses.fields(each))
     of_storage = (field.name for field in dataclasses.fields(credentials.OciAccess))
     return frozenset({*of_backends, *of_storage, *credentials.SECRETS})
+
+
+def unknown_fields(extra: Mapping[str, Any], conn_type: str | None = None) -> list[str]:
+    """Return the names in a connection's extra that no backend reads, each with the name that was probably meant.
+
+    Without those that Airflow's forms of earlier versions wrote (`extra__...`), and, of a connection that is not only
+    ours, those that resemble none of ours.
+    """
+    given = {name for name in extra if not name.startswith(FORM_PREFIX)}
+    if conn_type in USUAL_TYPES and given <= _usually_known():
+        return []
+    known = known_fields(conn_type if conn_type in (*OUR_TYPES, CLUSTER_TYPE) else None)
+    near = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(given - known)}
+    return [
+        f"{name} (did you mean {found[0]}?)" if found else name
+        for name, found in near.items()
+        if found or conn_type in OUR_TYPES
+    ]
+
+
+def _usually_known() -> frozenset[str]:
+    """Return the fields of the usual backend, which are known without importing the others."""
+    usual: type[Backend] = kinds.load("backends", kinds.DEFAULT_BACKEND).BACKEND
+    of_storage = (field.name for field in dataclasses.fields(credentials.OciAccess))
+    return frozenset(
+        {*(field.name for field in dataclasses.fields(usual.reads)), *of_storage, *credentials.SECRETS}
+    )
 
 
 def secrets_of(fields: Mapping[str, Any]) -> list[str]:

@@ -6,18 +6,24 @@ import argparse
 import difflib
 import json
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from airflow_provider_ocidist.backends.connection_fields import fields_of, known_fields
+from airflow_provider_ocidist.backends.connection_fields import fields_of, known_fields, unknown_fields
 from airflow_provider_ocidist.cli.completion import CONN_VARIABLE, complete_with, connection_ids
-from airflow_provider_ocidist.cli.terminal import Unusable
+from airflow_provider_ocidist.cli.terminal import Unusable, say
 from airflow_provider_ocidist.oci_client import credentials
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.errors import Problem
+
+ANY_TYPE = (None, "", "generic")
+"""Types of connections that say nothing of what they are for; every backend takes their fields."""
+ON_THIS_MACHINE = "--set backend.kind=local --wait"
+"""Arguments of `run` with which a job of any backend trains without a service."""
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
@@ -43,22 +49,45 @@ def named_by(options: argparse.Namespace) -> str | None:
 
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the connection's fields, by the names that backends and storage use. Raises Unusable."""
+    """Return the connection's fields, by the names that backends and storage use; warn of unknown ones.
+
+    Raises Unusable.
+    """
+    _warn_of_unknown(options.conn_id)
+    return _connection_of(options)
+
+
+def _connection_of(options: argparse.Namespace) -> dict[str, Any]:
     given = _fields_in(options.conn_id, may_lack=options.conn_id == DEFAULT_CONN_ID)
     return _with_storage(given | credentials.oci_fields(dict(map(_field, options.field))), (options.conn_id,))
 
 
 def _fields_in(conn_id: str, *, may_lack: bool = False, why: str = "") -> dict[str, Any]:
     """Return the fields of the connection in a variable. Raises Unusable, which begins with `why`."""
-    variable = f"{CONN_VARIABLE}{conn_id.upper()}"
-    text = os.environ.get(variable)
-    if text is None and not may_lack:
-        raise Unusable(f"{why}{variable} is not set: {_remedy()}")
+    given = _written(conn_id)
+    if given is None and not may_lack:
+        raise Unusable(f"{why}{_variable(conn_id)} is not set: {_remedy()}")
+    return fields_of(*given) if given else {}
+
+
+def _written(conn_id: str) -> Written | None:
+    """Return a connection as its variable has it; None where that is not set. Raises Unusable."""
+    text = os.environ.get(_variable(conn_id))
     try:
-        return _given(text) if text else {}
+        return _given(text) if text else None if text is None else Written()
     except ValueError as error:
         # Without the text itself: it may hold a key.
-        raise Unusable(f"{variable} does not contain a connection: {error}") from error
+        raise Unusable(f"{_variable(conn_id)} does not contain a connection: {error}") from error
+
+
+def _variable(conn_id: str) -> str:
+    return f"{CONN_VARIABLE}{conn_id.upper()}"
+
+
+def _warn_of_unknown(conn_id: str) -> None:
+    given = _written(conn_id)
+    for name in unknown_fields(given.extra, given.conn_type) if given else []:
+        say(f"{_variable(conn_id)}: a connection has no field {name}; it is ignored", "yellow", stderr=True)
 
 
 def _with_storage(fields: dict[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
@@ -97,12 +126,33 @@ def _fields_at(conn_id: str | None, own: Mapping[str, Any]) -> Mapping[str, Any]
     return fields_beside(own, _with_storage(_fields_in(conn_id), (conn_id,)), conn_id)
 
 
-def absence_of(options: argparse.Namespace) -> str | None:
-    """Return the message for a job that lacks fields of a connection when there is none."""
-    if connection_of(options):
+def absence_of(options: argparse.Namespace) -> Callable[[Sequence[Problem]], str] | None:
+    """Return what makes the message for a job that lacks fields of a connection, when there is none; else None."""
+    if _connection_of(options):
         return None
-    variable = f"{CONN_VARIABLE}{options.conn_id.upper()}"
-    return f"there is no connection: {variable} is not set; {_remedy()}"
+    variable = _variable(options.conn_id)
+    here = f"without an account: ocidist run {options.file} {ON_THIS_MACHINE}"
+    if os.environ.get(variable):
+        return lambda problems: (
+            f"{variable} has no fields; it needs {_lacking(problems)} (docs/connection.md); {here}"
+        )
+    return lambda _: f"there is no connection: {variable} is not set; {_remedy()}; {here}"
+
+
+def _lacking(problems: Sequence[Problem]) -> str:
+    """Return the fields that a connection can set, among those that a job lacks."""
+    names = dict.fromkeys(each.path.rpartition(".")[2] for each in problems)
+    return ", ".join(name for name in names if name in known_fields())
+
+
+def _require_type(conn_id: str, backend: type[Backend]) -> None:
+    """Raise Unusable where a backend cannot use the connection, by its type; it may work without one."""
+    given = _written(conn_id)
+    if given and backend.needs_connection and given.conn_type not in (*ANY_TYPE, *backend.conn_types):
+        raise Unusable(
+            f"{_variable(conn_id)} has the type {given.conn_type!r}; backend {backend.kind} needs "
+            + " or ".join(map(repr, backend.conn_types))
+        )
 
 
 def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend:
@@ -113,6 +163,7 @@ def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend
         found = kinds.load("backends", kind).BACKEND
     except LookupError as error:
         raise Unusable(str(error.args[0])) from error
+    _require_type(options.conn_id, found)
     own = {**fields, **connection_of(options)}
     backend: Backend = found.connect(own)
     return with_connections(backend, own)
@@ -123,7 +174,7 @@ def reconnect(options: argparse.Namespace, backend: Backend, **fields: Any) -> N
 
     A backend of another connection than the command's stays at that one.
     """
-    backend.reconnect(_fields_at(backend.conn_id, {**fields, **connection_of(options)}))
+    backend.reconnect(_fields_at(backend.conn_id, {**fields, **_connection_of(options)}))
 
 
 def _remedy() -> str:
@@ -132,8 +183,18 @@ def _remedy() -> str:
     return f"put the connection there, as JSON or as URI (docs/connection.md){others}"
 
 
-def _given(text: str) -> dict[str, Any]:
-    """Return the fields of a connection in either of Airflow's two forms. Raises ValueError."""
+class Written(NamedTuple):
+    """What a connection has, as `fields_of` takes it."""
+
+    conn_type: str | None = None
+    host: str | None = None
+    login: str | None = None
+    password: str | None = None
+    extra: Mapping[str, Any] = {}
+
+
+def _given(text: str) -> Written:
+    """Return a connection in either of Airflow's two forms. Raises ValueError."""
     if not text.lstrip().startswith("{"):
         parts = urlsplit(text)
         query = dict(parse_qsl(parts.query))
@@ -141,11 +202,11 @@ def _given(text: str) -> dict[str, Any]:
         # Airflow quotes what stands before the query, and a host may be a URL of its own.
         user, _, place = parts.netloc.rpartition("@")
         login, _, password = user.partition(":")
-        return fields_of(parts.scheme, unquote(place), unquote(login), unquote(password), extra)
+        return Written(parts.scheme, unquote(place), unquote(login), unquote(password), extra)
     value = _mapping(text)
     extra = value.get("extra") or {}
     extra = extra if isinstance(extra, dict) else _mapping(extra)
-    return fields_of(
+    return Written(
         value.get("conn_type"), value.get("host"), value.get("login"), value.get("password"), extra
     )
 

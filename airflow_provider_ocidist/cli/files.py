@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -135,12 +135,12 @@ def _value(path: str, text: str) -> object:
 
 
 @contextmanager
-def problems_of(file: str, hint: str | None = None) -> Iterator[None]:
-    """Turn errors of a job into errors of its file."""
+def problems_of(file: str, hint: Callable[[Sequence[Problem]], str] | None = None) -> Iterator[None]:
+    """Turn errors of a job into errors of its file; `hint` makes a last line of them."""
     try:
         yield
     except JobFileError as error:
-        raise WrongFile(file, error.problems, hint) from error
+        raise WrongFile(file, error.problems, hint and hint(error.problems)) from error
 
 
 def problem_line(file: str, problem: Problem) -> str:

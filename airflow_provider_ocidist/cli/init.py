@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli.completion import complete_with, kinds_of
+from airflow_provider_ocidist.cli.connection import ON_THIS_MACHINE
 from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, print_json, say
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
         say(f"wrote {path}", "green")
     job = options.folder / "job.yaml"
     say(f"next: ocidist check {job}; ocidist plan {job}; ocidist run {job} --wait")
+    say(f"without an account: ocidist run {job} {ON_THIS_MACHINE}")
     return FINE
 
 

@@ -210,13 +210,14 @@ class OciHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask Object Storage for the tenancy's namespace: the cheapest request that needs valid credentials."""
+        from airflow_provider_ocidist.backends.connection_fields import unknown_fields
         from airflow_provider_ocidist.oci_client.clients import namespace
 
         try:
             found = f"connected: Object Storage namespace {namespace(self.access)}"
         except OcidistError as error:
             return False, str(error)
-        if unknown := unknown_fields(self.get_connection(self.conn_id).extra_dejson):
+        if unknown := unknown_fields(self.get_connection(self.conn_id).extra_dejson, self.conn_type):
             return False, f"{found}; but a connection has no field {', '.join(unknown)}"
         return True, found
 
@@ -240,14 +241,3 @@ def refuse_shown_secrets(conn_id: str, extra: Mapping[str, Any]) -> None:
                 f"or add {oci_name} to the setting [core] sensitive_var_conn_names",
                 cause=Cause.CONFIG,
             )
-
-
-def unknown_fields(extra: Mapping[str, Any]) -> list[str]:
-    """Return the unknown names in a connection, each with the name that was probably meant."""
-    import difflib
-
-    from airflow_provider_ocidist.backends.connection_fields import known_fields
-
-    known = known_fields(OciHook.conn_type)
-    near = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(extra.keys() - known)}
-    return [f"{name} (did you mean {found[0]}?)" if found else name for name, found in near.items()]

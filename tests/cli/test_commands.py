@@ -19,7 +19,7 @@ import yaml
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli import COMMANDS, EXIT_CODES, main
-from airflow_provider_ocidist.cli.connection import connection_of
+from airflow_provider_ocidist.cli.connection import backend_of, connection_of
 from airflow_provider_ocidist.cli.files import load
 from airflow_provider_ocidist.cli.note import read
 from airflow_provider_ocidist.cli.terminal import Unusable
@@ -418,6 +418,69 @@ def test_where_the_connection_is_missing_it_is_named(folder, capsys):
         "there is no connection: AIRFLOW_CONN_OCI_DEFAULT is not set; put the connection there"
     )
     assert not (folder / "info.yaml").exists()
+    assert hint.endswith("without an account: ocidist run good.yaml --set backend.kind=local --wait")
+
+
+@pytest.mark.parametrize(
+    "value", ['{"conn_type": "oci"}', '{"conn_type": "oci", "extra": {}}', "oci://", "{}"]
+)
+@pytest.mark.parametrize("command", ["run", "preflight"])
+def test_a_connection_without_fields_is_named_with_those_that_the_job_lacks(
+    folder, capsys, monkeypatch, value, command
+):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", value)
+    assert main([command, "good.yaml"]) == 1
+    *_, hint = capsys.readouterr().err.splitlines()
+    assert hint.startswith(
+        "AIRFLOW_CONN_OCI_DEFAULT has no fields; it needs compartment_id, project_id, work_dir (docs/connection.md)"
+    )
+
+
+@pytest.mark.parametrize("extra", ["", '"extra": {"compartment_id": "c", "work_dir": "oci://b@n/w"}, '])
+@pytest.mark.parametrize("command", ["run", "preflight", "status"])
+def test_a_connection_of_another_type_is_named_with_the_type_that_the_backend_needs(
+    folder, capsys, monkeypatch, extra, command
+):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", f'{{{extra}"conn_type": "aws"}}')
+    arguments = ["ocid1.datasciencejob.oc1..a"] if command == "status" else ["good.yaml"]
+    assert main([command, *arguments]) == 2
+    assert "AIRFLOW_CONN_OCI_DEFAULT has the type 'aws'; backend oci_data_science needs 'oci'" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("kind", ["oci", "generic", "", None])
+def test_connections_of_no_particular_type_are_used(monkeypatch, kind):
+    extra = {"compartment_id": "c", "project_id": "p"}
+    given = {"extra": extra} if kind is None else {"conn_type": kind, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(given))
+    backend = backend_of(argparse.Namespace(conn_id="cluster", field=[]), "oci_data_science")
+    assert backend.kind == "oci_data_science"
+    assert _fields() == extra
+
+
+@pytest.mark.parametrize(
+    "conn_type, extra, warnings",
+    [
+        ("oci", {"compartmnt_id": "c"}, ["compartmnt_id (did you mean compartment_id?)"]),
+        (None, {"compartmnt_id": "c"}, ["compartmnt_id (did you mean compartment_id?)"]),
+        ("oci", {"bucket": "b", "shape": "s"}, ["bucket"]),
+        ("runai", {"projct": "p"}, ["projct (did you mean project?)"]),
+        # What Airflow's own forms and its hook of a cluster write.
+        ("oci", {"extra__oci__compartmnt_id": "c"}, []),
+        ("kubernetes", {"xcom_sidecar_container_image": "i", "extra__kubernetes__namespace": "n"}, []),
+        ("kubernetes", {"namespce": "n"}, ["namespce (did you mean namespace?)"]),
+        ("oci", {"private_key_content": "k", "passphrase": "p", "work_dir": "w", "storage_conn_id": ""}, []),
+    ],
+)
+def test_a_field_of_a_connection_that_nothing_reads_is_named_once(
+    monkeypatch, capsys, conn_type, extra, warnings
+):
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": conn_type, "extra": extra}))
+    _fields()
+    assert capsys.readouterr().err.splitlines() == [
+        f"AIRFLOW_CONN_CLUSTER: a connection has no field {each}; it is ignored" for each in warnings
+    ]
 
 
 def _fields(*arguments):

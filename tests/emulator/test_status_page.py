@@ -14,6 +14,7 @@ from oci.data_science import models
 from airflow_provider_ocidist.emulator import status_page
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
+from airflow_provider_ocidist.emulator.status_page import log_tail
 from tests.emulator.conftest import HTTP, Cloud
 
 STATIC = Path(status_page.__file__).with_name("static")
@@ -137,6 +138,17 @@ def test_no_secret_is_shown(cloud, emulator):
     settings = dict(ui(cloud, f"/jobs/{job_id}")["settings"])
     assert settings["jobConfigurationDetails.environmentVariables.STEPS"] == "7"
     assert settings["jobConfigurationDetails.environmentVariables.HF_TOKEN"] == "(hidden)"
+
+
+def test_the_bucket_of_a_job_is_named_in_its_lines_and_settings(cloud):
+    uri = f"oci://{cloud.access.bucket}@{cloud.access.namespace}/work"
+    job_id = cloud.job(f"print('saved to {uri}')", environment_variables={"PLACE": uri})
+    cloud.wait(cloud.start(job_id))
+    assert lines_of(ui(cloud, f"/jobs/{job_id}/logs")) == [f"saved to {uri}"]
+    assert (
+        dict(ui(cloud, f"/jobs/{job_id}")["settings"])["jobConfigurationDetails.environmentVariables.PLACE"]
+        == uri
+    )
 
 
 def test_the_url_of_a_pre_authenticated_request_is_not_shown(cloud):
@@ -343,10 +355,41 @@ def test_calls_come_newest_first_and_then_only_the_new_ones(cloud):
     assert ui(cloud, "/calls", last=first["last"])["calls"] == []
     HTTP.get(f"{cloud.access.url}/{HOSTILE}")
     (call,) = ui(cloud, "/calls", last=first["last"])["calls"]
-    assert call["status"] == 404
-    assert len(ui(cloud, "/calls", errors="true")["calls"]) == 1
+    assert (call["status"], call["error"]) == (404, False)
+    assert HTTP.post(f"{cloud.access.url}/{HOSTILE}").status_code == 404
+    (error,) = ui(cloud, "/calls", errors="true")["calls"]
+    assert (error["method"], error["error"]) == ("POST", True)
     assert len(ui(cloud, "/calls", search="get /n ")["calls"]) == 3
     assert len(ui(cloud, "/calls", limit=2)["calls"]) == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_what_is_not_there_yet_is_counted_apart_from_errors(cloud, method):
+    for status in (404, 404, 409, 500):
+        HTTP.post(
+            f"{cloud.access.url}/_emulator/faults", json={"path": "/n/.*", "status": status, "times": 1}
+        )
+        HTTP.request(method, f"{cloud.access.url}/n/x/b/y/o/board.json")
+    rate = ui(cloud, "/overview")["rate"]
+    assert {name: sum(counts) for name, counts in rate.items()} == {"calls": 4, "errors": 2, "absent": 2}
+
+
+@pytest.mark.parametrize(
+    "text, level",
+    [
+        ("ocidist: node 0 has joined; 0 errors", ""),
+        ("step 3/9 loss 0.5", ""),
+        ("2026-11-28 02:20:00,000 WARNING train: the disk is slow", "warning"),
+        ("train.py:3: UserWarning: deprecated", "warning"),
+        ("[rank1] 2026-11-28 02:20:00,000 ERROR train: node 1 has failed", "error"),
+        ("Traceback (most recent call last):", "error"),
+        ("ValueError: no data", "error"),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory", "error"),
+        ("KeyboardInterrupt", "error"),
+    ],
+)
+def test_lines_are_coloured_by_their_level_and_not_by_their_stream(text, level):
+    assert log_tail.level_of(text) == level
 
 
 def test_a_late_log_is_late_here_too():
@@ -376,6 +419,23 @@ def test_the_page_works_in_a_browser(cloud):
     assert f'<th scope="row">{text}</th>' in page
     assert f'<span class="text">{text}</span>' in page
     assert "<img src=x" not in page
+
+
+@pytest.mark.parametrize(
+    "place, title",
+    [
+        ("", "Overview"),
+        ("overview", "Overview"),
+        ("rules", "Faults"),
+        ("faults", "Faults"),
+        ("nonsense", "No such page"),
+    ],
+)
+def test_an_address_shows_its_page_or_that_there_is_none(cloud, place, title):
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("chromium is not installed; it would only draw what the other tests have asked for")
+    assert f"<h1>{title}</h1>" in drawn(browser, f"{cloud.access.url}/#/{place}")
 
 
 def drawn(browser, url):

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 import pytest
 from airflow.providers.common.compat.sdk import redact
 
+from airflow_provider_ocidist.backends.connection_fields import unknown_fields
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.hooks.oci import unknown_fields
 from airflow_provider_ocidist.oci_client.credentials import access_of, credentials, oci_fields
 from scripts.emulator_process import Access
 
@@ -65,14 +65,14 @@ def test_a_misspelt_field_is_reported(emulator: Access, hook_of):
 
 
 def test_a_field_of_another_services_connection_is_reported():
-    assert unknown_fields({"project": "p", "namespace": "n"}) == ["project (did you mean project_id?)"]
+    assert unknown_fields({"project": "p", "namespace": "n"}, "oci") == ["project (did you mean project_id?)"]
 
 
 def test_no_field_of_the_form_is_unknown():
     from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
     from airflow_provider_ocidist.provider_info import CONNECTION_FIELDS
 
-    assert unknown_fields(dict.fromkeys(CONNECTION_FIELDS)) == []
+    assert unknown_fields(dict.fromkeys(CONNECTION_FIELDS), "oci") == []
     assert set(Defaults.__dataclass_fields__) <= set(CONNECTION_FIELDS)
 
 
@@ -144,5 +144,5 @@ def test_both_forms_in_the_documentation_are_the_same_connection(hook_of):
     text = (Path(__file__).parents[2] / "docs" / "connection.md").read_text()
     json_form, uri_form = re.findall(r"AIRFLOW_CONN_OCI_DEFAULT='(.*?)'\n", text, re.DOTALL)
     assert hook_of(json_form).fields == hook_of(uri_form).fields
-    assert unknown_fields(hook_of(uri_form).fields) == []
+    assert unknown_fields(hook_of(uri_form).fields, "oci") == []
     assert hook_of(uri_form).fields["work_dir"] == "oci://bucket@namespace/ocidist"

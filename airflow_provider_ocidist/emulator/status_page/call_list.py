@@ -32,9 +32,18 @@ def key(call: RecordedCall) -> str:
 
 
 def _wanted(call: RecordedCall, search: str, *, errors_only: bool) -> bool:
-    if errors_only and 0 < call.status < 400:
+    if errors_only and not _is_error(call):
         return False
     return search.lower() in f"{call.method} {call.path} {call.status}".lower()
+
+
+def _is_absence(call: RecordedCall) -> bool:
+    """Whether a client has asked for what is not there (yet), as those do that wait for a file."""
+    return call.status == 404 and call.method in ("GET", "HEAD")
+
+
+def _is_error(call: RecordedCall) -> bool:
+    return (call.status == 0 or call.status >= 400) and not _is_absence(call)
 
 
 def call_body(call: RecordedCall) -> dict[str, Any]:
@@ -45,17 +54,21 @@ def call_body(call: RecordedCall) -> dict[str, Any]:
         "host": call.host,
         "path": call.path,
         "status": call.status,
+        "error": _is_error(call),
         "ms": round(call.duration_s * 1000, 2),
         "request": call.request_id,
     }
 
 
 def rate(calls: Sequence[RecordedCall]) -> dict[str, list[int]]:
-    """Return how many calls, and how many errors, each of the last seconds saw; the oldest first."""
+    """Return how many calls each of the last seconds saw, how many errors, and how many for what is not there; the
+    oldest first.
+    """
     now = time.time()
-    seen, errors = [0] * SECONDS, [0] * SECONDS
+    seen, errors, absent = [0] * SECONDS, [0] * SECONDS, [0] * SECONDS
     for call in takewhile(lambda call: call.time >= now - SECONDS, reversed(calls)):
         place = SECONDS - 1 - min(max(int(now - call.time), 0), SECONDS - 1)
         seen[place] += 1
-        errors[place] += call.status == 0 or call.status >= 400
-    return {"calls": seen, "errors": errors}
+        errors[place] += _is_error(call)
+        absent[place] += _is_absence(call)
+    return {"calls": seen, "errors": errors, "absent": absent}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,13 @@ from airflow_provider_ocidist.emulator.wire import page_token, read_page_token
 
 LINES = 500
 """Most lines of one answer."""
+WHERE_LEVELS_ARE = 80
+"""Characters at the beginning of a line in which loggers write the level."""
+_ERROR = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL)\b|\[E\d|^E\d{4} |^Traceback \(|^[\w.]*(?:Error|Exception|Interrupt)\b(?::|$)"
+    r"|^(?:fatal|error): ",
+)
+_WARNING = re.compile(r"\b(?:WARN|WARNING)\b|^W\d{4} |^(?:\S*: )?\w*Warning: ")
 GROUPS = "/20200531/logGroups"
 
 
@@ -113,12 +121,22 @@ def query(places: Sequence[str], runs: Sequence[JobRun], order: str) -> str:
     return f"SEARCH {scopes} | WHERE {sources} | SORT BY datetime {order}"
 
 
+def level_of(text: str) -> str:
+    """Return `error` or `warning` for a line that says so itself, else nothing: loggers write all levels to stderr."""
+    start = text[:WHERE_LEVELS_ARE]
+    if _ERROR.search(start):
+        return "error"
+    return "warning" if _WARNING.search(start) else ""
+
+
 def _line(data: Mapping[str, Any]) -> dict[str, Any]:
     content = data["logContent"]
+    text = content["data"]["message"]
     return {
         "time": data["datetime"],
         "run": content["source"],
         "node": content.get("subject") or "",
         "error": content["type"].endswith(".stderr"),
-        "text": content["data"]["message"],
+        "level": level_of(text),
+        "text": text,
     }

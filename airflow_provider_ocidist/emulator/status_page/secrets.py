@@ -45,10 +45,10 @@ _FORMATS = re.compile(
 _KEY = re.compile(r"(?<=PRIVATE KEY-----).+?(?=-----END|$)", re.DOTALL)
 _HEADER = re.compile(r"(?<=\b)((?:bearer|basic)\s+)(?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
 _CURL = re.compile(r"((?<!\S)(?:-u|--user)[ =][\"']?[^\s:\"']+:)(?!\d+\b)[^\s\"']+")
-_USER = re.compile(r"(?P<scheme>(?!oci:)[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?P<user>[^\s/\"'<>?#]+)@")
-_PASSWORD = re.compile(
-    r"(?P<scheme>(?!oci:)[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?P<user>[^\s/:@\"'\[]+:)(?!\d+/)(?P<rest>[^\s@\"']+)@"
-)
+# What is before the @ is the bucket in an address of OCI. Looked back at its end, as a search finds `ci://` there, too.
+_SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}(?<!(?<![A-Za-z])oci)://)"
+_USER = re.compile(_SCHEME + r"(?P<user>[^\s/\"'<>?#]+)@")
+_PASSWORD = re.compile(_SCHEME + r"(?P<user>[^\s/:@\"'\[]+:)(?!\d+/)(?P<rest>[^\s@\"']+)@")
 _QUERY = re.compile(r"(https?://[^\s?\"'<>]+\?)[^\s\"'<>]+")
 
 

@@ -54,13 +54,13 @@ export function calls(root) {
 }
 
 function row(call) {
-  const wrong = call.status === 0 || call.status >= 400;
+  const wrong = call.error;
   const [path, query] = [call.path.split("?")[0], call.path.split("?").slice(1).join("?")];
   return h("tr", { class: wrong ? "wrong" : "", title: `${call.path}\nopc-request-id ${call.request}` },
     h("td", { class: "mono muted" }, clock(call.time * 1000, true)),
     h("td", { class: `mono method-${call.method}` }, call.method),
     h("td", { class: "mono path" }, call.host && call.host !== location.host && h("span", { class: "muted" }, call.host), withShortIds(path), query && h("span", { class: "muted" }, `?${query}`)),
-    h("td", { class: "mono" }, h("span", { class: wrong ? "badge state-FAILED" : "" }, call.status === 0 ? "cut" : String(call.status))),
+    h("td", { class: "mono" }, h("span", { class: wrong ? "badge state-FAILED" : call.status >= 400 ? "badge" : "" }, call.status === 0 ? "cut" : String(call.status))),
     h("td", { class: "mono number" }, call.ms.toFixed(1)));
 }
 

@@ -105,7 +105,7 @@ export function logs(job) {
     box.style.setProperty("--node-width", `${widest}ch`);
     const colour = `${line.run}${line.node}`;
     if (!colours.has(colour)) colours.set(colour, colours.size);
-    const element = h("div", { class: line.error ? "line stderr" : "line" },
+    const element = h("div", { class: ["line", line.error && "stderr", line.level].filter(Boolean).join(" ") },
       h("time", {}, clock(line.time, true)), h("span", { class: "node", title: node }, node), h("span", { class: "text" }, line.text.replace(ANSI, "")));
     // The golden angle keeps neighbours apart, however many nodes there are.
     element.style.setProperty("--hue", Math.round(colours.get(colour) * 137.508 + 190) % 360);

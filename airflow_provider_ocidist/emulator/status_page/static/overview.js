@@ -62,15 +62,16 @@ function drawCount(count) {
     h("strong", {}, number(count.value)), h("span", {}, count.name), count.note && h("small", {}, count.note));
 }
 
-function drawRate({ calls, errors }) {
+function drawRate({ calls, errors, absent }) {
   const most = Math.max(4, ...calls);
   const width = 100 / calls.length;
   const bars = calls.flatMap((count, place) => [
-    bar(place * width, width, count / most, "bar"), errors[place] ? bar(place * width, width, errors[place] / most, "bar error") : null,
+    bar(place * width, width, count / most, "bar"), bar(place * width, width, (absent[place] + errors[place]) / most, "bar absent"), bar(place * width, width, errors[place] / most, "bar error"),
   ]);
   const total = calls.reduce((sum, each) => sum + each, 0);
   const wrong = errors.reduce((sum, each) => sum + each, 0);
-  const words = `${plural(total, "request")}, ${plural(wrong, "error")}, at most ${Math.max(...calls)} a second`;
+  const missing = absent.reduce((sum, each) => sum + each, 0);
+  const words = `${plural(total, "request")}, ${number(missing)} “not found”, ${plural(wrong, "error")}, at most ${Math.max(...calls)} a second`;
   return h("div", {}, svg("svg", { role: "img", "aria-label": words, height: 56, width: "100%" }, bars), h("figcaption", {}, words));
 }
 

@@ -17,6 +17,8 @@ const SECTIONS = [
   { path: "calls", name: "Calls", view: calls },
   { path: "rules", name: "Faults", view: rules },
 ];
+// What people write for a section whose address has another name.
+const OTHER_NAMES = { overview: "", faults: "rules" };
 const THEMES = ["system", "light", "dark"];
 
 const main = document.getElementById("main");
@@ -29,17 +31,22 @@ function show() {
   if (place === shown) return;
   shown = place;
   const [first, ...rest] = place.split("/");
-  const section = SECTIONS.find((each) => each.path === first) ?? SECTIONS[0];
+  const section = SECTIONS.find((each) => each.path === (OTHER_NAMES[first] ?? first)) ?? { path: null, name: "No such page", view: nowhere };
   leave?.();
   main.replaceChildren();
-  main.className = `view-${section.path || "overview"}`;
+  main.className = `view-${section.path ?? "nowhere"}`.replace(/-$/, "-overview");
   window.scrollTo(0, 0);
   for (const link of document.querySelectorAll("#sections a")) {
     if (link.dataset.path === section.path) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = section.path ? `${section.name} · OCI emulator` : "OCI emulator";
+  document.title = section.path !== "" ? `${section.name} · OCI emulator` : "OCI emulator";
   leave = section.view(main, rest.join("/"));
+}
+
+function nowhere(root) {
+  root.append(h("header", { class: "head" }, h("h1", {}, "No such page"), h("p", { class: "facts" }, `There is no page ${location.hash}; the pages are on the left.`)));
+  return null;
 }
 
 function drawSections() {
