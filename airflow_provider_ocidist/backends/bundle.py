@@ -6,11 +6,14 @@ import base64
 import contextlib
 import functools
 import io
+import os
+import stat
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.errors import BackendError, Cause
@@ -107,11 +110,23 @@ IGNORED = {
     ".ruff_cache",
     ".pytest_cache",
 }
-"""Folders that are not sent to nodes."""
+"""Folders and files of the code that are not sent to nodes."""
 ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)
 """Time of every file in an archive, so that equal content gives equal bytes."""
 UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 """Exceptions of reading and packing code: no such file, a broken archive, a name that none can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A file of an archive that is made here."""
+
+    name: str
+    data: bytes
+    executable: bool = False
+
+    def below(self, place: str) -> _Member:
+        return _Member(f"{place}/{self.name}", self.data, self.executable)
 
 
 def agent_bundle(code: str | None) -> bytes:
@@ -121,9 +136,8 @@ def agent_bundle(code: str | None) -> bytes:
     """
     if code is None:
         return _agent_archive()
-    return _zip(
-        [(f"{ROOT}/code/{name}", data) for name, data in _code_members(Path(code))], behind=_agent_archive()
-    )
+    members = (member.below(f"{ROOT}/code") for member in _code_members(Path(code)))
+    return _zip(members, behind=_agent_archive())
 
 
 def boot_text() -> str:
@@ -138,8 +152,8 @@ def code_size(code: str, limit: int) -> int:
     try:
         if not path.is_dir():
             return path.stat().st_size
-        for member in _folder_files(path):
-            size += member.stat().st_size
+        for _, file in _folder_files(path):
+            size += file.stat().st_size
             if size > limit:
                 break
     except (OSError, ValueError):
@@ -162,37 +176,96 @@ def code_errors(code: str | None) -> Iterator[None]:
         raise BackendError(f"program.source cannot be read: {code}: {error}", cause=Cause.CONFIG) from error
 
 
+def unpack(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Unpack an archive of ours; its executables stay executable, which zipfile alone forgets."""
+    for info in archive.infolist():
+        target = Path(archive.extract(info, folder))
+        if _is_executable(info.external_attr >> 16):
+            target.chmod(target.stat().st_mode | 0o111)
+
+
+def folder_name(code: Path) -> str:
+    """Return the name of a folder of code on the nodes: as it was written, also where that is a link."""
+    return code.name if code.name not in ("", "..") else code.resolve().name
+
+
+def is_sent(folder: Path, name: str) -> bool:
+    """Return whether the code of a folder has a file of this name on the nodes. Raises OSError."""
+    parts = PurePosixPath(name).parts
+    if ".." in parts or IGNORED.intersection(parts):
+        return False
+    place, above = folder, [_identity(folder)]
+    for part in parts[:-1]:
+        place /= part
+        if not os.path.isdir(place) or (found := _identity(place)) in above:  # noqa: PTH112 (says False of no path)
+            return False
+        above.append(found)
+    return os.path.isfile(folder / name)  # noqa: PTH113 (says False of what can be no path)
+
+
+def archive_names(code: Path) -> list[str]:
+    """Return the names of the files that a node gets from a file of code: an archive's own, or that of the file."""
+    if zipfile.is_zipfile(code):
+        with zipfile.ZipFile(code) as zipped:
+            return [info.filename for info in _zip_files(zipped)]
+    if tarfile.is_tarfile(code):
+        with tarfile.open(code) as archive:
+            return [info.name for info in _tar_files(archive)]
+    return [code.name]
+
+
 @functools.cache
 def _agent_archive() -> bytes:
     """Return the agent alone, packed once in each process."""
-    members = [(ENTRYPOINT, NODE_SCRIPT.encode())]
-    members += [(f"{ROOT}/{PACKAGE.name}/{name}", data) for name, data in _agent_members()]
+    members = [_Member(ENTRYPOINT, NODE_SCRIPT.encode())]
+    members += [member.below(f"{ROOT}/{PACKAGE.name}") for member in _agent_members()]
     return _zip(members)
 
 
-def _agent_members() -> Iterator[tuple[str, bytes]]:
+def _agent_members() -> Iterator[_Member]:
     for part in AGENT_PARTS:
         path = PACKAGE / part
         if path.is_file():
-            yield part, path.read_bytes()
+            yield _Member(part, path.read_bytes())
         else:
-            yield from (
-                (f"{part}/{name}", data) for name, data in _folder_members(path) if name.endswith(".py")
-            )
+            sources = ((name, file) for name, file in _folder_files(path) if name.endswith(".py"))
+            yield from (_Member(f"{part}/{name}", file.read_bytes()) for name, file in sorted(sources))
 
 
-def _code_members(code: Path) -> Iterator[tuple[str, bytes]]:
+def _code_members(code: Path) -> Iterator[_Member]:
     if code.is_dir():
         # The program runs beside its folder, as with ADS, so that has to keep its name.
-        yield from ((f"{code.resolve().name}/{name}", data) for name, data in _folder_members(code))
+        place = folder_name(code)
+        for name, file in sorted(_folder_files(code)):
+            yield _file_member(name, file).below(place)
     elif zipfile.is_zipfile(code):
         with zipfile.ZipFile(code) as zipped:
-            yield from ((info.filename, zipped.read(info)) for info in zipped.infolist() if not info.is_dir())
+            for member in _zip_files(zipped):
+                yield _Member(
+                    member.filename, zipped.read(member), _is_executable(member.external_attr >> 16)
+                )
     elif tarfile.is_tarfile(code):
         with tarfile.open(code) as archive:
-            yield from ((info.name, _content(archive, info)) for info in archive if info.isfile())
+            for info in _tar_files(archive):
+                yield _Member(info.name, _content(archive, info), _is_executable(info.mode))
     else:
-        yield code.name, code.read_bytes()
+        yield _file_member(code.name, code)
+
+
+def _file_member(name: str, file: Path) -> _Member:
+    return _Member(name, file.read_bytes(), _is_executable(file.stat().st_mode))
+
+
+def _is_executable(mode: int) -> bool:
+    return bool(mode & stat.S_IXUSR)
+
+
+def _zip_files(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+    return (info for info in archive.infolist() if not info.is_dir())
+
+
+def _tar_files(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    return (info for info in archive if info.isfile())
 
 
 def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
@@ -200,21 +273,40 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
     return file.read() if file is not None else b""
 
 
-def _folder_members(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(_folder_files(folder)):
-        yield path.relative_to(folder).as_posix(), path.read_bytes()
+def _folder_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a folder that are sent, each with its name there. Raises OSError.
+
+    Links are followed, except to a folder that holds them: that would never end.
+    """
+    yield from _files_below(folder, "", (_identity(folder),))
 
 
-def _folder_files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        if path.is_file() and not IGNORED.intersection(path.relative_to(folder).parts):
-            yield path
+def _files_below(folder: Path, place: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, Path]]:
+    for entry in os.scandir(folder):
+        name = place + entry.name
+        if entry.name in IGNORED:
+            continue
+        if entry.is_dir():
+            found = _identity(Path(entry.path))
+            if found not in above:
+                yield from _files_below(Path(entry.path), f"{name}/", (*above, found))
+        elif entry.is_file():
+            yield name, Path(entry.path)
 
 
-def _zip(members: Iterable[tuple[str, bytes]], behind: bytes = b"") -> bytes:
+def _identity(folder: Path) -> tuple[int, int]:
+    """Return what is the same for all names of one folder. Raises OSError."""
+    found = folder.stat()
+    return found.st_dev, found.st_ino
+
+
+def _zip(members: Iterable[_Member], behind: bytes = b"") -> bytes:
     """Return an archive of these members, behind those of another one."""
     buffer = io.BytesIO(behind)
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, data in members:
-            archive.writestr(zipfile.ZipInfo(name, ARCHIVE_DATE), data, zipfile.ZIP_DEFLATED)
+        for member in members:
+            info = zipfile.ZipInfo(member.name, ARCHIVE_DATE)
+            # One of two modes, so that equal content stays equal bytes whatever the owner lets others do.
+            info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
+            archive.writestr(info, member.data, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

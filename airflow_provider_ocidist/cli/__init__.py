@@ -9,18 +9,21 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli.completion import answer_completion, command_in_line
 from airflow_provider_ocidist.cli.files import WrongFile
 from airflow_provider_ocidist.cli.terminal import (
-    FINE,
     INTERRUPTED,
+    UNREAD,
     UNUSABLE,
     WRONG,
     Terminated,
     Unusable,
     discard_output,
+    last_output,
+    open_missing_output,
     say,
 )
 from airflow_provider_ocidist.errors import OcidistError
@@ -78,12 +81,14 @@ exit codes:
   3    the training has failed, or was cancelled
   129  `run --wait` or `drill` got SIGHUP (the terminal was closed), and has ended the nodes
   130  Ctrl-C
+  141  the reader of the output (`| head`) left before the exit code was known, as that of watch
   143  `run --wait` or `drill` got SIGTERM, and has ended the nodes
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    open_missing_output()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A name that this terminal cannot show must not end the command.
@@ -97,13 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except WrongFile as error:
-        for line in error.lines:
-            say(line, "red", stderr=True)
-        if error.hint:
-            say(error.hint, "yellow", stderr=True)
+        _say_last([(line, "red") for line in error.lines] + ([(error.hint, "yellow")] if error.hint else []))
         return WRONG
     except (Unusable, OcidistError) as error:
-        say(f"ocidist: {error}", "red", stderr=True)
+        _say_last([(f"ocidist: {error}", "red")])
         return UNUSABLE
     except Terminated as signal:
         return signal.exit_code
@@ -111,7 +113,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         discard_output()
-        return FINE
+        return UNREAD
+
+
+def _say_last(lines: Sequence[tuple[str, str]]) -> None:
+    """Report why a command ends; the output of errors may be full, or unread, itself."""
+    with suppress(Unusable), last_output():
+        for line, style in lines:
+            say(line, style, stderr=True)
 
 
 class _Main(argparse.ArgumentParser):

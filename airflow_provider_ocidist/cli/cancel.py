@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.cli import note, watch
 from airflow_provider_ocidist.cli.status import status_json
-from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, last_output, print_json, say
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 
 if TYPE_CHECKING:
@@ -38,10 +38,11 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(options.interval)
         if refused is not None:
             refused = _cancel(backend, record)
-    if options.json:
-        print_json(status_json(record, status))
-    else:
-        say(f"{record.ref.key.name}: {', '.join(sorted({node.state for node in status.nodes}))}")
+    with last_output():
+        if options.json:
+            print_json(status_json(record, status))
+        else:
+            say(f"{record.ref.key.name}: {', '.join(sorted({node.state for node in status.nodes}))}")
     return FINE
 
 

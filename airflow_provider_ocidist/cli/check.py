@@ -17,6 +17,7 @@ from airflow_provider_ocidist.cli.terminal import (
     Unusable,
     add_json,
     counted,
+    last_output,
     print_json,
     say,
 )
@@ -48,11 +49,12 @@ class _Verdict:
 
 def run(options: argparse.Namespace) -> int:
     verdicts = [_verdict(file, options) for file in options.files]
-    if options.json:
-        print_json([_verdict_json(verdict) for verdict in verdicts])
-    else:
-        for verdict in verdicts:
-            _print_verdict(verdict)
+    with last_output():
+        if options.json:
+            print_json([_verdict_json(verdict) for verdict in verdicts])
+        else:
+            for verdict in verdicts:
+                _print_verdict(verdict)
     return max(verdict.exit_code for verdict in verdicts)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
+from airflow_provider_ocidist.cli.numbers import count_or_none
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
     WRONG,
@@ -18,6 +19,7 @@ from airflow_provider_ocidist.cli.terminal import (
     add_json,
     columns,
     counted,
+    last_output,
     print_json,
     say,
 )
@@ -63,7 +65,7 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     _add_place(parser)
     parser.add_argument(
-        "--step", type=int, metavar="N", help="verify only the newest checkpoint of this step"
+        "--step", type=count_or_none, metavar="N", help="verify only the newest checkpoint of this step"
     )
     add_json(parser)
     parser.set_defaults(run=_verify)
@@ -127,7 +129,9 @@ def _add_one(parser: argparse.ArgumentParser) -> None:
         "or the file that `ocidist run` wrote",
     )
     parser.add_argument("target", metavar="TARGET", type=Path, help="path on this machine")
-    parser.add_argument("--step", type=int, metavar="N", help="use the newest checkpoint of this step")
+    parser.add_argument(
+        "--step", type=count_or_none, metavar="N", help="use the newest checkpoint of this step"
+    )
     add_connection(parser)
     add_json(parser)
 
@@ -137,12 +141,13 @@ def _add_one(parser: argparse.ArgumentParser) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     found = list(_found(options))
-    if options.json:
-        print_json([_as_json(place, item) for place, items in found for item in items])
-        return FINE
-    for place, items in found:
-        say(place.uri, "bold")
-        _print_table(items)
+    with last_output():
+        if options.json:
+            print_json([_as_json(place, item) for place, items in found for item in items])
+            return FINE
+        for place, items in found:
+            say(place.uri, "bold")
+            _print_table(items)
     return FINE
 
 
@@ -239,12 +244,13 @@ def _verify(options: argparse.Namespace) -> int:
     if not judged:
         raise Unusable(f"{options.place}: there is no published checkpoint" + _of_step(options))
     bad = [each for each in judged if each["problem"]]
-    if options.json:
-        print_json(judged)
-    else:
-        for each in judged:
-            say(f"{each['uri']}: {each['problem'] or 'whole'}", "red" if each["problem"] else "")
-        say(f"{counted(len(judged), 'checkpoint')} read: {len(bad)} damaged", "bold")
+    with last_output():
+        if options.json:
+            print_json(judged)
+        else:
+            for each in judged:
+                say(f"{each['uri']}: {each['problem'] or 'whole'}", "red" if each["problem"] else "")
+            say(f"{counted(len(judged), 'checkpoint')} read: {len(bad)} damaged", "bold")
     return WRONG if bad else FINE
 
 
@@ -273,15 +279,16 @@ def _prune(options: argparse.Namespace) -> int:
     if options.yes:
         for place, item in chosen:
             delete_folder(place, item.files)
-    if options.json:
-        print_json([{**_as_json(place, item), "deleted": options.yes} for place, item in chosen])
-        return FINE
-    if chosen:
-        _print_table(
-            [replace(item, folder=f"{place.uri.rstrip('/')}/{item.folder}") for place, item in chosen]
-        )
-    what = f"{counted(len(chosen), 'checkpoint')}, {size_text(sum(item.size for _, item in chosen))}"
-    say(f"{what} deleted" if options.yes else f"{what} would be deleted; --yes deletes", "bold")
+    with last_output():
+        if options.json:
+            print_json([{**_as_json(place, item), "deleted": options.yes} for place, item in chosen])
+            return FINE
+        if chosen:
+            _print_table(
+                [replace(item, folder=f"{place.uri.rstrip('/')}/{item.folder}") for place, item in chosen]
+            )
+        what = f"{counted(len(chosen), 'checkpoint')}, {size_text(sum(item.size for _, item in chosen))}"
+        say(f"{what} deleted" if options.yes else f"{what} would be deleted; --yes deletes", "bold")
     return FINE
 
 
@@ -347,10 +354,11 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _print_path(options: argparse.Namespace, path: Path) -> None:
-    if options.json:
-        print_json({"path": str(path)})
-    else:
-        say(str(path))
+    with last_output():
+        if options.json:
+            print_json({"path": str(path)})
+        else:
+            say(str(path))
 
 
 def _one(options: argparse.Namespace) -> str:

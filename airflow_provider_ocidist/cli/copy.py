@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
-from airflow_provider_ocidist.cli.terminal import FINE, add_json, counted, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, add_json, counted, last_output, print_json, say
 
 
 def add_copy(parser: argparse.ArgumentParser) -> None:
@@ -66,18 +66,19 @@ def run(options: argparse.Namespace) -> int:
         delete_extra=options.delete_extra,
         resume=not options.no_resume,
     )
-    if options.json:
-        print_json(asdict(report))
-        return FINE
-    say(f"{counted(report.files, 'file')}, {counted(report.bytes, 'byte')} in {report.seconds:.1f} s")
-    if report.unchanged:
-        say(f"{counted(len(report.unchanged), 'file')} unchanged at the target")
-    if report.deleted:
-        say(f"{counted(len(report.deleted), 'file')} deleted that only the target had")
-    if report.unverified:
-        say(f"{counted(len(report.unverified), 'file')} compared by size only")
-    if report.resumed_bytes:
-        say(f"{counted(report.resumed_bytes, 'byte')} resumed from an interrupted copy")
-    for name in report.skipped:
-        say(f"skipped: {name}", "yellow", stderr=True)
+    with last_output():
+        if options.json:
+            print_json(asdict(report))
+            return FINE
+        say(f"{counted(report.files, 'file')}, {counted(report.bytes, 'byte')} in {report.seconds:.1f} s")
+        if report.unchanged:
+            say(f"{counted(len(report.unchanged), 'file')} unchanged at the target")
+        if report.deleted:
+            say(f"{counted(len(report.deleted), 'file')} deleted that only the target had")
+        if report.unverified:
+            say(f"{counted(len(report.unverified), 'file')} compared by size only")
+        if report.resumed_bytes:
+            say(f"{counted(report.resumed_bytes, 'byte')} resumed from an interrupted copy")
+        for name in report.skipped:
+            say(f"skipped: {name}", "yellow", stderr=True)
     return FINE

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection
 from airflow_provider_ocidist.cli.files import load, problems_of, with_lease
-from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, hide, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, hide, last_output, print_json, say
 from airflow_provider_ocidist.model.masking import masked, secrets_in
 
 if TYPE_CHECKING:
@@ -58,13 +58,14 @@ def run(options: argparse.Namespace) -> int:
         values = [load(side, options, templates=True).to_mapping() for side in sides]
     hide(secrets_in(values))
     found = list(differences(*values))
-    if options.json:
-        print_json([asdict(item) for item in found])
-    else:
-        for item in found:
-            _print(item)
-        if not found:
-            say("no difference", "green")
+    with last_output():
+        if options.json:
+            print_json([asdict(item) for item in found])
+        else:
+            for item in found:
+                _print(item)
+            if not found:
+                say("no difference", "green")
     return WRONG if found else FINE
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli.completion import complete_with, kinds_of
 from airflow_provider_ocidist.cli.connection import ON_THIS_MACHINE
-from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, last_output, print_json, say
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -50,14 +50,15 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     files = files_for(_values(options))
     written = [str(options.folder / name) for name in _write(options.folder, files, force=options.force)]
-    if options.json:
-        print_json(written)
-        return FINE
-    for path in written:
-        say(f"wrote {path}", "green")
-    job = options.folder / "job.yaml"
-    say(f"next: ocidist check {job}; ocidist plan {job}; ocidist run {job} --wait")
-    say(f"without an account: ocidist run {job} {ON_THIS_MACHINE}")
+    with last_output():
+        if options.json:
+            print_json(written)
+            return FINE
+        for path in written:
+            say(f"wrote {path}", "green")
+        job = options.folder / "job.yaml"
+        say(f"next: ocidist check {job}; ocidist plan {job}; ocidist run {job} --wait")
+        say(f"without an account: ocidist run {job} {ON_THIS_MACHINE}")
     return FINE
 
 

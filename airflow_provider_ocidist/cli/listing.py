@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import add_connection, backend_of
-from airflow_provider_ocidist.cli.terminal import FINE, add_json, columns, print_json, say
+from airflow_provider_ocidist.cli.numbers import count
+from airflow_provider_ocidist.cli.terminal import FINE, add_json, columns, last_output, print_json, say
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.amounts import time_text
 
@@ -27,7 +28,7 @@ def add_list(parser: argparse.ArgumentParser) -> None:
         "name", nargs="?", default="", metavar="NAME", help="list only runs whose name contains this text"
     )
     parser.add_argument(
-        "--limit", type=int, default=10, metavar="N", help="list at most N runs (default: %(default)s)"
+        "--limit", type=count, default=10, metavar="N", help="list at most N runs (default: %(default)s)"
     )
     note.add_backend(parser)
     add_connection(parser)
@@ -42,12 +43,16 @@ def run(options: argparse.Namespace) -> int:
     refs = ListsGangs.of(backend).recent(options.limit, options.name)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         found = list(pool.map(lambda ref: _gang(backend, ref), refs))
-    if options.json:
-        print_json(found)
-    elif not found:
-        say("there is no run of ocidist" + (f" whose name contains {options.name!r}" if options.name else ""))
-    else:
-        _print_gangs(found)
+    with last_output():
+        if options.json:
+            print_json(found)
+        elif not found:
+            say(
+                "there is no run of ocidist"
+                + (f" whose name contains {options.name!r}" if options.name else "")
+            )
+        else:
+            _print_gangs(found)
     return FINE
 
 

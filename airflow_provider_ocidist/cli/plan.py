@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of, with_connections
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, add_json, counted, print_json, print_yaml, say
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    add_json,
+    counted,
+    last_output,
+    print_json,
+    print_yaml,
+    say,
+)
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.model.masking import masked
@@ -72,10 +80,11 @@ def run(options: argparse.Namespace) -> int:
     earlier = _earlier(options, job) if options.like else None
     candidates = [_candidate(job, other, earlier) for other in others]
     report = masked({**_plan_report(job, plan, earlier), "candidates": candidates})
-    if options.json:
-        print_json(report)
-    else:
-        _print_plan(report)
+    with last_output():
+        if options.json:
+            print_json(report)
+        else:
+            _print_plan(report)
     return FINE
 
 

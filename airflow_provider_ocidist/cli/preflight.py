@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_ocidist.backends.capabilities import ChecksBeforehand, Finding, Mark
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, counted, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, counted, last_output, print_json, say
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -36,10 +36,11 @@ def run(options: argparse.Namespace) -> int:
     backend = backend_of(options, job.backend.kind)
     with problems_of(options.file, absence_of(options)):
         findings = [*_source(job), *_place(backend, job)]
-    if options.json:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        _print(findings)
+    with last_output():
+        if options.json:
+            print_json([asdict(finding) for finding in findings])
+        else:
+            _print(findings)
     return WRONG if any(finding.mark is Mark.FAIL for finding in findings) else FINE
 
 

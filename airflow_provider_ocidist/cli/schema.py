@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from airflow_provider_ocidist.cli.terminal import FINE, add_json, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, add_json, last_output, print_json, say
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +21,10 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.job_file.json_schema import SCHEMA_FILE
 
-    if options.path:
-        (print_json if options.json else say)(str(SCHEMA_FILE))
-    else:
-        # It holds our own names only, and no secrets.
-        print_json(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")), masked=False)
+    with last_output():
+        if options.path:
+            (print_json if options.json else say)(str(SCHEMA_FILE))
+        else:
+            # It holds our own names only, and no secrets.
+            print_json(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")), masked=False)
     return FINE

@@ -11,6 +11,7 @@ from airflow_provider_ocidist.cli.terminal import (
     FINE,
     Unusable,
     colour_of,
+    last_output,
     log_text,
     print_json,
     print_json_line,
@@ -42,12 +43,13 @@ def _status(options: argparse.Namespace) -> int:
     backend, record = note.known(options)
     note.hide_secrets_of(backend, record.ref)
     (status,) = backend.status([record.ref])
-    if options.json:
-        print_json(status_json(record, status))
-        return FINE
-    say(status_line(status), "bold")
-    for node in status.nodes:
-        say(_node_line(node), colour_of(node.rank))
+    with last_output():
+        if options.json:
+            print_json(status_json(record, status))
+            return FINE
+        say(status_line(status), "bold")
+        for node in status.nodes:
+            say(_node_line(node), colour_of(node.rank))
     return FINE
 
 
@@ -69,11 +71,12 @@ def _logs(options: argparse.Namespace) -> int:
         remedy = words_of(record.ref.backend).keep_log
         raise Unusable(f"{record.ref.key.name}: its nodes' output is not kept; for the next run {remedy}")
     note.hide_secrets_of(backend, record.ref)
-    for line in backend.logs(record.ref, record.logs_since):
-        if options.json:
-            print_json_line({"time": line.time, "rank": line.rank, "text": line.text})
-        else:
-            say(log_text(line), colour_of(line.rank))
+    with last_output():
+        for line in backend.logs(record.ref, record.logs_since):
+            if options.json:
+                print_json_line({"time": line.time, "rank": line.rank, "text": line.text})
+            else:
+                say(log_text(line), colour_of(line.rank))
     return FINE
 
 
@@ -84,5 +87,6 @@ def _show_config(options: argparse.Namespace) -> int:
         if note.is_id(options.target, options.backend)
         else note.read(Path(options.target))
     )
-    (print_json if options.json else print_yaml)(info)
+    with last_output():
+        (print_json if options.json else print_yaml)(info)
     return FINE

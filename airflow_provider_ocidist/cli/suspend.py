@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from airflow_provider_ocidist.cli import note
-from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, last_output, print_json, say
 
 
 def add_suspend(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,9 @@ def _act(options: argparse.Namespace, *, suspended: bool) -> int:
     able = Suspends.of(backend)
     (able.suspend if suspended else able.resume)(record.ref)
     done = "suspended" if suspended else "resumed"
-    if options.json:
-        print_json({"name": record.ref.key.name, "asked": done})
-    else:
-        say(f"{record.ref.key.name}: requested to be {done}; `ocidist status` shows when it is {done}")
+    with last_output():
+        if options.json:
+            print_json({"name": record.ref.key.name, "asked": done})
+        else:
+            say(f"{record.ref.key.name}: requested to be {done}; `ocidist status` shows when it is {done}")
     return FINE

@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from airflow_provider_ocidist.model.masking import masked_messages, masked_text
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import LogLine
     from airflow_provider_ocidist.model.run import NodeStatus
 
-FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
 """Exit codes: success; a finding (a wrong job file, a failed check, a difference); a command that could not be carried
-out; a failed training; Ctrl-C. After other signals: 128 and their number."""
+out; a failed training; Ctrl-C; nobody reads the output any more. After other signals: 128 and their number."""
 NODE_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 """Colours of nodes, by rank; those of a larger gang are used again."""
 
@@ -64,9 +64,49 @@ def signals_as_ctrl_c() -> Iterator[None]:
             signal.signal(each, before[each])
 
 
+def open_missing_output() -> None:
+    """Let a command that was started without an output, as by `>&-`, print to nobody."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - until the process ends
+
+
 def discard_output() -> None:
     """Let nothing more be printed to a pipe that its reader has closed; Python would report it again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard(sys.stdout)
+    with suppress(OSError):
+        sys.stderr.flush()
+        return
+    _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def last_output() -> Iterator[None]:
+    """Print what a command prints last. Its exit code is known: a reader that has left (`| head`) changes nothing."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output()
+
+
+@contextmanager
+def _printing(stream: TextIO) -> Iterator[None]:
+    """Print at once: an error at the exit of Python has no exit code of ours. Raises Unusable, BrokenPipeError."""
+    try:
+        yield
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in the buffer would fail again.
+        _discard(stream)
+        raise Unusable(f"the output cannot be written: {error.strerror}") from error
 
 
 def hide(secrets: Collection[str]) -> None:
@@ -105,12 +145,14 @@ def print_yaml(value: Any) -> None:
 
 
 def print_json(value: Any, *, masked: bool = True) -> None:
-    print(json.dumps(_shown(value) if masked else value, indent=2, ensure_ascii=False))
+    with _printing(sys.stdout):
+        print(json.dumps(_shown(value) if masked else value, indent=2, ensure_ascii=False))
 
 
 def print_json_line(value: Any) -> None:
     """Print one object of a stream, at once."""
-    print(json.dumps(_shown(value), ensure_ascii=False), flush=True)
+    with _printing(sys.stdout):
+        print(json.dumps(_shown(value), ensure_ascii=False))
 
 
 def _shown(value: Any) -> Any:
@@ -128,12 +170,13 @@ def without_secrets(text: str) -> str:
 
 def _print(text: str, style: str = "", *, stderr: bool = False) -> None:
     stream = sys.stderr if stderr else sys.stdout
-    if not stream.isatty():
-        print(text, file=stream, flush=True)
-        return
-    from rich.console import Console
+    with _printing(stream):
+        if stream.isatty():
+            from rich.console import Console
 
-    Console(stderr=stderr, highlight=False).print(_styled(text, style), soft_wrap=True)
+            Console(stderr=stderr, highlight=False).print(_styled(text, style), soft_wrap=True)
+        else:
+            print(text, file=stream)
 
 
 def styled(text: str, style: str) -> Any:

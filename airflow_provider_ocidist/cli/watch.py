@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import named_by, reconnect
+from airflow_provider_ocidist.cli.numbers import seconds
 from airflow_provider_ocidist.cli.status import status_json
-from airflow_provider_ocidist.cli.terminal import FAILED, FINE, say
+from airflow_provider_ocidist.cli.terminal import FAILED, FINE, last_output, say
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
 from airflow_provider_ocidist.model.homes import command_on
 
@@ -36,7 +37,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 def add_interval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval",
-        type=float,
+        type=seconds,
         default=2.0,
         metavar="SECONDS",
         help="time between two requests for the state (default: %(default)s)",
@@ -139,14 +140,18 @@ class _Follower:
         assert self.watch.status is not None
         if warning:
             self.screen.warning("SUCCEEDED, BUT %s", warning)
-        self.screen.succeeded(status_json(self.watch.record, self.watch.status), self.watch.status)
+        with last_output():
+            self.screen.succeeded(status_json(self.watch.record, self.watch.status), self.watch.status)
         return FINE
 
     def _fail(self, cause: Cause, message: str) -> int:
         self._finish()
         self.on_failed(self.watch, cause, message)
         status = self.watch.status
-        self.screen.failed(str(cause), message, status_json(self.watch.record, status) if status else None)
+        with last_output():
+            self.screen.failed(
+                str(cause), message, status_json(self.watch.record, status) if status else None
+            )
         return FAILED
 
     def _finish(self) -> None:

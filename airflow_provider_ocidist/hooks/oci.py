@@ -69,6 +69,10 @@ class OciHook(BaseHook):
 
     @cached_property
     def _own_fields(self) -> Mapping[str, Any]:
+        return self.fields_below(())
+
+    def fields_below(self, above: tuple[str, ...]) -> Mapping[str, Any]:
+        """Return the fields of `conn_id` alone; `above`: connections whose storage it is, the first one first."""
         from airflow.sdk.log import mask_secret
 
         from airflow_provider_ocidist.backends.connection_fields import fields_of, secrets_of
@@ -76,6 +80,7 @@ class OciHook(BaseHook):
         given = self._connection()
         if given is None:
             return {}
+        self._refuse_foreign_type(given.conn_type)
         extra = given.extra_dejson
         refuse_shown_secrets(self.conn_id, extra)
         fields = fields_of(given.conn_type, given.host, given.login, given.password, extra)
@@ -83,8 +88,33 @@ class OciHook(BaseHook):
         for secret in secrets_of(fields):
             mask_secret(secret)
         storage = fields.get("storage_conn_id")
+        if not storage:
+            return fields
+        above = (*above, self.conn_id)
+        if storage in above:
+            raise BackendError(
+                f"storage_conn_id of the connection {self.conn_id!r} is {storage}, which leads back to itself",
+                cause=Cause.CONFIG,
+            )
         # The cluster's connection determines where gangs run, the other one gives the credentials for storage.
-        return fields if not storage else {**OciHook(storage).fields, **fields}
+        return {**OciHook(storage).fields_below(above), **fields}
+
+    def _refuse_foreign_type(self, conn_type: str | None) -> None:
+        """Raise BackendError for a connection to another service, of which no field would be read.
+
+        The credentials of the worker's own config file would take their place. A type that says nothing is taken.
+        """
+        known = _backend_class(self.kind).conn_types
+        if conn_type in (None, "", "generic") or conn_type in known:
+            return
+        # Imported only now: a connection of another kind of backend may still be right for storage.
+        every = {each for kind in kinds.names("backends") for each in _backend_class(kind).conn_types}
+        if conn_type not in every:
+            raise BackendError(
+                f"connection {self.conn_id!r} is of type {conn_type!r}, of which nothing is read: name one of type "
+                + " or ".join(map(repr, known)),
+                cause=Cause.CONFIG,
+            )
 
     def at(self, kind: str, gangs_conn_id: str) -> OciHook:
         """Return the same connection for gangs that are at another one."""

@@ -97,6 +97,7 @@ def publish_to_outlets(
 ) -> None:
     """Add the checkpoint to the events of a task's outlets, for the DAGs that they schedule."""
     from airflow.sdk import Asset, AssetAlias
+    from airflow.sdk.definitions.asset import AssetRef
 
     if not outlets:
         return
@@ -112,7 +113,8 @@ def publish_to_outlets(
         "job_id": result["job_id"],
     }
     for outlet in outlets:
-        if isinstance(outlet, Asset):
+        # A reference, `Asset.ref(name=...)`, stands for an asset that another DAG defines.
+        if isinstance(outlet, (Asset, AssetRef)):
             context["outlet_events"][outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
             context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=extra)

@@ -15,8 +15,9 @@ from airflow_provider_ocidist.hooks.oci import OciHook
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
-"""Trigger rules under which no task runs after a failed one."""
+AFTER_EVERY_END = {"all_done", "all_done_setup_success"}
+"""Trigger rules under which a task runs after each end of an upstream one, and not before, whatever its other upstream
+tasks do. A teardown has the second."""
 
 
 class EndTrainingOperator(BaseOperator):
@@ -38,7 +39,8 @@ class EndTrainingOperator(BaseOperator):
     :param compartment_id: if its job names another compartment than the connection; needed when its worker may die
         before it has published the XCom `run`
     :param patience: seconds until this task fails because nodes have not ended
-    :param trigger_rule: Airflow's; ValueError for one under which this task would not run after a failed training
+    :param trigger_rule: Airflow's; ValueError for one other than `all_done` and `all_done_setup_success`: this task
+        would not run after every end of the training
     """
 
     template_fields: Sequence[str] = ("conn_id", "backend", "compartment_id")
@@ -56,10 +58,10 @@ class EndTrainingOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         # Before Airflow 3.3 a mapped task gets Airflow's own default.
-        if trigger_rule in WITHOUT_FAILURES and "_airflow_from_mapped" not in kwargs:
+        if trigger_rule not in AFTER_EVERY_END and "_airflow_from_mapped" not in kwargs:
             raise ValueError(
-                f"{kwargs.get('task_id')}: trigger_rule={str(trigger_rule)!r} would not let it run after a training "
-                "that failed, which is when it is needed; it may come from default_args: write "
+                f"{kwargs.get('task_id')}: trigger_rule={str(trigger_rule)!r} would not let it run after every end of "
+                "the training, a failure above all, which is when it is needed; it may come from default_args: write "
                 'trigger_rule="all_done"'
             )
         super().__init__(trigger_rule=trigger_rule, **kwargs)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -150,6 +153,18 @@ def test_fetch_deletes_nothing_of_the_users_without_force(tmp_path, capsys):
     assert ocidist("fetch", tmp_path / "place", tmp_path / "here") == 2
     assert "is a link" in capsys.readouterr().err
     assert here.is_symlink()
+
+
+def test_a_damaged_one_is_exit_code_1_also_if_nobody_reads_its_name(place):
+    file = place / "step-20.pt" / "step-20.pt"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    command = [sys.executable, "-m", "airflow_provider_ocidist.cli", "checkpoints", "verify", str(place)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_verify_takes_one_checkpoint_and_whole_work_directories(place, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import http.server
 import json
@@ -50,11 +51,10 @@ def ocidist(*arguments, **options):
     path = os.pathsep.join(filter(None, ["", *sys.path]))
     return subprocess.run(
         command,
-        capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": path},
-        **options,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
     )
 
 
@@ -342,6 +342,100 @@ def test_a_reader_that_leaves_early_is_no_error(folder):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (["check", "good.yaml"], 0),
+        (["check", "good.yaml", "wrong.yaml"], 1),
+        (["check", "good.yaml", "wrong.yaml", "--json"], 1),
+        (["check", "wrong.yaml", "nonsense.yaml"], 2),
+        (["diff", "good.yaml", "good.yaml"], 0),
+        (["diff", "good.yaml", "other.yaml"], 1),
+        (["diff", "good.yaml", "other.yaml", "--json"], 1),
+        (["preflight", "local.yaml"], 0),
+        (["preflight", "git.yaml"], 1),
+        (["plan", "good.yaml", "--nodes", "40"], 0),
+        (["plan", "wrong.yaml"], 1),
+        (["plan", "nonsense.yaml"], 2),
+        (["schema"], 0),
+        (["init", "new"], 0),
+        (["copy", "train", "copied"], 0),
+    ],
+)
+def test_a_command_whose_output_nobody_reads_has_its_own_exit_code(folder, arguments, code):
+    (folder / "other.yaml").write_text(GOOD.replace("SEED: 1", "SEED: 2"))
+    local = f"backend: {{kind: local}}\nwork_dir: {folder}/work\n"
+    (folder / "local.yaml").write_text(GOOD[: GOOD.index("backend")] + local)
+    gone = GOOD.replace("source: train", f"source: 'git+file://{folder}/gone'")
+    (folder / "git.yaml").write_text(gone[: gone.index("backend")] + local)
+    with _closed_pipe() as pipe:
+        done = ocidist(*arguments, stdout=pipe)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+@pytest.mark.parametrize("arguments, code", [(["check", "wrong.yaml"], 1), (["plan", "nonsense.yaml"], 2)])
+def test_nor_does_it_matter_that_nobody_reads_the_errors(folder, arguments, code):
+    with _closed_pipe() as pipe:
+        assert ocidist(*arguments, stdout=pipe, stderr=pipe).returncode == code
+
+
+@pytest.mark.parametrize("line", ["check good.yaml", "check wrong.yaml --json", "plan good.yaml", "schema"])
+def test_output_that_cannot_be_written_is_a_line_and_exit_code_2(folder, line):
+    with Path("/dev/full").open("w") as full:
+        done = ocidist(*line.split(), stdout=full)
+        why = "ocidist: the output cannot be written: No space left on device\n"
+        assert (done.returncode, done.stderr) == (2, why)
+        assert ocidist(*line.split(), stdout=full, stderr=full).returncode == 2
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    "arguments, code", [("check good.yaml", 0), ("check wrong.yaml", 1), ("plan nonsense.yaml", 2)]
+)
+def test_a_command_without_an_output_does_its_work(folder, arguments, code, closed):
+    line = f"{sys.executable} -m airflow_provider_ocidist.cli {arguments} {closed}"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+@contextlib.contextmanager
+def _closed_pipe():
+    """A pipe whose reader has left before the first line."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "-0.0", "nan", "inf", "-inf", "1e300", "86401", "soon", ""])
+@pytest.mark.parametrize("command", ["run good.yaml --wait", "watch info.yaml", "cancel info.yaml"])
+def test_an_interval_in_which_nobody_can_wait_is_refused_before_anything_is_begun(
+    folder, capsys, command, value
+):
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), f"--interval={value}"])
+    assert ended.value.code == 2
+    assert "argument --interval: " in capsys.readouterr().err
+    assert not (folder / "info.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "list --limit=0",
+        "list --limit=-3",
+        "checkpoints verify train --step=-1",
+        "checkpoints fetch a b --step=x",
+    ],
+)
+def test_a_number_that_means_nothing_is_refused_with_its_argument(capsys, command):
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    assert ended.value.code == 2
+    assert "argument --" in capsys.readouterr().err
+
+
 def test_output_is_coloured_on_a_terminal_only(folder):
     assert "\x1b[" not in ocidist("check", "good.yaml").stdout
     master, slave = pty.openpty()
@@ -395,7 +489,7 @@ def test_help_names_every_command_and_exit_code(capsys):
     assert (
         codes
         == re.findall(r"^\| (\d+) \|", documented, re.MULTILINE)
-        == ["0", "1", "2", "3", "129", "130", "143"]
+        == ["0", "1", "2", "3", "129", "130", "141", "143"]
     )
 
 

@@ -62,6 +62,20 @@ def test_nothing_is_written_over_unless_it_is_forced(tmp_path, capsys):
     assert "mine" not in (tmp_path / "job.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["yes", "no", "on", "off", "true", "null", "y", "2024", "1e3", "0x1f", "1_000", "12-01-02", "2024-01-02"],
+)
+def test_a_name_that_yaml_takes_for_something_else_stays_a_name(tmp_path, capsys, name):
+    assert main(["init", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    assert main(["check", str(tmp_path / name / "job.yaml")]) == 0, capsys.readouterr().out
+    written = name.replace("_", "-")
+    assert f"ok ({written}: 2 nodes" in capsys.readouterr().out
+    node = yaml.safe_load((tmp_path / name / "compose.yaml").read_text())["x-node"]
+    assert node["image"] == written
+
+
 @pytest.mark.parametrize("option", [["--launcher", "torchrn"], ["--nodes", "0"]])
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, capsys, option):
     assert main(["init", str(tmp_path / "new"), *option]) == 2

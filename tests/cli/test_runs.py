@@ -268,6 +268,20 @@ def test_output_that_nobody_reads_ends_a_run_that_is_waited_for(
     assert {run.lifecycle_state for run in runs_named(backend, name)} <= {"CANCELING", "CANCELED"}
 
 
+def test_a_watch_whose_output_nobody_reads_does_not_claim_a_success_and_the_run_goes_on(
+    ocidist: Terminal, backend: OciDataScience
+) -> None:
+    ocidist.write_job(name=(name := f"head-{uuid.uuid4().hex[:6]}"), seconds=60)
+    ocidist("run", "job.yaml")
+    process = ocidist.start("watch", "--interval", "0.3")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert {run.lifecycle_state for run in runs_named(backend, name)} <= {"ACCEPTED", "IN_PROGRESS"}
+    ocidist("cancel")
+
+
 def test_a_run_without_a_log_group_has_no_logs_and_says_so(ocidist: Terminal, emulator: Access) -> None:
     extra = json.loads(ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"])["extra"]
     extra.pop("log_group_id", None)

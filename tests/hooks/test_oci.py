@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from urllib.parse import urlencode
@@ -11,7 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import redact
 
 from airflow_provider_ocidist.backends.connection_fields import unknown_fields
-from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.oci_client.credentials import access_of, credentials, oci_fields
 from scripts.emulator_process import Access
@@ -56,6 +57,59 @@ def test_wrong_credentials_are_reported(emulator: Access, hook_of):
     connected, message = hook_of(emulator.connection_fields(profile="NONE")).test_connection()
     assert not connected
     assert "profile NONE" in message
+
+
+def a_connection(conn_type: str | None, **extra: object) -> str:
+    return json.dumps({"conn_type": conn_type, "extra": extra} if conn_type else {"extra": extra})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_connections_for_storage_that_lead_back_are_refused_in_words(monkeypatch, seed):
+    print("seed", seed)
+    dice = random.Random(seed)
+    names = [f"c{number}" for number in range(dice.randint(1, 4))]
+    back = dice.randrange(len(names))
+    for name, storage in zip(names, [*names[1:], names[back]], strict=True):
+        text = a_connection(dice.choice(["oci", "kubernetes"]), storage_conn_id=storage)
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", text)
+    with pytest.raises(
+        BackendError,
+        match=f"storage_conn_id of the connection '{names[-1]}' is {names[back]}, which leads back to itself",
+    ) as caught:
+        _ = OciHook("c0").fields
+    assert caught.value.cause is Cause.CONFIG
+    with pytest.raises(BackendError, match="leads back to itself"):
+        _ = OciHook("c0").access
+
+
+def test_two_connections_may_have_the_same_one_for_storage(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", a_connection("oci", region="eu-frankfurt-1"))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_BESIDE", a_connection("oci", storage_conn_id="store", endpoint="http://x")
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_MAIN", a_connection("oci", storage_conn_id="beside"))
+    assert OciHook("main").fields["region"] == "eu-frankfurt-1"
+
+
+@pytest.mark.parametrize("kind", [None, "oci_data_science", "local", "pytorchjob", "runai"])
+@pytest.mark.parametrize("conn_type", ["http", "aws", "google_cloud_platform", "postgres"])
+def test_a_connection_to_another_service_is_refused_also_for_storage(monkeypatch, conn_type, kind):
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", a_connection(conn_type, region="eu-frankfurt-1"))
+    monkeypatch.setenv("AIRFLOW_CONN_MAIN", a_connection("oci", storage_conn_id="other"))
+    for conn_id in ("other", "main"):
+        with pytest.raises(
+            BackendError,
+            match=f"connection 'other' is of type '{conn_type}', of which nothing is read: name one of",
+        ) as caught:
+            _ = OciHook(conn_id, kind=kind).fields
+        assert caught.value.cause is Cause.CONFIG
+
+
+@pytest.mark.parametrize("conn_type", ["oci", "kubernetes", "runai", "generic", None])
+def test_a_connection_of_a_home_or_without_a_type_is_taken(monkeypatch, conn_type):
+    extra = {"url": "https://runai.example", "region": "eu-frankfurt-1"}
+    monkeypatch.setenv("AIRFLOW_CONN_MAIN", a_connection(conn_type, **extra))
+    assert OciHook("main").fields["region"] == "eu-frankfurt-1"
 
 
 def test_a_misspelt_field_is_reported(emulator: Access, hook_of):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow.sdk import DAG, task_group
+from airflow.sdk import DAG, TriggerRule, task_group
 
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -132,6 +132,61 @@ def test_a_rule_by_which_it_would_miss_failures_is_refused() -> None:
         end()
     with DAG("other", schedule=None, default_args={"trigger_rule": "none_failed"}):
         assert end(trigger_rule="all_done").trigger_rule == "all_done"
+
+
+def runs(rule: str, states: dict[str, str]) -> bool:
+    """Whether Airflow's scheduler runs a task of this rule now, where its upstream tasks have these states."""
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from airflow.ti_deps.deps.trigger_rule_dep import TriggerRuleDep
+
+    with DAG("dag", schedule=None):
+        upstream = [EmptyOperator(task_id=name) for name in states]
+        end = EmptyOperator(task_id="end", trigger_rule=rule)
+        upstream >> end
+    for each in (end, *upstream):
+        # The scheduler's own classes have it.
+        object.__setattr__(each, "get_needs_expansion", lambda: False)
+    ended = [
+        SimpleNamespace(task_id=task.task_id, state=states[task.task_id], map_index=-1, task=task)
+        for task in upstream
+        if states[task.task_id] != "running"
+    ]
+    set_to: list[Any] = []
+    asked = SimpleNamespace(
+        task=end,
+        dag_id="dag",
+        map_index=-1,
+        get_dagrun=lambda **_: None,
+        set_state=lambda state, **_: set_to.append(state) or True,
+    )
+    context = SimpleNamespace(
+        flag_upstream_failed=True,
+        wait_for_past_depends_before_skipping=False,
+        ensure_finished_tis=lambda *_, **__: ended,
+        have_changed_ti_states=False,
+        upstream_task_id_counts={},
+    )
+    found = list(TriggerRuleDep()._get_dep_statuses(ti=asked, session=object(), dep_context=context))
+    return not set_to and all(status.passed for status in found)
+
+
+@pytest.mark.parametrize("rule", sorted(rule.value for rule in TriggerRule))
+def test_only_rules_under_which_it_runs_after_every_end_of_the_training_are_taken(rule: str) -> None:
+    others: list[dict[str, str]] = [{}]
+    others += [{"other": state} for state in ("success", "failed", "skipped", "upstream_failed")]
+    after = all(
+        runs(rule, {"train": state, **other})
+        for state in ("success", "failed", "upstream_failed")
+        for other in others
+    )
+    before = any(runs(rule, {"train": "running", **other}) for other in others)
+    print(rule, "runs after every end:", after, "and before one:", before)
+    with DAG("taken", schedule=None):
+        if after and not before:
+            assert end(trigger_rule=rule).trigger_rule == rule
+        else:
+            with pytest.raises(ValueError, match=f"'{rule}' would not let it run after every end"):
+                end(trigger_rule=rule)
 
 
 def test_every_run_of_a_mapped_training_is_ended_or_that_of_its_own_index(

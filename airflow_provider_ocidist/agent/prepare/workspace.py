@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -47,7 +49,18 @@ def workspace_of(program: Program, code: Path, *, executable: bool = False) -> W
     working_dir = _working_dir(program, code)
     on_path = shutil.which(program.script) if executable and "/" not in program.script else None
     located = replace(program, script=on_path) if on_path else _locate(program, code, working_dir)
+    if executable and not program.module:
+        _make_executable(Path(located.script))
     return Workspace(code=code, working_dir=working_dir, program=located)
+
+
+def _make_executable(script: Path) -> None:
+    """Let a script be started: neither a bucket nor every service that unpacks code keeps this of a file."""
+    mode = script.stat().st_mode
+    # In an image the file may be another user's; its start then says that it must not be started.
+    with contextlib.suppress(OSError):
+        if not mode & stat.S_IXUSR:
+            script.chmod(mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
 
 def roots(code: Path) -> list[Path]:

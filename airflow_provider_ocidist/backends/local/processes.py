@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.backends import bundle
 from airflow_provider_ocidist.backends.local import node
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import NodeState
@@ -46,7 +47,7 @@ class NodeProcess:
                 f"backend.python is not a program that this machine can run: {python}", cause=Cause.CONFIG
             )
         try:
-            archive.extractall(self.folder / "app")
+            bundle.unpack(archive, self.folder / "app")
             process = self._spawn(os.path.abspath(program), environment)  # noqa: PTH100 - links stay: a venv is one
         except OSError as error:
             raise BackendError(f"a node did not start: {error}", retryable=True) from error

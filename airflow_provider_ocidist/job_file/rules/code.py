@@ -7,11 +7,10 @@ import difflib
 import os
 import posixpath
 import re
-import tarfile
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from airflow_provider_ocidist.backends import bundle
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.rules.values import arguments, inside, location, on_node
 from airflow_provider_ocidist.model.job import Program, TrainingJob, is_placeholder
@@ -108,11 +107,8 @@ def _local_code(job: TrainingJob) -> Iterator[Problem]:
 def _script_in(source: Path, script: str, working_dir: str) -> Iterator[Problem]:
     places = list(_paths(source, script, working_dir))
     try:
-        if source.is_dir():
-            found = any(_has_file(source, name) for name in places)
-        else:
-            found = not set(places).isdisjoint(_members(source))
-    except (OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+        found = bool(_sent(source, places))
+    except bundle.UNREADABLE as error:
         yield Problem("program.source", f"cannot be read: {error}")
         return
     if not found:
@@ -123,21 +119,14 @@ def _paths(folder: Path, script: str, working_dir: str) -> Iterator[str]:
     """Yield the possible places of a script in a folder, which is under its own name in the root of the code."""
     for path in (script, posixpath.normpath(posixpath.join(working_dir, script))):
         yield path
-        yield path.removeprefix(f"{folder.name}/")
+        yield path.removeprefix(f"{bundle.folder_name(folder)}/")
 
 
-def _has_file(folder: Path, name: str) -> bool:
-    return os.path.isfile(folder / name)  # noqa: PTH113 (says False of what can be no path)
-
-
-def _members(source: Path) -> list[str]:
-    if zipfile.is_zipfile(source):
-        with zipfile.ZipFile(source) as archive:
-            return archive.namelist()
-    if tarfile.is_tarfile(source):
-        with tarfile.open(source) as tar:
-            return [posixpath.normpath(name) for name in tar.getnames()]
-    return [source.name]
+def _sent(source: Path, names: Iterable[str]) -> set[str]:
+    """Return which of these files are sent with the code. Raises what `bundle.UNREADABLE` lists."""
+    if source.is_dir():
+        return {name for name in names if bundle.is_sent(source, name)}
+    return {posixpath.normpath(name) for name in bundle.archive_names(source)}.intersection(names)
 
 
 def _near(script: str, folder: Path) -> str:
@@ -153,7 +142,6 @@ def requirements_in_the_code(program: Program, requirements: str) -> Iterator[Pr
     if list(inside("", requirements)) or not os.path.exists(folder):  # noqa: PTH110 (reported elsewhere)
         return
     wanted = {posixpath.normpath(requirements), posixpath.normpath(posixpath.join(below, requirements))}
-    with contextlib.suppress(OSError, zipfile.BadZipFile, tarfile.TarError):
-        there = {name for name in wanted if _has_file(folder, name)} if folder.is_dir() else _members(folder)
-        if not wanted.intersection(there):
+    with contextlib.suppress(*bundle.UNREADABLE):
+        if not _sent(folder, wanted):
             yield Problem("dependencies.requirements", f"{requirements!r} is not in {source}")

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.agent.prepare.code import announce, fetch_code, fe
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
-from airflow_provider_ocidist.job import Program
+from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.git_source import GIT_URL, at_commit
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -214,6 +214,26 @@ def test_a_program_in_a_zip_stays_executable(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
         archive.writestr(info, "#!/bin/sh")
     assert os.access(fetch(str(tmp_path / "code.zip"), "run.sh").program.script, os.X_OK)
+
+
+@pytest.mark.parametrize("form", ["folder", "file", "zip"])
+def test_a_script_that_is_to_be_executed_can_be_though_its_way_here_forgot_it(
+    project: Path, tmp_path: Path, form: str
+) -> None:
+    source = {"folder": project, "file": project / "train.py", "zip": tmp_path / "code.zip"}[form]
+    if form == "zip":
+        with zipfile.ZipFile(source, "w") as archive:
+            archive.writestr("train.py", "#!/bin/sh")
+    config = AgentConfig(
+        run_name="run",
+        nodes=1,
+        run_dir="/run",
+        program=Program(script="train.py", source=str(source)),
+        launcher=LauncherOptions(kind="command"),
+    )
+    workspace = fetch_code(config, {}, OciAccess(), StopSwitch())
+    assert os.access(workspace.program.script, os.X_OK)
+    assert not os.access(fetch(str(source)).program.script, os.X_OK), "Python reads it, and needs no more"
 
 
 @pytest.mark.parametrize("name", ["code.zip", "code.tar"])

@@ -133,6 +133,26 @@ def test_a_gang_is_found_by_its_run_directory_alone_whatever_work_dir_its_job_na
     assert backend.open(ref.job_id).ref == ref
 
 
+def test_an_executable_of_the_code_starts_and_so_does_the_one_that_it_calls(
+    backend: Local, tmp_path: Path, ends: Callable[[RunRef], RunRef]
+) -> None:
+    project = tmp_path / "project"
+    (project / "bin").mkdir(parents=True)
+    (project / "start").write_text('#!/bin/sh\nexec "$(dirname "$0")/bin/train"\n')
+    (project / "bin/train").write_text("#!/bin/sh\necho trained\n")
+    for path in (project / "start", project / "bin/train"):
+        path.chmod(0o755)
+    job = a_job(
+        1,
+        program={"source": str(project), "script": "start"},
+        launcher={"kind": "command"},
+        checkpoints={"required": False},
+    )
+    ref = ends(backend.submit(backend.plan(job, a_key())))
+    (found,) = wait_until(backend, ref, lambda status: status.ended).nodes
+    assert (found.state, found.details) == (NodeState.SUCCEEDED, "exit code 0")
+
+
 def test_living_nodes_whose_variables_cannot_be_read_are_watched_without_limits_and_a_warning_says_so(
     backend: Local,
     ends: Callable[[RunRef], RunRef],
