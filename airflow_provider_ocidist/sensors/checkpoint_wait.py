@@ -19,7 +19,11 @@ def whole_uri(value: object) -> str:
     """Return a sensor's argument `uri`. Raises AirflowFailException for one below which nothing can ever appear."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
     if not isinstance(text, str) or text in ("", "None"):
-        why = f"is {text!r}: its template has found nothing"
+        why = (
+            f"is {text!r}: its template has found nothing"
+            if text
+            else "is empty: its template has found nothing"
+        )
         raise AirflowFailException(f"uri {why}; pass checkpoints_uri of the XCom run of the training")
     try:
         location = locations.parse(text)
