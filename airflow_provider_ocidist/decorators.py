@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +82,8 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
         super().__init__(
             job=job, python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
         )
+        # After Airflow's own checks, which let parameters be missing that it fills in itself.
+        _require_arguments(python_callable, op_args, op_kwargs)
 
     def execute(self, context: Context) -> Any:
         return DistributedTrainingOperator.execute(self, context)
@@ -96,8 +97,10 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
 
     def _program(self, name: str) -> str:
         try:
-            call = json.dumps({"args": list(self.op_args), "kwargs": dict(self.op_kwargs)})
-        except TypeError as error:
+            arguments = {"args": list(self.op_args), "kwargs": dict(self.op_kwargs)}
+            call = json.dumps(arguments)
+            _require_text_keys(arguments)
+        except (TypeError, ValueError) as error:
             raise AirflowFailException(
                 f"{name} cannot be called on the nodes: {error}; pass only values that JSON can represent, and "
                 "the URI of anything else"
@@ -107,17 +110,46 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
 
 def source_of(function: Callable[..., Any]) -> str:
     """Return a function's source without its decorators, which do not exist on a node."""
-    source = textwrap.dedent(inspect.getsource(function))
-    try:
-        (definition,) = ast.parse(source).body
-    except IndentationError:
-        # A text in it begins at the left margin, so that it cannot be dedented.
-        source = f"if True:\n{source}"
-        (block,) = ast.parse(source).body
-        assert isinstance(block, ast.If)
-        definition = block.body[0]
-        return "\n".join(["if True:", *source.splitlines()[definition.lineno - 1 :]])
-    return "\n".join(source.splitlines()[definition.lineno - 1 :])
+    source = inspect.getsource(function)
+    is_nested = source[:1] in (" ", "\t")
+    # Dedented, the texts in it that have several lines would be other texts.
+    block = f"if True:\n{source}" if is_nested else source
+    (outermost,) = ast.parse(block).body
+    definition = outermost.body[0] if isinstance(outermost, ast.If) else outermost
+    # Not `splitlines`: it also ends lines where Python does not, within texts.
+    lines = block.split("\n")[definition.lineno - 1 :]
+    return "\n".join(["if True:", *lines] if is_nested else lines)
+
+
+def _require_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError for parameters without a value that Airflow would fill in, but only on a worker."""
+    signature = inspect.signature(function)
+    given = signature.bind_partial(*args, **kwargs).arguments
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        name
+        for name, parameter in signature.parameters.items()
+        if name not in given and parameter.kind not in several and parameter.default is parameter.empty
+    ]
+    if missing:
+        example = ", ".join(f'{name}="{{{{ {name} }}}}"' for name in missing)
+        raise TypeError(
+            f"{function.__name__} has no value for {', '.join(missing)}: Airflow fills in its context on a worker, and "
+            f"the nodes call the function; pass what it needs, as {function.__name__}({example})"
+        )
+
+
+def _require_text_keys(value: Any) -> None:
+    """Raise TypeError where JSON turns the keys of a mapping into text."""
+    match value:
+        case Mapping():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise TypeError(f"the key {key!r} is no text, and JSON would make text of it")
+                _require_text_keys(item)
+        case list() | tuple():
+            for item in value:
+                _require_text_keys(item)
 
 
 def distributed_training_task(

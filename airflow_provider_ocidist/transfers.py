@@ -91,7 +91,7 @@ class CopyOperator(BaseOperator):
         ocpus: float | str = 4,
         memory_gb: float | str = 16,
         image: str | None = None,
-        overrides: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | str | None = None,
         deferrable: bool | None = None,
         poll_interval: float = 10.0,
         retry_policy: Any = RETRIES,

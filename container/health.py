@@ -7,23 +7,22 @@ import sys
 import time
 
 from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.run_directory import run_directory
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER
 from airflow_provider_ocidist.agent.join.topology import own_rank
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.stores.opening import open_store
 
 
 def main() -> int:
     try:
         config = AgentConfig.from_env(os.environ)
         rank = own_rank(config, os.environ)
+        with run_directory(config, os.environ) as store:
+            return judge(read_report(store, rank), time.time())
     except AgentError as error:
         return say(str(error), healthy=False)
-    access = OciAccess.from_environment(os.environ, endpoint=config.oci_endpoint)
-    return judge(read_report(open_store(config.run_dir, access), rank), time.time())
 
 
 def judge(report: NodeReport | None, now: float) -> int:

@@ -65,6 +65,11 @@ with DAG(
     @task.short_circuit(trigger_rule="all_failed", ignore_downstream_trigger_rules=False)
     def another_home_helps(ti) -> bool:
         failure = ti.xcom_pull("on_cluster", key="failure")
+        if failure is None:
+            print(
+                "on_cluster has told no cause: it never began, its worker was killed, or somebody marked it failed"
+            )
+            return False
         print(failure["message"])
         return failure["cause"] in MOVED_BY
 

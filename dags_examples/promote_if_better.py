@@ -50,8 +50,9 @@ with DAG(
     @task(inlets=[in_production])
     def contenders(candidate: str, test: str, *, inlet_events) -> list[dict[str, str]]:
         """Return the models to evaluate: the new one, then the one in production if there is one."""
-        events = inlet_events[in_production]
-        models = [candidate, events[-1].extra["uri"]] if events else [candidate]
+        # An event that a user created names no model.
+        announced = [event.extra["uri"] for event in inlet_events[in_production] if event.extra.get("uri")]
+        models = [candidate, *announced[-1:]]
         return [{"inputs.0.source": test, "inputs.1.source": f"{model}/"} for model in models]
 
     @task.short_circuit

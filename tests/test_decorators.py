@@ -155,3 +155,101 @@ def test_the_program_of_a_function_is_there_only_while_it_is_needed():
         assert [path.name for path in folder.iterdir()] == [SCRIPT]
     assert not folder.exists()
     assert operator.overrides is None
+
+
+DRAWN_TEXTS = [
+    "  at the margin",
+    "    deeper",
+    "\tafter a tab",
+    "",
+    "no indent",
+    "   \\n in quotes",
+    "\x0cafter a form feed",
+    "a\u2028b",
+    "a\x1cb",
+]
+
+
+def _nested(rng: random.Random) -> tuple[str, str]:
+    """Return a DAG file with a nested function `train` that returns a text of several lines, and that text."""
+    indent = rng.choice(["    ", "  ", "\t"])
+    depth = rng.randint(0, 4)
+    lines = rng.choices(DRAWN_TEXTS, k=rng.randint(1, 5))
+    # Lines that all begin with the function's indentation are those which dedenting would change.
+    lines = [indent * depth + line for line in lines] if rng.random() < 0.5 else lines
+    heads = ["if True:", "with suppress(ValueError):", "for _ in range(1):", "try:"]
+    opened = [rng.choice(heads) for _ in range(depth)]
+    decorators = rng.choice([[], ["@kept"], ["@made(", f"{indent}1,", ")"], ["@kept", "@made(1)"]])
+    comment = rng.choice([[], ["# at the margin"]])
+    signature = rng.choice([["def train():"], ["def train(", f"{indent}word=1,", "):"]])
+    quoted = rng.choice(["'''", '"""'])
+    definition = [*decorators, *signature]
+    file = ["from contextlib import suppress", "def kept(f): return f", "def made(n): return kept"]
+    file += [indent * level + head for level, head in enumerate(opened)]
+    file += [indent * depth + line for line in definition]
+    file += comment
+    first, *rest = [f"{indent}return {quoted}x", *lines]
+    file += [indent * (depth + 0) + first, *rest]
+    file[-1] += quoted
+    file += [
+        indent * level + "finally: pass" for level in range(depth - 1, -1, -1) if opened[level] == "try:"
+    ]
+    text = "\n".join(["x", *lines]).replace("\\n", "\n")
+    return "\n".join(file) + "\n", text
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_a_functions_texts_are_the_same_on_the_nodes_however_it_is_nested(tmp_path: Path, number: int):
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    file, text = _nested(random.Random(seed))
+    print(file)
+    (tmp_path / "nested.py").write_text(file, newline="")
+    specification = importlib.util.spec_from_file_location(f"nested_{seed}", tmp_path / "nested.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    assert module.train() == text
+    there: dict[str, object] = {"__name__": "there"}
+    exec(
+        compile(PROGRAM.format(source=source_of(module.train), call="{}", name="train"), "there", "exec"),
+        there,
+    )
+    assert there["train"]() == text
+
+
+def _refused(function, *args: object, **kwargs: object) -> str:
+    with DAG("dag", schedule=None), pytest.raises(TypeError) as raised:
+        distributed_training_task(function, job=JOB)(*args, **kwargs)
+    return str(raised.value)
+
+
+def test_what_airflow_fills_in_on_a_worker_is_refused_when_the_dag_is_read():
+    def train(data: str, ds: str, *, run_id: str) -> None: ...
+
+    told = _refused(train, "x")
+    assert "ds, run_id" in told
+    assert 'run_id="{{ run_id }}"' in told
+    assert "ds=" in _refused(train, "x", run_id="r")
+
+
+def test_what_airflow_would_fill_in_may_be_passed_or_left_to_its_default(tmp_path: Path):
+    def train(data: str, ds: str, ti: object = None, *, run_id: str) -> None:
+        print(data, ds, ti, run_id)
+
+    with DAG("dag", schedule=None):
+        operator = distributed_training_task(train, job=JOB)("x", "{{ ds }}", run_id="{{ run_id }}").operator
+    operator.render_template_fields({"ds": "2026-01-01", "run_id": "r", "task": None})
+    (tmp_path / "train.py").write_text(operator._program("train"))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "x 2026-01-01 None r\n"
+
+
+@pytest.mark.parametrize(
+    "value", [{1: 2}, {"a": {None: 1}}, [{"b": ({True: 1},)}], {("a", 1): 2}, {1.5: "x"}], ids=str
+)
+def test_keys_that_are_no_text_are_refused_since_json_would_change_them(value: object):
+    for operator in (operator_of(value), operator_of("x", more=value)):
+        with pytest.raises(AirflowFailException, match=r"train cannot be called on the nodes: .*key"):
+            operator._program("train")

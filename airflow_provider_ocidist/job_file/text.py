@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,11 @@ MAX_CHARACTERS = 1_000_000
 MAX_BYTES = 4 * MAX_CHARACTERS
 _PIECE = 256 << 10
 TOO_LONG = f"is longer than {MAX_CHARACTERS} characters"
+
+IN_ZIP = (
+    "is in the zip file {}, and job files are not read from there: name it by a URI, or write the job as a mapping "
+    "in the DAG file"
+)
 
 
 def is_uri(place: str | Path) -> bool:
@@ -37,6 +43,10 @@ def read(place: str | Path, *, access: OciAccess | None = None) -> str:
         text = codecs.decode(data, "utf-8-sig")
     except FileNotFoundError as error:
         raise _unreadable(place, "cannot be read: No such file or directory") from error
+    except NotADirectoryError as error:
+        archive = next((each for each in Path(place).parents if zipfile.is_zipfile(each)), None)
+        why = IN_ZIP.format(archive) if archive else f"cannot be read: {error.strerror}"
+        raise _unreadable(place, why) from error
     except OSError as error:
         raise _unreadable(place, f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

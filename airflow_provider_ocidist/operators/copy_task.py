@@ -15,7 +15,7 @@ from airflow_provider_ocidist.integrations.lineage import lineage_of_copy
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.work_dir import COPIES_FOLDER
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in_profile
-from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
+from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode, settings
 from airflow_provider_ocidist.operators.training_task import TrainingTask
 from airflow_provider_ocidist.operators.training_try import TrainingOperator
 from airflow_provider_ocidist.storage import copy_program, locations
@@ -51,7 +51,7 @@ class CopyingOperator(TrainingOperator, Protocol):
     ocpus: float | str
     memory_gb: float | str
     image: str | None
-    overrides: Mapping[str, Any] | None
+    overrides: Mapping[str, Any] | str | None
 
 
 class CopyTask:
@@ -105,7 +105,7 @@ class CopyTask:
             job=self._job_of(context),
             # It names no file relative to a DAG file.
             folder=Path(),
-            overrides=dict(self._operator.overrides or {}),
+            overrides=self._overrides,
             # A copy reports no steps, and still succeeds.
             require_training=False,
             code=WrittenCode(folder=FOLDER, files={ORDER: self._order()}),
@@ -177,8 +177,12 @@ class CopyTask:
             **({"image": operator.image} if operator.image else {}),
         }
 
+    @property
+    def _overrides(self) -> dict[str, Any]:
+        return settings("overrides", self._operator.overrides)
+
     def _report_folder(self, context: Context) -> str:
-        conn_id, overrides = self._operator.conn_id, self._operator.overrides or {}
+        conn_id, overrides = self._operator.conn_id, self._overrides
         work_dir = overrides.get("work_dir") or OciHook(conn_id).fields.get("work_dir")
         if not work_dir:
             missing = (

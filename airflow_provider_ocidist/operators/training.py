@@ -12,7 +12,7 @@ from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks.links import CheckpointLink, JobRunLink, LogsLink
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.hooks.settings import is_deferrable
-from airflow_provider_ocidist.operators.job_arguments import JobArguments
+from airflow_provider_ocidist.operators.job_arguments import JobArguments, settings, settings_if_any
 from airflow_provider_ocidist.operators.task_arguments import RETRIES, TRIGGER_FAILED, as_argument
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class DistributedTrainingOperator(BaseOperator):
     :param conn_id: Airflow connection of type `oci`
     :param nodes: replaces the job's number of nodes
     :param shape: replaces the job's shape of a node
-    :param env: added to the job's environment
+    :param env: added to the job's environment; a mapping, or JSON text of one, as `{{ params.env | tojson }}`
     :param require_training: whether a run that shows no step, loss, checkpoint or output fails; None: as job or
         connection say. Otherwise one that ended within a minute succeeds with a warning in the log, the result and the
         page
-    :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`
+    :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`, or JSON text of it
     :param deferrable: wait in the triggerer instead of on a worker; ignored before Airflow 3.3, where a trigger
         is not informed that its task was killed
     :param poll_interval: seconds between two looks at the run
@@ -84,8 +84,8 @@ class DistributedTrainingOperator(BaseOperator):
         conn_id: str = OciHook.default_conn_name,
         nodes: int | str | None = None,
         shape: str | None = None,
-        env: Mapping[str, str] | None = None,
-        overrides: Mapping[str, Any] | None = None,
+        env: Mapping[str, Any] | str | None = None,
+        overrides: Mapping[str, Any] | str | None = None,
         require_training: bool | None = None,
         deferrable: bool | None = None,
         poll_interval: float = 10.0,
@@ -143,21 +143,22 @@ class DistributedTrainingOperator(BaseOperator):
             self._life.kill_from_handler()
 
     def job_arguments(self, context: Context) -> JobArguments:
-        """Return what the rendered arguments say of the job."""
+        """Return what the rendered arguments say of the job. Raises JobFileError."""
         del context
         return JobArguments(
             job=renderable(self.job),
             folder=Path(self.dag.fileloc).parent,
             nodes=self.nodes,
             shape=self.shape,
-            env=dict(self.env or {}),
-            overrides=renderable(self.overrides or {}),
+            env=settings("env", self.env),
+            overrides=renderable(settings("overrides", self.overrides)),
             require_training=self.require_training,
         )
 
     def shown_plan(self, context: Context) -> str:
         """Return what the task is about to create, without secrets; mask them in its logs and other fields too."""
-        return self._training().shown_plan([self.job, self.env, self.overrides], context)
+        given = [settings_if_any(name, getattr(self, name)) for name in ("env", "overrides")]
+        return self._training().shown_plan([self.job, *given], context)
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
         return self._life.lineage() if self._life is not None else None

@@ -20,10 +20,15 @@ from fastapi.responses import FileResponse, JSONResponse
 from airflow_provider_ocidist.model.masking import masked_messages
 from airflow_provider_ocidist.plugin import records, view
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
+from airflow_provider_ocidist.plugin.log_tail import LogTail
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
 from airflow_provider_ocidist.plugin.status_cache import Snapshot, StatusCache
 
 UNCACHED = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+UNKNOWN_CONNECTION = (
+    "the task's connection is not known any more: it is a template, and Airflow has deleted what it was (it keeps the "
+    "rendered fields of its newest runs only); see the task's log"
+)
 TASK_PATH = "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
 
 
@@ -105,7 +110,7 @@ def _serve_task(app: FastAPI, cache: StatusCache) -> None:
     @app.get(TASK_PATH, dependencies=SEES_TASK)
     async def task(task: TaskInPath) -> JSONResponse:
         record = await _record(task)
-        snapshot = await cache.at(record.conn_id, record.ref) if record.ref else Snapshot()
+        snapshot = await _state(cache, record)
         # A thousand nodes take a while, in which the event loop must serve other requests.
         return await run_in_threadpool(
             lambda: _json(masked_messages(view.task_view(record, snapshot, time.time()), snapshot.secrets))
@@ -123,9 +128,21 @@ def _serve_task(app: FastAPI, cache: StatusCache) -> None:
         record = await _record(task)
         if record.ref is None or rank >= record.ref.nodes:
             raise HTTPException(404, f"there is no node {rank}")
-        tail = await cache.tail(record.conn_id, record.ref, rank, record.ended_at)
+        if record.conn_id is None:
+            tail = LogTail(problem=UNKNOWN_CONNECTION)
+        else:
+            tail = await cache.tail(record.conn_id, record.ref, rank, record.ended_at)
         lines = [{"id": line.id, "time": line.time, "text": line.text} for line in tail.lines]
         return _json({"rank": rank, "lines": lines, "problem": tail.problem})
+
+
+async def _state(cache: StatusCache, record: TaskRecord) -> Snapshot:
+    if record.ref is None:
+        return Snapshot()
+    if record.conn_id is None:
+        # Another connection may be one of another tenancy, where another gang may have this id.
+        return Snapshot(problem=UNKNOWN_CONNECTION)
+    return await cache.at(record.conn_id, record.ref)
 
 
 async def _record(task: TaskId) -> TaskRecord:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
@@ -56,7 +57,8 @@ class TaskRecord:
     try_number: int
     started_at: float | None = None
     ended_at: float | None = None
-    conn_id: str = OciHook.default_conn_name
+    conn_id: str | None = OciHook.default_conn_name
+    """Connection of the task; None: Airflow does not know any more what its template gave."""
     ref: RunRef | None = None
     """Gang by the XCom `run`; None before that, and for tasks that are not ours. See `StatusCache`."""
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +82,45 @@ def read_task(task: TaskId) -> TaskRecord | None:
         rendered = session.scalar(
             select(RenderedTaskInstanceFields.rendered_fields).where(*_is(RenderedTaskInstanceFields, task))
         )
-        return _record(task, row, values, rendered or {})
+        conn_id = _conn_id_in(rendered) if rendered else _conn_id_of_version(session, row)
+        return _record(task, row, values, conn_id)
+
+
+def _conn_id_in(rendered: Mapping[str, Any]) -> str:
+    """Return the connection in the rendered fields, which only the task itself writes; others may write XComs."""
+    return str(rendered.get("conn_id") or OciHook.default_conn_name)
+
+
+def _conn_id_of_version(session: Any, row: Any) -> str | None:
+    """Return a task's connection by its DAG: Airflow deletes the rendered fields of all but the newest runs."""
+    stored = session.scalar(
+        select(SerializedDagModel).where(SerializedDagModel.dag_version_id == row.dag_version_id)
+    )
+    return None if stored is None else written_conn_id(stored.data or {}, row.task_id)
+
+
+def written_conn_id(dag: Mapping[str, Any], task_id: str) -> str | None:
+    """Return the connection that a serialized DAG names for a task; None where it is not written there."""
+    tasks = (each.get("__var", {}) for each in dag.get("dag", {}).get("tasks", ()))
+    task = next((each for each in tasks if each.get("task_id") == task_id), None)
+    if task is None:
+        return None
+    if not task.get("_is_mapped"):
+        return _without_jinja(task.get("conn_id"))
+    expanded = task.get("expand_input") or {}
+    value = expanded.get("value")
+    by_name = value.get("__var", {}) if isinstance(value, Mapping) else {}
+    named = task.get("partial_kwargs", {}).get("conn_id")
+    if named is None and expanded.get("type") in (None, "dict-of-lists") and "conn_id" not in by_name:
+        return OciHook.default_conn_name
+    return _without_jinja(named)
+
+
+def _without_jinja(conn_id: Any) -> str | None:
+    is_written = (
+        isinstance(conn_id, str) and bool(conn_id) and not any(mark in conn_id for mark in ("{{", "{%", "{#"))
+    )
+    return conn_id if is_written else None
 
 
 def mapped_indexes(task: TaskId) -> list[tuple[int, str | None]]:
@@ -113,7 +153,7 @@ def recent_tasks(
         results = _among(select(XComModel).where(XComModel.key == RESULT), XComModel, found)
         returned = {id_of(entry): _value(entry.value) for entry in session.scalars(results)}
         records = [
-            _record(task, rows[task], {RUN: _value(entry.value), RESULT: returned.get(task)}, {})
+            _record(task, rows[task], {RUN: _value(entry.value), RESULT: returned.get(task)}, None)
             for task, entry in found.items()
             if task in rows
         ]
@@ -139,7 +179,7 @@ def _among(query: Any, model: Any, tasks: Collection[TaskId]) -> Any:
     return query.where(columns.in_([(t.dag_id, t.run_id, t.task_id, t.map_index) for t in tasks]))
 
 
-def _record(task: TaskId, row: Any, values: Mapping[str, Any], rendered: Mapping[str, Any]) -> TaskRecord:
+def _record(task: TaskId, row: Any, values: Mapping[str, Any], conn_id: str | None) -> TaskRecord:
     return TaskRecord(
         id=task,
         state=row.state,
@@ -147,8 +187,7 @@ def _record(task: TaskId, row: Any, values: Mapping[str, Any], rendered: Mapping
         try_number=row.try_number,
         started_at=_unix(row.start_date),
         ended_at=_unix(row.end_date),
-        # From the rendered fields, which only the task itself writes, and not from an XCom, which others may write.
-        conn_id=str(rendered.get("conn_id") or OciHook.default_conn_name),
+        conn_id=conn_id,
         ref=ref_in(values.get(RUN), task),
         result=_mapping(values.get(RESULT)),
         failure=_mapping(values.get(FAILURE)),

@@ -167,7 +167,8 @@ class DistributedTrainingSensor(Waiting):
 class CheckpointSensor(Waiting):
     """Wait for a complete checkpoint below a URI; returns its uri, step and loss.
 
-    :param uri: the folder that holds a run's checkpoints: `checkpoints_uri` of the XCom `run` of its task
+    :param uri: the folder that holds a run's checkpoints: `checkpoints_uri` of the XCom `run` of its task; the task
+        fails at once for a relative path, and for a template that has found nothing
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
     :param after_step: wait for one with a step above this; -1 accepts any
     :param poke_interval: seconds between two looks
@@ -201,5 +202,5 @@ class CheckpointSensor(Waiting):
     def _wait(self) -> CheckpointWait:
         from airflow_provider_ocidist.sensors.checkpoint_wait import CheckpointWait
 
-        place = self.uri, self.conn_id, int(self.after_step)
+        place = self.uri, self.conn_id, self.after_step
         return CheckpointWait(*place, poke_interval=self.poke_interval, log=self.log)

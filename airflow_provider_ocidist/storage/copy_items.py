@@ -16,6 +16,7 @@ from airflow_provider_ocidist.storage.transfer import MODES, CopyRules
 
 ITEM_KEYS = ("source", "target", "include", "exclude", "mode", "verify", "delete_extra")
 FORM = '{"source": URI, "target": URI}'
+NOTHING_FOUND = "is 'None': its template has found nothing"
 _TRUTH = {"true": True, "false": False}
 
 
@@ -140,7 +141,7 @@ def _fault(value: object) -> str | None:
     if not isinstance(value, (str, os.PathLike)):
         return f"must be a URI or a path, not {value!r}"
     if value == "None":
-        return "is 'None': its template has found nothing"
+        return NOTHING_FOUND
     try:
         locations.parse(os.fspath(value))
     except StorageError as error:
@@ -165,9 +166,10 @@ def _rule(key: str, value: Any) -> tuple[Any, str | None]:
     """Return the value of a rule, and what is wrong with it."""
     if key in ("include", "exclude"):
         patterns = [value] if isinstance(value, str) else value
-        if isinstance(patterns, Iterable) and all(isinstance(text, str) for text in patterns):
-            return tuple(patterns), None
-        return (), f"must be a list of patterns, not {value!r}"
+        if not isinstance(patterns, Iterable) or not all(isinstance(text, str) for text in patterns):
+            return (), f"must be a list of patterns, not {value!r}"
+        # An empty one fits no name: it comes from a template, and means that there is none.
+        return tuple(filter(None, patterns)), NOTHING_FOUND if "None" in patterns else None
     if key == "mode":
         return value, None if value in MODES else f"must be one of {', '.join(MODES)}, not {value!r}"
     truth = _TRUTH.get(value.lower()) if isinstance(value, str) else value

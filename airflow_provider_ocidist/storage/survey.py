@@ -18,6 +18,7 @@ from airflow_provider_ocidist.storage.copying.selection import (
     absolute,
     find,
     is_below,
+    is_wanted,
     refuse_loss,
 )
 from airflow_provider_ocidist.storage.stores.opening import Stores
@@ -67,6 +68,7 @@ def survey(items: Sequence[CopyItem], sides: Sides) -> list[Surveyed]:
     if problems:
         raise JobFileError(problems, "the data to copy")
     errors = [(item, look) for item, look in zip(items, looked) if isinstance(look, Exception)]
+    errors += [(one.item, _nothing_fits(one)) for one in _without_files(found)]
     if errors:
         lines = "\n  ".join(
             f"item {item.number}: {item.shown}: {error_text(error)}" for item, error in errors
@@ -76,6 +78,27 @@ def survey(items: Sequence[CopyItem], sides: Sides) -> list[Surveyed]:
             retryable=any(isinstance(error, StorageError) and error.retryable for _, error in errors),
         )
     return found
+
+
+def _without_files(found: Sequence[Surveyed]) -> Iterator[Surveyed]:
+    """Yield the items whose `include` fits no file, though they have files: of several sources one must have one.
+
+    A source without files is as it should be, and so is one whose files are all excluded.
+    """
+    fitting: dict[int, bool] = {}
+    for one in found:
+        fits = any(is_wanted(entry.name, one.item.rules.include, ()) for entry in one.found.entries)
+        empty = not (one.item.rules.include and one.found.entries)
+        fitting[one.item.number] = fitting.get(one.item.number, False) or fits or empty
+    first = {one.item.number: one for one in reversed(found)}
+    yield from (one for number, one in sorted(first.items()) if not fitting[number])
+
+
+def _nothing_fits(one: Surveyed) -> StorageError:
+    patterns = ", ".join(map(repr, one.item.rules.include))
+    count = len(one.found.entries)
+    files = f"none of its {count} files fits" if count > 1 else "its file does not fit"
+    return StorageError(f"{files} include ({patterns}): correct the patterns")
 
 
 def _look(item: CopyItem, sides: Sides) -> Surveyed | OcidistError | OSError:

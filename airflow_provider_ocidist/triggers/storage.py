@@ -92,7 +92,8 @@ class NewDataTrigger(BaseEventTrigger):
 
     For `AssetWatcher(name=..., trigger=NewDataTrigger("oci://bucket@namespace/incoming/"))`. Files that lie there
     at the first look cause no event. On Airflow 3.3 the reported state is stored, so that data which arrives while the
-    triggerer restarts causes an event afterwards.
+    triggerer restarts causes an event afterwards. Deleted files alone cause none, unless they are deleted while the
+    triggerer is down: it stores a digest of the list of files, not the list.
 
     :param uri: the prefix, at any place that a copy can read; a relative one is below the connection's `work_dir`
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs

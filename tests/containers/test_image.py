@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from scripts import image as image_of
 from tests.agent.gangs import REPOSITORY, until
 from tests.containers.podman import Podman
@@ -133,6 +136,30 @@ def test_a_node_without_a_fresh_report_is_not_healthy() -> None:
     assert health.judge(report, now=1010.0) == 0
     assert health.judge(report, now=1100.0) == 1
     assert health.judge(None, now=1010.0) == 1
+
+
+def test_its_health_is_read_in_the_region_of_the_run_directory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node at a candidate's connection is in another region than its bucket."""
+    health = load(REPOSITORY / "container" / "health.py")
+    region = random.choice(["eu-frankfurt-1", "us-phoenix-1"])
+    config = AgentConfig(
+        run_name="container",
+        nodes=1,
+        run_dir="oci://bucket@namespace/runs/x",
+        program=Program(script="program.py"),
+        oci_region=region,
+    )
+    for name, value in config.to_env().items():
+        monkeypatch.setenv(name, value)
+
+    def stop(environ: object, endpoint: str | None = None, region: str | None = None) -> None:
+        raise AgentError(f"asked in the region {region}", cause=Cause.CONFIG)
+
+    monkeypatch.setattr(OciAccess, "from_environment", stop)
+    assert health.main() == 1
+    assert f"asked in the region {region}" in capsys.readouterr().out
 
 
 def canonical(name: str) -> str:

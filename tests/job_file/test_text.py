@@ -6,14 +6,17 @@ import contextlib
 import functools
 import threading
 import uuid
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import fsspec
 import pytest
 
 from airflow_provider_ocidist.errors import JobFileError, StorageError
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.job_file.text import read
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
@@ -154,3 +157,23 @@ def test_so_may_one_that_cannot_be_reached(place):
 def test_a_mark_of_byte_order_is_no_part_of_a_file(tmp_path):
     (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbfname: x\nimage: i\nprogram: {script: a.py}\n")
     assert parsing.load(tmp_path / "job.yaml").name == "x"
+
+
+def test_a_job_file_in_a_zip_file_is_refused_with_the_reason_and_the_remedy(tmp_path: Path) -> None:
+    archive = tmp_path / "dags.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("dag.py", "")
+        made.writestr("jobs/a.yaml", "name: x")
+    with pytest.raises(JobFileError) as raised:
+        read(archive / "jobs" / "a.yaml")
+    (problem,) = raised.value.problems
+    assert str(problem) == (
+        f"is in the zip file {archive}, and job files are not read from there: name it by a URI, or write the job as "
+        "a mapping in the DAG file"
+    )
+
+
+def test_a_job_file_below_a_file_that_is_no_zip_keeps_the_reason_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("x")
+    with pytest.raises(JobFileError, match="Not a directory"):
+        read(tmp_path / "plain" / "a.yaml")

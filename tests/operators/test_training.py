@@ -10,6 +10,7 @@ import yaml
 from airflow.providers.common.compat.sdk import redact
 from airflow.sdk import DAG
 
+from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.cleanup import EndTrainingOperator
 from airflow_provider_ocidist.operators.training import show_plan
@@ -106,3 +107,58 @@ def test_whether_it_is_deferred_follows_airflows_own_setting(monkeypatch: pytest
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(setting))
     assert operator().deferrable is setting
     assert operator(deferrable=not setting).deferrable is not setting
+
+
+def job_of(task: DistributedTrainingOperator):
+    arguments = task.job_arguments(CONTEXT)
+    return task._training()._job.read(arguments, str)
+
+
+def test_settings_may_be_json_text_of_a_template():
+    made = job_of(operator(env='{"SEED": "8", "N": 3}', overrides='{"limits.max_runtime": "2h", "nodes": 4}'))
+    assert (made.env["SEED"], made.env["N"], made.nodes) == ("8", "3", 4)
+    assert made.limits.max_runtime == 7200
+
+
+@pytest.mark.parametrize("empty", ["", "null", "{}", None])
+def test_settings_that_are_empty_change_nothing(empty):
+    made = job_of(operator(env=empty, overrides=empty))
+    assert (made.env, made.nodes) == (JOB["env"], 2)
+
+
+@pytest.mark.parametrize("name", ["env", "overrides"])
+@pytest.mark.parametrize("value", ["None", "{'A': 'b'}", "A=b", "[1]", "3", ["A"], 3])
+def test_settings_that_are_no_mapping_are_a_problem_of_the_job_with_the_remedy(name: str, value):
+    with pytest.raises(JobFileError) as raised:
+        job_of(operator(**{name: value}))
+    (problem,) = raised.value.problems
+    assert str(problem).startswith(f"{name}: ")
+    assert "tojson" in str(problem)
+
+
+def test_secrets_in_settings_of_json_text_are_masked():
+    text = plan_of(operator(env='{"API_TOKEN": "json-canary"}', overrides='{"nodez": "json-canary"}'))
+    assert "json-canary" not in text
+    assert redact("json-canary") == "***"
+
+
+@pytest.mark.parametrize("value", [None, True, ["a"]])
+def test_a_variable_that_is_no_text_is_refused_as_in_a_job_file(value):
+    with pytest.raises(JobFileError, match=r"env\.A: "):
+        job_of(operator(env={"A": value}))
+
+
+def test_numbers_in_variables_become_text():
+    assert job_of(operator(env={"A": 1, "B": 1.5, "C": "1e-4", "D": ""})).env == {
+        **JOB["env"],
+        "A": "1",
+        "B": "1.5",
+        "C": "1e-4",
+        "D": "",
+    }
+
+
+@pytest.mark.parametrize("shape", ["None", ""])
+def test_a_shape_whose_template_found_nothing_is_refused(shape: str):
+    with pytest.raises(JobFileError, match=r"shape: .*template"):
+        job_of(operator(shape=shape))

@@ -341,3 +341,30 @@ def test_reports_that_stay_unreadable_end_the_wait_though_each_look_has_a_proces
     monkeypatch.setattr("airflow_provider_ocidist.gangs.decisions.UNREADABLE_LIMIT", 0.001)
     with pytest.raises(AirflowFailException, match=r"SERVICE: every node has exited with 0"):
         look_by_itself(ref)
+
+
+NO_PLACES = [
+    ("None", "uri"),
+    ("", "uri"),
+    (None, "uri"),
+    ("checkpoints/run-g1", "uri"),
+    ("./checkpoints", "uri"),
+    ("file://checkpoints", "uri"),
+]
+NO_STEPS = [("None", "after_step"), ("", "after_step"), (None, "after_step"), ("ten", "after_step")]
+
+
+@modes()
+@pytest.mark.parametrize("value, name", [*NO_PLACES, *NO_STEPS])
+def test_an_argument_that_can_never_be_met_fails_at_once_and_is_named(
+    arguments: dict[str, Any], value: Any, name: str
+) -> None:
+    given = {"uri": "oci://b@n/checkpoints/run-g1", "after_step": -1, name: value}
+    with pytest.raises(AirflowFailException, match=rf"^{name} .*: "):
+        CheckpointSensor(task_id="wait", **given, **arguments).execute(context())
+
+
+@pytest.mark.parametrize("step", [7, "7", " 7 ", 7.0])
+def test_a_step_is_a_number_or_text_of_one(step: Any, tmp_path: Path) -> None:
+    made = CheckpointSensor(task_id="wait", uri=str(tmp_path), after_step=step)
+    assert made._wait.trigger().after_step == 7

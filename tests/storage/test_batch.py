@@ -404,3 +404,38 @@ def test_cancelled_leaves_nothing_and_interrupted_leaves_what_the_next_attempt_n
     with pytest.raises(KeyboardInterrupt):
         copy_items({f"{tmp_path}/x": f"{bucket}/x"}, unruly, part_size=PART, threads=4)
     assert len(list(cache.iterdir())) == 1
+
+
+# Patterns that choose nothing
+
+
+def test_an_include_that_fits_none_of_the_files_is_an_error_and_nothing_is_copied(tmp_path: Path) -> None:
+    make_tree(tmp_path / "s", {"a.csv": 5, "sub/b.csv": 5})
+    data = [
+        {"source": f"{tmp_path}/s/", "target": f"{tmp_path}/t"},
+        {"source": f"{tmp_path}/s/", "target": f"{tmp_path}/u", "include": ["*.parquet", "*.json"]},
+    ]
+    with pytest.raises(StorageError, match=r"item 2.*none of its 2 files fits include") as raised:
+        copy_items(data)
+    assert "'*.parquet', '*.json'" in str(raised.value)
+    assert not (tmp_path / "t").exists()
+    assert not (tmp_path / "u").exists()
+
+
+def test_of_several_sources_one_with_a_fitting_file_is_enough(tmp_path: Path) -> None:
+    make_tree(tmp_path / "a", {"x.csv": 5})
+    make_tree(tmp_path / "b", {"y.bin": 5})
+    sources = [f"{tmp_path}/a/", f"{tmp_path}/b/"]
+    report = copy_items([{"source": sources, "target": f"{tmp_path}/t/", "include": "*.csv"}])
+    assert report.error is None
+    assert read_tree(tmp_path / "t").keys() == {"x.csv"}
+
+
+def test_an_empty_source_and_one_that_is_all_excluded_are_no_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    make_tree(tmp_path / "s", {"a.csv": 5})
+    data = [
+        {"source": f"{tmp_path}/empty/", "target": f"{tmp_path}/t", "include": "*.csv"},
+        {"source": f"{tmp_path}/s/", "target": f"{tmp_path}/u", "include": "*.csv", "exclude": "a*"},
+    ]
+    assert copy_items(data).error is None

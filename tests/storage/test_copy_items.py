@@ -78,3 +78,17 @@ def test_what_is_wrong_is_reported_with_the_number_of_its_item(data: Any, expect
 def test_all_problems_are_reported_at_once() -> None:
     assert len(problems_of([{"source": "/a"}, 3, {"source": "/a", "target": "/b", "mode": "x"}])) == 3
     assert problems_of([], mode="x") == ["all items, mode: must be one of all, changed, not 'x'"]
+
+
+@pytest.mark.parametrize("empty", ["", [], [""], ("", "")])
+def test_patterns_that_are_empty_choose_everything(empty: Any) -> None:
+    assert rules_of(include=empty, exclude=empty) == CopyRules()
+    own = {"source": "/a", "target": "/b", "include": empty}
+    (item,) = read_items([own], CopyRules())
+    assert item.rules == CopyRules()
+
+
+def test_a_pattern_whose_template_has_found_nothing_is_refused() -> None:
+    for patterns in ("None", ["*.csv", "None"]):
+        with pytest.raises(JobFileError, match="include: is 'None': its template has found nothing"):
+            rules_of(include=patterns)
