@@ -262,6 +262,7 @@ def up(place: Place, console: Console) -> None:
     note = json.loads(place.note.read_text())
     lines = (
         f"Airflow    {note['url']}/dags/{DAG_ID}   user {note['user']}   password {note['password']}",
+        "           the run: the task's tab Training; all runs: Browse / Training runs",
         f"emulator   {note['emulator']}",
         f"{DAG_ID} runs now; `make down` ends everything",
     )

@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
-from airflow_provider_ocidist.cli.connection import add_connection, backend_of
+from airflow_provider_ocidist.cli.connection import add_connection, backend_of, connection_of
 from airflow_provider_ocidist.cli.numbers import count
 from airflow_provider_ocidist.cli.terminal import FINE, add_json, columns, last_output, print_json, say
-from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.errors import BackendError, OcidistError
 from airflow_provider_ocidist.model.amounts import time_text
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.backends.capabilities import ListsGangs
     from airflow_provider_ocidist.model.run import RunRef
 
 AT_A_TIME = 8
@@ -37,10 +38,8 @@ def add_list(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist.backends.capabilities import ListsGangs
-
     backend = backend_of(options, options.backend)
-    refs = ListsGangs.of(backend).recent(options.limit, options.name)
+    refs = _lister(options, backend).recent(options.limit, options.name)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         found = list(pool.map(lambda ref: _gang(backend, ref), refs))
     with last_output():
@@ -54,6 +53,20 @@ def run(options: argparse.Namespace) -> int:
         else:
             _print_gangs(found)
     return FINE
+
+
+def _lister(options: argparse.Namespace, backend: Backend) -> ListsGangs:
+    """Return a backend as one that lists its gangs. Raises BackendError, which says where those of this machine are."""
+    from airflow_provider_ocidist.backends.capabilities import ListsGangs
+    from airflow_provider_ocidist.backends.local.plans import KIND, folder_in
+
+    try:
+        return ListsGangs.of(backend)
+    except BackendError as error:
+        if backend.kind != KIND:
+            raise
+        folder = folder_in(connection_of(options))
+        raise BackendError(f"{error}: they are the folders in {folder}", cause=error.cause) from error
 
 
 def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:

@@ -577,6 +577,17 @@ def test_a_field_of_a_connection_that_nothing_reads_is_named_once(
     ]
 
 
+@pytest.mark.parametrize("given", ["", "runs"])
+def test_where_runs_of_this_machine_cannot_be_listed_their_folder_is_named(
+    tmp_path, monkeypatch, capsys, given
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fields = ["--field", f"work_dir={tmp_path}/{given}"] if given else []
+    assert main(["list", "--backend", "local", *fields]) == 2
+    told = f"cannot list its gangs: they are the folders in {tmp_path}/{given or '.ocidist'}"
+    assert told in capsys.readouterr().err
+
+
 def _fields(*arguments):
     options = argparse.Namespace(conn_id="cluster", field=list(arguments))
     return connection_of(options)

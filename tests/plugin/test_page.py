@@ -51,6 +51,18 @@ for (const name of %s) {
 }
 """
 
+LOSSES = [2.3055, 2.3045, 0.00012345, 1234.6, 0.5]
+WORDS = """<!doctype html><body><script type="module" src="static/words-shown.js"></script>"""
+WORDS_SCRIPT = """
+import { moment, significant } from "./words.js";
+for (const text of [...%s.map((each) => significant(each)), moment(1790000000)]) {
+  const place = document.createElement("p");
+  place.className = "word";
+  place.textContent = text;
+  document.body.append(place);
+}
+"""
+
 
 class Stage:
     """Serves the page's own files, and answers given beforehand."""
@@ -98,7 +110,12 @@ def answer(path: str) -> tuple[int, bytes, str]:
     elif path == "api/runs":
         status, value = 200, {"runs": [run_row(record(state="success"))], "before": None, "now": NOW}
     else:
-        made = {"all.html": ALL, "static/all.js": ALL_SCRIPT % json.dumps(list(ANSWERS))}
+        made = {
+            "all.html": ALL,
+            "static/all.js": ALL_SCRIPT % json.dumps(list(ANSWERS)),
+            "words.html": WORDS,
+            "static/words-shown.js": WORDS_SCRIPT % json.dumps(LOSSES),
+        }
         file = STATIC / (path.removeprefix("static/") or "index.html")
         content = made[path].encode() if path in made else file.read_bytes()
         return 200, content, CONTENT_TYPES[file.suffix]
@@ -131,6 +148,21 @@ def test_of_a_thousand_nodes_a_page_is_shown_and_filters_are_offered(pages):
     assert '<progress max="1" value="0.4"' in page
     assert "about 2 min 0 s left" in page
     assert 'class="curve"' in page
+
+
+def test_a_node_has_its_number_and_the_badge_says_where_global_rank_0_is(pages):
+    page = pages["large"]
+    assert ">Node</th>" in page
+    assert ">Rank</th>" not in page
+    assert '<span class="main" title="global rank 0 runs here">main</span>' in page
+
+
+def test_numbers_are_rounded_as_in_the_log_and_hours_count_to_24(stage: Stage) -> None:
+    shown = re.findall(r'<p class="word">([^<]*)</p>', stage.drawn("words.html"))
+    *numbers, moment = shown
+    assert [float(text.replace(",", "")) for text in numbers] == [float(f"{loss:.4g}") for loss in LOSSES]
+    assert re.search(r"\b1[2-9]:|\b2[0-3]:|\b0\d:", moment)
+    assert not re.search(r"[AP]M", moment)
 
 
 def test_hostile_output_stays_text(pages):

@@ -10,7 +10,7 @@ const STALE = 30; // seconds without a heartbeat that are highlighted
 export function nodes() {
   const chosen = { text: "", state: "", page: 0 };
   const open = new Set();
-  const search = h("input", { type: "search", placeholder: "Rank, host or cause", "aria-label": "Filter the nodes by rank, host or cause" });
+  const search = h("input", { type: "search", placeholder: "Node, host or cause", "aria-label": "Filter the nodes by number, host or cause" });
   const states = h("select", { "aria-label": "Filter the nodes by state" });
   const tools = h("div", { class: "tools" }, search, states);
   const tally = h("p", { class: "tally" });
@@ -45,7 +45,7 @@ export function nodes() {
   function table(shown, { now, going_on: goingOn }) {
     if (!shown.length) return h("p", { class: "box empty" }, view.nodes.length ? "No node matches this filter." : "Nothing is known about the nodes.");
     const uses = ["cores", "memory", "gpu"].filter((name) => shown.some((node) => node[name] !== null && node[name] !== undefined));
-    const head = [["Rank", "number"], ["State"], ["Phase"], ["Host"], ["Heartbeat"], ...uses.map((name) => [{ cores: "Cores", memory: "Memory", gpu: "GPU" }[name], "number"]), ["Exit", "number"], [""]];
+    const head = [["Node", "number"], ["State"], ["Phase"], ["Host"], ["Heartbeat"], ...uses.map((name) => [{ cores: "Cores", memory: "Memory", gpu: "GPU" }[name], "number"]), ["Exit", "number"], [""]];
     return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" },
       h("caption", { class: "off" }, plural(shown.length, "node")),
       h("thead", {}, h("tr", {}, head.map(([name, kind]) => h("th", { scope: "col", class: kind }, name || h("span", { class: "off" }, "Actions"))))),

@@ -4,7 +4,8 @@ export const number = (value) => new Intl.NumberFormat("en").format(value);
 
 export function significant(value, digits = 4) {
   if (value === null || value === undefined) return null;
-  return new Intl.NumberFormat("en", { maximumSignificantDigits: digits, notation: Math.abs(value) < 1e-4 && value ? "scientific" : "standard" }).format(value);
+  // Rounded as the log of the task is: Intl rounds the digits of 2.3055 up, which as a number is a little less.
+  return new Intl.NumberFormat("en", { maximumSignificantDigits: digits, notation: Math.abs(value) < 1e-4 && value ? "scientific" : "standard" }).format(Number(value.toPrecision(digits)));
 }
 
 export function plural(count, word) {
@@ -33,11 +34,11 @@ export function duration(seconds) {
 export const percent = (share) => `${Math.round(share * 100)} %`;
 
 export function moment(unix) {
-  return new Date(unix * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  return new Date(unix * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 }
 
 export function clock(unix) {
-  return new Date(unix * 1000).toLocaleTimeString(undefined, { hour12: false });
+  return new Date(unix * 1000).toLocaleTimeString(undefined, { hourCycle: "h23", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }
 
 // The end of a long id identifies the resource, its beginning the type, as in an OCID.

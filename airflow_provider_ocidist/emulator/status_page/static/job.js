@@ -21,7 +21,7 @@ export function job(root, id) {
     h("header", { class: "head" }, h("p", { class: "crumbs" }, h("a", { href: "#/jobs" }, "Jobs")), title, facts),
     h("section", {}, h("div", { class: "title" }, h("h2", {}, "Timeline"), legend()), charts),
     h("section", {}, h("h2", {}, "Logs"), log.element),
-    h("section", {}, h("h2", {}, "Runs"), h("div", { class: "wide" }, h("table", {},
+    h("section", {}, h("h2", {}, "Runs"), h("div", { class: "wide" }, h("table", { class: "runs" },
       h("thead", {}, h("tr", {}, ["Run", "State", "Accepted", "Waited", "Ran", "Details", "OCID"].map((name) => h("th", { scope: "col", class: TIMES.has(name) ? "number" : null }, name)))), runs))),
     h("section", {}, h("details", {}, h("summary", {}, h("h2", {}, "Settings")), h("div", { class: "wide" }, h("table", { class: "settings" }, settings)))),
   );
