@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import io
 import os
@@ -97,6 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = arguments[0] if arguments else command_in_line(os.environ.get("COMP_LINE", ""))
     parser = _parser(wanted)
     answer_completion(parser)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        raise SystemExit(UNUSABLE)
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        parser.error(_unknown(arguments[0]))
     options = parser.parse_args(arguments)
     try:
         run: Callable[[argparse.Namespace], int] = options.run
@@ -121,6 +127,12 @@ def _say_last(lines: Sequence[tuple[str, str]]) -> None:
     with suppress(Unusable), last_output():
         for line, style in lines:
             say(line, style, stderr=True)
+
+
+def _unknown(command: str) -> str:
+    near = difflib.get_close_matches(command, COMMANDS, n=1)
+    what = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
+    return f"no command {command!r}; {what}"
 
 
 class _Main(argparse.ArgumentParser):

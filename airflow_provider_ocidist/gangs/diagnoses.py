@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_ocidist.agent.diagnose.outcome import names_exit_code
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import verdict
 from airflow_provider_ocidist.model.causes import MEANINGS
@@ -103,8 +104,9 @@ def diagnose(node: NodeStatus, record: RunRecord) -> Finding:
     if node.cause is Cause.PREEMPTED and (report is None or report.cause in CONSEQUENCES):
         return Cause.PREEMPTED, f"node {node.rank}: {node.details}"
     if report is not None and report.cause is not None:
-        code = f" (exit code {report.exit_code})" if report.exit_code is not None else ""
-        return report.cause, f"node {node.rank}: {report.message or 'failed'}{code}"
+        message, exit_code = report.message or "failed", report.exit_code
+        code = "" if exit_code is None or names_exit_code(message, exit_code) else f" (exit code {exit_code})"
+        return report.cause, f"node {node.rank}: {message}{code}"
     details = node.details or "the service gives no reason"
     if node.state is NodeState.SUCCEEDED:
         return Cause.NODE, f"node {node.rank}: {_contradiction(report)}"

@@ -6,6 +6,9 @@ import copy
 import dataclasses
 import difflib
 import functools
+import json
+import re
+import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLACEHOLDER = "{{ }}"
 """Text in place of an invalid one; like every Jinja placeholder it is not checked further."""
+
+WORD = re.compile(r"[A-Za-z./-][\w./=-]*|--?[A-Za-z][\w./=-]*")
+"""Texts that YAML reads as they are, but for `READ_AS_OTHERS`."""
+READ_AS_OTHERS = ("yes", "no", "true", "false", "on", "off", "null", "-", ".inf", "-.inf", ".nan")
 
 _VALIDATORS: dict[type[Any], SchemaValidator] = {}
 """Validators by class; creating one takes longer than all checks with it."""
@@ -165,7 +172,26 @@ def _advice(expected: str, value: Any) -> str:
         return ": put it in quotes"
     if isinstance(value, str) and "number" in expected and value.replace(".", "", 1).isdigit():
         return ": remove the quotes"
+    if isinstance(value, str) and value and value_shown(value) == repr(value):
+        return _correction(expected, value)
     return ""
+
+
+def _correction(expected: str, value: str) -> str:
+    """Return how a text is written that stands in place of a list, or of a section with its kind."""
+    if expected == "a list":
+        try:
+            return f": write [{', '.join(map(_item, shlex.split(value)))}]"
+        except ValueError:
+            return ""
+    if expected.startswith("a section with kind,") and WORD.fullmatch(value):
+        return f": write {{kind: {value}}}"
+    return ""
+
+
+def _item(text: str) -> str:
+    """Return a text as an item of a list in YAML, in quotes where it would be read as something else."""
+    return text if WORD.fullmatch(text) and text.lower() not in READ_AS_OTHERS else json.dumps(text)
 
 
 def _expected(hint: Any) -> str:

@@ -315,6 +315,22 @@ def test_a_wrong_command_line_is_exit_code_2_with_usage(arguments, capsys):
     assert "usage: ocidist" in capsys.readouterr().err
 
 
+def test_without_a_command_all_commands_are_listed(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    assert [name for name in COMMANDS if f"\n  {name} " not in shown] == []
+
+
+@pytest.mark.parametrize("wrong, right", [("chek", "check"), ("runn", "run"), ("wacth", "watch")])
+def test_a_mistyped_command_is_answered_with_the_nearest(wrong, right, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([wrong, "job.yaml"])
+    assert caught.value.code == 2
+    assert f"no command {wrong!r}; did you mean {right!r}?" in capsys.readouterr().err
+
+
 def test_check_starts_without_airflow_oci_or_torch(folder):
     code = (
         "import sys; from airflow_provider_ocidist.cli import main; main(['check', 'good.yaml'])\n"

@@ -219,7 +219,8 @@ WRONG = {
         "line 3: launcher.kind: no launcher of kind 'torchrn'; did you mean 'torchrun'?"
     ],
     "launcher: torchrun": [
-        "line 3: launcher: must be a section with kind, processes_per_node, args, not 'torchrun'"
+        "line 3: launcher: must be a section with kind, processes_per_node, args, not 'torchrun': "
+        "write {kind: torchrun}"
     ],
     "backend: {kind: oci}": ["line 3: backend.kind: no backend of kind 'oci'; there are "],
     "backend: {kind: 3}": ["line 3: backend.kind: must be text, not 3"],
@@ -339,7 +340,9 @@ PROGRAMS = {
         "program.working_dir: must be a relative path, not '/tmp'"
     ),
     "{source: train}": "program.script: is needed",
-    "{script: gpt.py, source: train, args: --steps 3}": "program.args: must be a list, not '--steps 3'",
+    "{script: gpt.py, source: train, args: --steps 3}": (
+        "program.args: must be a list, not '--steps 3': write [--steps, \"3\"]"
+    ),
     "gpt.py": (
         "program: must be a section with script, source, args, module, working_dir, python_path, source_secret, "
         "not 'gpt.py'"

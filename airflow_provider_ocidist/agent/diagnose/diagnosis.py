@@ -14,11 +14,17 @@ from airflow_provider_ocidist.launchers.base import ProcessFailure
 TAIL_LENGTH = 4000
 """Characters of output that a report carries."""
 
-RANK_PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
-"""Marks before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
+RANK_PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>(?:\s(?! File ))?)")
+"""Marks before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank.
+
+Of the two blanks before Python's `File`, none is the mark's: `[default0]:  File "train.py", line 3`.
+"""
 MOST_PREFIXES = 2
 """Most marks before a line: one of each kind."""
 TRACEBACK = "Traceback (most recent call last):"
+SYNTAX_PLACE = re.compile(r"""\s+File "(?P<file>.+)", line (?P<line>\d+)$""")
+"""Line of Python before an error of syntax; of the script itself it is the first one, without `TRACEBACK`."""
+SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")
 
 LINKS = (
     "The above exception was the direct cause of the following exception:",
@@ -70,10 +76,31 @@ class Traceback:
     """Whether its process printed nothing after it: a handled exception is followed by output."""
     earlier: Traceback | None = None
     """The exception before it in its chain: its cause, or the one that was handled when it was raised."""
+    headed: bool = True
+    """Whether it begins with `TRACEBACK`: an error of syntax in the script itself does not."""
 
     @property
     def message(self) -> str:
+        last = self.last_line
+        place = self._syntax_place
+        # Unlike another exception, it says in no frame above it where it is.
+        return f"{last} ({_name(place['file'])}, line {place['line']})" if place else last
+
+    @property
+    def last_line(self) -> str:
         return self.lines[-1].strip() if self.lines else ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join([TRACEBACK, *self.lines] if self.headed else self.lines)
+
+    @property
+    def _syntax_place(self) -> re.Match[str] | None:
+        if not SYNTAX.match(self.last_line):
+            return None
+        # Below it are only the line with the error, and marks below that.
+        places = [SYNTAX_PLACE.match(line) for line in self.lines[-4:]]
+        return next((place for place in reversed(places) if place), None)
 
     @property
     def own_symptom(self) -> Symptom | None:
@@ -159,11 +186,15 @@ def tracebacks(output: str) -> list[Traceback]:
         if text.startswith(TRACEBACK):
             opened[whose] = Traceback(*_ranks(prefixes), earlier=linked.pop(whose, None))
             explained.pop(whose, None)
+        elif whose not in opened and SYNTAX_PLACE.match(text):
+            opened[whose] = Traceback(*_ranks(prefixes), lines=[text], headed=False)
         elif whose in opened:
             opened[whose].lines.append(text)
             if text and not text.startswith((" ", "\t")):
-                closed.append(opened.pop(whose))
-                explained[whose] = last[whose] = newest[whose] = closed[-1]
+                ended = opened.pop(whose)
+                if ended.headed or SYNTAX.match(text):
+                    closed.append(ended)
+                    explained[whose] = last[whose] = newest[whose] = ended
         elif whose in explained and "NCCL error" in explained[whose].message:
             explained[whose].details.append(text)
             if len(explained[whose].details) == DETAILS:
@@ -179,6 +210,11 @@ def _split(line: str) -> tuple[list[re.Match[str]], str]:
         found.append(prefix)
         at = prefix.end()
     return found, line[at:]
+
+
+def _name(path: str) -> str:
+    """Return a file's name; of what is no path, such as `<string>`, all."""
+    return path.rpartition("/")[2]
 
 
 def _unprefixed(line: str) -> str:
@@ -236,7 +272,7 @@ def _cause_of_ending(code: int, oom_killed: bool | None) -> Cause:
 def tail_of(output: str, traceback: Traceback | None = None) -> str:
     """Return the end of the output, the traceback always in it."""
     end = output[-TAIL_LENGTH:]
-    if traceback is None or traceback.message in end:
+    if traceback is None or traceback.last_line in end:
         return end
-    text = "\n".join([TRACEBACK, *traceback.lines])[-TAIL_LENGTH // 2 :]
+    text = traceback.text[-TAIL_LENGTH // 2 :]
     return f"{text}\n...\n{end[-(TAIL_LENGTH - len(text) - 5) :]}"

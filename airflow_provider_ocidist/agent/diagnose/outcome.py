@@ -16,9 +16,11 @@ The exit code is the training's own (128 + n for signal n). Where there is none,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
+from airflow_provider_ocidist.agent.diagnose.symptoms import symptom_of
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
@@ -96,13 +98,21 @@ def stopped(stop: Stop, exit_code: int | None = None, tail: str | None = None) -
 
 def own_fault(cause: Cause, message: str, tail: str | None) -> Outcome:
     """Return the outcome of a node whose own stages failed, rather than the training."""
-    return Outcome(code=exit_code_of(cause), cause=cause, message=message, tail=tail)
+    symptom = symptom_of(message)
+    remedy = symptom.remedy if symptom is not None and symptom.cause is cause else None
+    return Outcome(code=exit_code_of(cause), cause=cause, message=message, tail=tail, remedy=remedy)
+
+
+def names_exit_code(message: str, code: int) -> bool:
+    """Return whether a failure's message names its exit code itself."""
+    return re.search(rf"exit code {code}\b", message) is not None
 
 
 def ending_line(rank: int, nodes: int, outcome: Outcome) -> str:
     """Return the line for a person about a node that ended early."""
     if outcome.cause is None:
         return f"node {rank} ends: {outcome.message}"
-    ended = "" if outcome.exit_code is None else f" [exit code {outcome.exit_code}]"
-    what = f"node {rank} of {nodes} failed: {outcome.cause}: {outcome.message}{ended}"
+    message, code = outcome.message or "", outcome.exit_code
+    ended = "" if code is None or names_exit_code(message, code) else f" [exit code {code}]"
+    what = f"node {rank} of {nodes} failed: {outcome.cause}: {message}{ended}"
     return f"{what}. Remedy: {outcome.remedy or remedy_on_node(outcome.cause)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
@@ -17,13 +18,17 @@ class Symptom:
     """Pattern that is searched for in an exception's message, or in a program's last lines."""
     cause: Cause
     remedy: str
+    """What to do; may hold `\\g<name>`, a group of the pattern."""
     consequence: bool = False
     """Whether the error is mostly a consequence of another process's failure."""
 
 
 def symptom_of(message: str) -> Symptom | None:
     """Return the first symptom of the table that a message shows; None for one that is not known."""
-    return next((symptom for symptom in SYMPTOMS if re.search(symptom.words, message)), None)
+    for symptom in SYMPTOMS:
+        if found := re.search(symptom.words, message):
+            return replace(symptom, remedy=found.expand(symptom.remedy))
+    return None
 
 
 def last_words(output: str) -> str | None:
@@ -177,6 +182,19 @@ SYMPTOMS = (
         cause=Cause.USER,
         remedy="mostly an index or a label is out of its range: env CUDA_LAUNCH_BLOCKING=1 shows the line, and the "
         "same data on a CPU shows the value",
+    ),
+    Symptom(
+        name="error of syntax",
+        # The class first, as in a traceback, or after the node that reports it.
+        words=r"(?:^|: )(?:SyntaxError|IndentationError|TabError): .*\((?P<file>[^()<>]+), line \d+\)",
+        cause=Cause.USER,
+        remedy="correct the script; `python -m py_compile \\g<file>` shows it before a run",
+    ),
+    Symptom(
+        name="no checkpoint",
+        words=r"wrote no checkpoint into '(?P<folder>.+)': the folder is empty or missing",
+        cause=Cause.USER,
+        remedy="save into the folder $OCIDIST_CHECKPOINT_DIR (here \\g<folder>), or set checkpoints.required: false",
     ),
     Symptom(
         name="package missing",

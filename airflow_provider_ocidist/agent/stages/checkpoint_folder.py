@@ -286,7 +286,7 @@ class CheckpointFolder:
             else "the folder is empty or missing"
         )
         raise AgentError(
-            f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: {why}",
+            f"the training succeeded but wrote no checkpoint into {str(folder)!r}: {why}",
             cause=Cause.USER,
         )
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import traceback as python
+from pathlib import Path
 
 import pytest
 
@@ -270,3 +273,99 @@ def test_the_tail_is_short_and_holds_the_traceback() -> None:
     assert "ValueError: boom" in tail
     assert len(tail) <= TAIL_LENGTH
     assert tail_of("x" * 10_000) == "x" * TAIL_LENGTH
+
+
+WRONG_SYNTAX = {
+    "SyntaxError": "print('a')\n\ndef train(\n    x\n):\n    return x\n\ndef broken()\n    return 1\n",
+    "IndentationError": "print('a')\nfor x in range(3):\nprint(x)\n",
+    "TabError": "if True:\n        x = 1\n\ty = 2\n",
+    "a bracket": "x = (1,\nprint('never closed'\n",
+    "a quote": "s = 'no end\n",
+}
+CARETS_OF_39 = """  File "/work/code/broken.py", line 28
+    def train(model)
+                    ^
+SyntaxError: invalid syntax
+"""
+
+
+def _output_of_python(tmp_path: Path, name: str, script: str) -> str:
+    (tmp_path / name).write_text(script)
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / name)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kind", WRONG_SYNTAX)
+def test_an_error_of_syntax_is_named_with_its_place_and_how_to_see_it_before_a_run(
+    kind: str, seed: int, printed_by_python: dict[str, str]
+) -> None:
+    dice = random.Random(seed)
+    words, number = _as_compiled(WRONG_SYNTAX[kind])
+    marks = dice.choice(
+        [[""], ["[rank0]: "], [f"[default{rank}]:" for rank in range(4)], [f"[rank{rank}]: " for rank in (2, 5)]]
+    )
+    before = dice.choice(["", "loading\n", f"{BOOM}going on without it\n"])
+    lines = [*before.splitlines(), *printed_by_python[kind].splitlines()]
+    outputs = ["".join(f"{mark}{line}\n" for line in lines) for mark in marks]
+    process = dice.choice([None, ProcessFailure(exit_code=1, rank=0, local_rank=0)])
+    found = diagnose(1, mixed(dice, *outputs), process, False)
+    assert (found.cause, found.message) == (Cause.USER, f"{words} (broken.py, line {number})")
+    assert found.remedy is not None
+    assert "`python -m py_compile broken.py`" in found.remedy
+    assert words in found.tail
+
+
+@pytest.fixture(scope="module")
+def printed_by_python(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("syntax")
+    return {kind: _output_of_python(folder, "broken.py", script) for kind, script in WRONG_SYNTAX.items()}
+
+
+def _as_compiled(script: str) -> tuple[str, int | None]:
+    try:
+        compile(script, "broken.py", "exec")
+    except SyntaxError as error:
+        return f"{type(error).__name__}: {error.msg}", error.lineno
+    raise AssertionError
+
+
+def test_errors_of_syntax_are_told_apart_by_rank() -> None:
+    printed = CARETS_OF_39.splitlines()
+    outputs = [[f"[default{rank}]:{line}" for line in printed] for rank in (1, 3)]
+    found = tracebacks("\n".join(line for lines in zip(*outputs) for line in lines))
+    assert [(each.local_rank, each.message) for each in found] == [
+        (1, "SyntaxError: invalid syntax (broken.py, line 28)"),
+        (3, "SyntaxError: invalid syntax (broken.py, line 28)"),
+    ]
+
+
+def test_an_error_of_syntax_is_read_as_python_3_9_prints_it() -> None:
+    found = diagnose(1, CARETS_OF_39, None, False)
+    assert found.message == "SyntaxError: invalid syntax (broken.py, line 28)"
+
+
+def test_an_error_of_syntax_in_a_module_is_placed_in_that_module(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text(WRONG_SYNTAX["IndentationError"])
+    printed = _output_of_python(tmp_path, "train.py", "import layers\n")
+    found = diagnose(1, printed, None, False)
+    assert found.message.startswith("IndentationError: expected an indented block")
+    assert found.message.endswith("(layers.py, line 3)")
+
+
+def test_an_error_of_syntax_far_above_the_end_stays_in_the_tail(tmp_path: Path) -> None:
+    printed = _output_of_python(tmp_path, "broken.py", WRONG_SYNTAX["SyntaxError"])
+    found = diagnose(1, printed + "W1122 20:29:06.1 elastic.py:1] ends\n" * 400, None, False)
+    assert 'broken.py", line 8' in found.tail
+    assert "Traceback" not in found.tail
+    assert len(found.tail) <= TAIL_LENGTH
+
+
+@pytest.mark.parametrize(
+    "line", ['  File "train.py", line 9', '  File "train.py", line 9, in <module>', '  File "a.py", line 9 in f']
+)
+def test_a_place_that_no_error_of_syntax_follows_is_no_error(line: str) -> None:
+    assert tracebacks(f"profile of\n{line}\n    step()\n12 ms\n") == []
