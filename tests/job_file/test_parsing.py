@@ -219,8 +219,10 @@ WRONG = {
         "line 3: launcher.kind: no launcher of kind 'torchrn'; did you mean 'torchrun'?"
     ],
     "launcher: torchrun": [
-        "line 3: launcher: must be a section with kind, processes_per_node, args, not 'torchrun': "
-        "write {kind: torchrun}"
+        (
+            "line 3: launcher: must be a section with kind, processes_per_node, args, not 'torchrun': "
+            "write {kind: torchrun}"
+        )
     ],
     "backend: {kind: oci}": ["line 3: backend.kind: no backend of kind 'oci'; there are "],
     "backend: {kind: 3}": ["line 3: backend.kind: must be text, not 3"],

@@ -306,7 +306,12 @@ def test_an_error_of_syntax_is_named_with_its_place_and_how_to_see_it_before_a_r
     dice = random.Random(seed)
     words, number = _as_compiled(WRONG_SYNTAX[kind])
     marks = dice.choice(
-        [[""], ["[rank0]: "], [f"[default{rank}]:" for rank in range(4)], [f"[rank{rank}]: " for rank in (2, 5)]]
+        [
+            [""],
+            ["[rank0]: "],
+            [f"[default{rank}]:" for rank in range(4)],
+            [f"[rank{rank}]: " for rank in (2, 5)],
+        ]
     )
     before = dice.choice(["", "loading\n", f"{BOOM}going on without it\n"])
     lines = [*before.splitlines(), *printed_by_python[kind].splitlines()]
@@ -365,7 +370,8 @@ def test_an_error_of_syntax_far_above_the_end_stays_in_the_tail(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "line", ['  File "train.py", line 9', '  File "train.py", line 9, in <module>', '  File "a.py", line 9 in f']
+    "line",
+    ['  File "train.py", line 9', '  File "train.py", line 9, in <module>', '  File "a.py", line 9 in f'],
 )
 def test_a_place_that_no_error_of_syntax_follows_is_no_error(line: str) -> None:
     assert tracebacks(f"profile of\n{line}\n    step()\n12 ms\n") == []
