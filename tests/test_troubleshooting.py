@@ -73,7 +73,7 @@ def test_an_error_of_a_library_has_the_cause_that_the_page_gives_it(text, cause)
 
 
 def test_every_error_that_is_distinguished_is_on_the_page():
-    shown = {symptom.name for text, _ in TORCHS if (symptom := symptom_of(text))}
+    shown = {symptom.name for text, _ in rows() if (symptom := symptom_of(text))}
     assert {symptom.name for symptom in SYMPTOMS} - shown == set()
 
 

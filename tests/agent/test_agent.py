@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -411,6 +412,14 @@ def test_a_fault_is_reported_with_its_cause(tmp_path: Path, changes, code, cause
     assert says in (report.message or "")
     assert says in last
     assert "Remedy:" in last
+
+
+def test_a_run_without_a_checkpoint_says_into_which_folder_to_save(tmp_path: Path) -> None:
+    with Gang(tmp_path, "print('trained')", checkpoints=Checkpoints(path="here", uri="safe")) as gang:
+        gang.run()
+        remedy = gang.agents[0].stderr.read_text().splitlines()[-1]
+    assert re.search(r"save into the folder \$OCIDIST_CHECKPOINT_DIR \(here /.*/here\)", remedy)
+    assert "checkpoints.required: false" in remedy
 
 
 def test_a_fault_before_the_start_stops_the_other_nodes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ class Symptom:
     """Pattern that is searched for in an exception's message, or in a program's last lines."""
     cause: Cause
     remedy: str
-    """What to do; may hold `\\g<name>`, a group of the pattern."""
+    """Remedy, in which `\\g<name>` stands for a group of the pattern."""
     consequence: bool = False
     """Whether the error is mostly a consequence of another process's failure."""
 
@@ -192,7 +192,7 @@ SYMPTOMS = (
     ),
     Symptom(
         name="no checkpoint",
-        words=r"wrote no checkpoint into '(?P<folder>.+)': the folder is empty or missing",
+        words=r"wrote no checkpoint into '?(?P<folder>.+?)'?: the folder is empty or missing",
         cause=Cause.USER,
         remedy="save into the folder $OCIDIST_CHECKPOINT_DIR (here \\g<folder>), or set checkpoints.required: false",
     ),

@@ -280,13 +280,14 @@ class CheckpointFolder:
             return
         folder = self.path(workspace)
         unusable = [path.name for path in sorted(folder.iterdir())] if folder.is_dir() else []
-        why = (
-            f"set checkpoints.pattern to a pattern that matches its checkpoints; it has {names_text(unusable)}"
-            if unusable
-            else "the folder is empty or missing"
-        )
+        if unusable:
+            raise AgentError(
+                f"the training succeeded but wrote no checkpoint into {str(folder)!r}: set checkpoints.pattern to "
+                f"a pattern that matches its checkpoints; it has {names_text(unusable)}",
+                cause=Cause.USER,
+            )
         raise AgentError(
-            f"the training succeeded but wrote no checkpoint into {str(folder)!r}: {why}",
+            f"the training succeeded but wrote no checkpoint into {str(folder)!r}: the folder is empty or missing",
             cause=Cause.USER,
         )
 

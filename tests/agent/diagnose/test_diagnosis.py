@@ -338,7 +338,7 @@ def _as_compiled(script: str) -> tuple[str, int | None]:
     raise AssertionError
 
 
-def test_errors_of_syntax_are_told_apart_by_rank() -> None:
+def test_errors_of_syntax_are_distinguished_by_rank() -> None:
     printed = CARETS_OF_39.splitlines()
     outputs = [[f"[default{rank}]:{line}" for line in printed] for rank in (1, 3)]
     found = tracebacks("\n".join(line for lines in zip(*outputs) for line in lines))
