@@ -140,7 +140,7 @@ def _job_of(
         raise JobFileError(
             [replace(item, line=document.line(item.path)) for item in translation.problems], source
         )
-    problems: list[Problem] = []
+    problems = [] if translation.mapping is not document.value else _sections_left_empty(document)
     mapping = normalised(written_values.numbers(translation.mapping, texts), "", problems)
     misplaced = override(mapping, overrides, problems)
     job, found = _fields(mapping, templates=templates)
@@ -158,6 +158,15 @@ def _job_of(
             sorted(_first_of_each_path(located), key=lambda problem: problem.line or 0), source
         )
     return job
+
+
+def _sections_left_empty(document: Document) -> list[Problem]:
+    """Return the sections without content that would mean none of them, as when their last key was commented out."""
+    return [
+        Problem(name, "is empty: write {} for its defaults, or remove the key")
+        for name in schema.optional_sections(TrainingJob)
+        if document.is_left_empty(name)
+    ]
 
 
 def _translated(mapping: Mapping[str, Any], home: str | None) -> Translation:

@@ -14,7 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.job_file.hints import hint_at, hints_of, metadata_of, plain_of, required_of
+from airflow_provider_ocidist.job_file.hints import (
+    hint_at,
+    hints_of,
+    is_optional,
+    metadata_of,
+    plain_of,
+    required_of,
+)
 from airflow_provider_ocidist.model.field_limits import Above, AtLeast, Duration
 from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.storage import locations
@@ -101,6 +108,14 @@ def section_homes(cls: type[Any]) -> Mapping[str, str]:
         for key in hints_of(typing.cast("type[Any]", section))
     }
     return inner | dict.fromkeys(sections, "")
+
+
+def optional_sections(cls: type[Any]) -> tuple[str, ...]:
+    """Return the sections that a dataclass has only where they are written."""
+    hints = hints_of(cls)
+    return tuple(
+        name for name, hint in hints.items() if is_optional(hint) and dataclasses.is_dataclass(plain_of(hint))
+    )
 
 
 def _validator(cls: type[Any]) -> SchemaValidator:

@@ -93,6 +93,14 @@ class Document:
             line = mark.line + 1
         return line
 
+    def is_left_empty(self, key: str) -> bool:
+        """Whether a key at the top has nothing after it; a written `null` is something."""
+        found = _child(self.root, key) if self.root is not None else None
+        if found is None or found[2]:
+            return False
+        node = found[1]
+        return isinstance(node, yaml.ScalarNode) and node.style is None and node.value == ""
+
 
 def read(text: str, source: str | None = None) -> Document:
     """Read one YAML document. Raises JobFileError with the first syntax error."""

@@ -214,6 +214,11 @@ WRONG = {
     ],
     "nodes: [2]": [f"line 3: nodes: {WHOLE}, not a list"],
     "nodes:": [f"line 3: nodes: is empty, and {WHOLE}"],
+    **{
+        f"{name}:{comment}": [f"line 3: {name}: is empty: write {{}} for its defaults, or remove the key"]
+        for name in ("checkpoints", "dependencies", "container")
+        for comment in ("", "\n  # keep: 2")
+    },
     "launcher: {processes_per_node: 0}": [f"line 3: launcher.processes_per_node: {WHOLE}, not 0"],
     "launcher: {kind: torchrn}": [
         "line 3: launcher.kind: no launcher of kind 'torchrn'; did you mean 'torchrun'?"
@@ -311,6 +316,11 @@ WRONG = {
     "nodes: 1\nnodes: 2": ["line 4: nodes: is there twice, first on line 3"],
     "env: {A: 1, A: 2}": ["line 3: env.A: is there twice, first on line 3"],
 }
+
+
+@pytest.mark.parametrize("nothing", ["null", "~", "Null"])
+def test_a_section_that_is_written_as_nothing_is_none(folder, nothing):
+    assert parsing.parse(f"{MINIMAL}checkpoints: {nothing}\n", base_dir=folder).checkpoints is None
 
 
 @pytest.mark.parametrize("text", WRONG)
