@@ -52,6 +52,7 @@ OVERDUE_AFTER = 30.0
 LEFT_AFTER = 60.0
 """Seconds after its last change for which a rejected pod may still be there, where its operator deletes it."""
 IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
+TOO_LATE = "node 0 had ended when this node began"
 FORBIDDEN = ("is forbidden: ", "denied the request")
 """Texts in events about requests that the cluster does not allow now."""
 ENDED_AFTER_SUCCESS = "the operator has ended it, since the gang had succeeded"
@@ -324,7 +325,11 @@ def with_absent_master(node: NodeStatus, master: Obj | None) -> NodeStatus:
     """Return a node that gave up waiting for node 0, with what held that back; `master`: its pod as seen last."""
     if node.details != IN_VAIN or master is None:
         return node
-    found = _pending(master.get("status") or {}, {}, (), 0.0)
+    status = master.get("status") or {}
+    if status.get("phase") in ("Failed", "Succeeded"):
+        # It had a machine, so what is wrong is what ended it.
+        return replace(node, details=TOO_LATE, cause=None)
+    found = _pending(status, {}, (), 0.0)
     return replace(node, details=": ".join(filter(None, [IN_VAIN, found.details])))
 
 

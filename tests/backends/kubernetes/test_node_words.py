@@ -301,6 +301,9 @@ def test_a_worker_that_waited_in_vain_says_what_its_master_lacked() -> None:
     assert states.with_absent_master(worker, pod("Pending")).details == worker.details
     assert states.with_absent_master(worker, {}).details == worker.details
     assert states.with_absent_master(worker, None) == worker
+    # What it waited for has begun and ended meanwhile: the end of that one is to blame, and no lack of machines.
+    late = states.with_absent_master(worker, pod("Failed"))
+    assert (late.details, late.cause) == ("node 0 had ended when this node began", None)
     other = looked_at(pod("Failed", state=ended(3)))
     assert states.with_absent_master(other, master) == other
 
