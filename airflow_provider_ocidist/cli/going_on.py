@@ -27,7 +27,7 @@ LIMIT = 5.0
 BETWEEN = 0.3
 """Seconds between two looks at nodes that end."""
 LEFT_OUT = "..."
-"""What stands for a value that is, or may hold, a secret."""
+"""Sign in the place of a value that is, or may hold, a secret."""
 
 
 def line(options: argparse.Namespace, status: RunStatus) -> str | None:

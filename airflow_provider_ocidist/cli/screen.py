@@ -53,7 +53,7 @@ class Failed:
     remedy: str
     result: dict[str, Any] | None = None
     to_go_on: str | None = None
-    """Where the training stands, with the command that goes on from there; None where nothing is known of it."""
+    """Line that says where the training stands, with the command that goes on from there; None: nothing is known."""
 
 
 class Screen:

@@ -224,6 +224,21 @@ def test_a_service_that_does_not_answer_holds_no_end(monkeypatch: pytest.MonkeyP
         later.released.set()
 
 
+def test_a_look_without_an_answer_does_not_outlive_its_command() -> None:
+    program = (
+        "import threading\n"
+        "from types import SimpleNamespace\n"
+        "from airflow_provider_ocidist.cli import going_on\n"
+        "going_on.LIMIT = 0.2\n"
+        "silent = SimpleNamespace(status=lambda refs: threading.Event().wait())\n"
+        "print(going_on.state_in_time(lambda: silent, None, awaits_end=True))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
+
+
 def test_a_second_ctrl_c_ends_only_the_look() -> None:
     backend: Any = Answers()
     began = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
