@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider_ocidist.backends.capabilities import now_at
 from airflow_provider_ocidist.cli import note, watch
 from airflow_provider_ocidist.cli.status import status_json
 from airflow_provider_ocidist.cli.terminal import FINE, last_output, print_json, say
@@ -38,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(options.interval)
         if refused is not None:
             refused = _cancel(backend, record)
+    if not note.is_id(options.target, options.backend):
+        note.note_cancel(Path(options.target), status, now_at(backend))
     with last_output():
         if options.json:
             print_json(status_json(record, status))

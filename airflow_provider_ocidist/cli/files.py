@@ -115,14 +115,14 @@ def _overrides(options: argparse.Namespace) -> dict[str, object]:
         path, separator, value = text.partition("=")
         if not separator or not path:
             raise Unusable(f"--set {text}: write it as PATH=VALUE")
-        given[path] = _value(path, value)
+        given[path] = value_of(path, value)
     for name, path in (("nodes", "nodes"), ("topology", "backend.topology")):
         if getattr(options, name, None) is not None:
             given[path] = getattr(options, name)
     return given
 
 
-def _value(path: str, text: str) -> object:
+def value_of(path: str, text: str) -> object:
     """Return a list or section written as JSON; any other text is read as in the file."""
     if not text.lstrip().startswith(("[", "{")) or text.lstrip().startswith("{{"):
         return text

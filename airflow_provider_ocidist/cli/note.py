@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from airflow_provider_ocidist.model.homes import words_of
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.model.job import TrainingJob
-    from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
+    from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef, RunStatus
 
 INFO = "info.yaml"
 NOTE_SUFFIXES = (".yaml", ".yml")
@@ -160,6 +161,43 @@ def write(path: Path, record: RunRecord) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(_yaml(info_of(record)))
     new.replace(path)
+
+
+def note_cancel(path: Path, status: RunStatus | None, now: float) -> None:
+    """Note that a command has cancelled the run, which else would count as cancelled by others; raises nothing.
+
+    Not of a run that had ended, or failed, before. `status`: the last state, if known; `now`: by the service's clock.
+    """
+    from airflow_provider_ocidist.errors import Cause
+    from airflow_provider_ocidist.model.run import Ending
+
+    record = noted(path)
+    if record is None or record.ending is not None or (status and _has_ended_by_itself(record, status)):
+        return
+    ending = Ending(cause=Cause.CANCELED, message="the run was cancelled", since=now)
+    with suppress(OSError):
+        write(path, replace(record, ending=ending))
+
+
+def _has_ended_by_itself(record: RunRecord, status: RunStatus) -> bool:
+    """Whether a cancelled run had ended, or failed, before its cancel."""
+    from airflow_provider_ocidist.errors import Cause
+    from airflow_provider_ocidist.gangs.diagnoses import CONSEQUENCES, failed_node
+
+    if (failed := failed_node(record, status)) is not None:
+        return failed[0] is not Cause.CANCELED
+    said = [node.report.cause for node in status.nodes if node.report]
+    return status.ended or any(cause not in (Cause.CANCELED, *CONSEQUENCES) for cause in said)
+
+
+def noted(path: Path) -> RunRecord | None:
+    """Return the run of a note; None where there is none, or it is not complete."""
+    from airflow_provider_ocidist.model.run import RunRecord
+
+    try:
+        return RunRecord.from_json(read(path)["record"])
+    except Unusable:
+        return None
 
 
 def read(path: Path) -> dict[str, Any]:

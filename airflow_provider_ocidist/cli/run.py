@@ -6,15 +6,17 @@ import argparse
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_ocidist.backends.capabilities import now_at
 from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backports import UTC
-from airflow_provider_ocidist.cli import note, watch
+from airflow_provider_ocidist.cli import going_on, note, watch
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of, named_by
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of, with_lease
 from airflow_provider_ocidist.cli.terminal import (
@@ -23,6 +25,7 @@ from airflow_provider_ocidist.cli.terminal import (
     add_json,
     counted,
     discard_output,
+    last_output,
     print_json,
     say,
     signals_as_ctrl_c,
@@ -77,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.wait:
         job = with_lease(job, LEASE)
     backend = backend_of(options, job.backend.kind)
-    key = note.begun(options.info, job) or _key(job)
+    key = _begun(options, backend, job) or _key(job)
     with problems_of(options.file, absence_of(options)):
         # Raises if something is missing, before anything is saved.
         Candidates(backend, job, _SubmissionLog()).plans(key)
@@ -96,6 +99,27 @@ def _run(options: argparse.Namespace) -> int:
         return _wait(options, backend, job, record)
     _note_whole(options, record)
     return _say_started(options, record)
+
+
+def _begun(options: argparse.Namespace, backend: Backend, job: TrainingJob) -> RunKey | None:
+    """Return the key of the incomplete run of a note; a note of another run is refused, with how to go on from it."""
+    try:
+        return note.begun(options.info, job)
+    except Unusable as error:
+        line = _line_of_note(options, backend, job)
+        raise Unusable(f"{error}; {line}" if line else str(error)) from error
+
+
+def _line_of_note(options: argparse.Namespace, backend: Backend, job: TrainingJob) -> str | None:
+    """Return how to go on from the ended run of this job that a note names; None where that is not known at once."""
+    record = note.noted(options.info)
+    if record is None or (record.ref.key.dag_id, record.ref.backend) != (job.name, job.backend.kind):
+        return None
+    there = partial(beside, backend, record.ref.conn_id)
+    status = going_on.state_in_time(there, record.ref, awaits_end=False)
+    if status is None or (record.ending is None and not status.ended):
+        return None
+    return going_on.line(options, status)
 
 
 def _note_whole(options: argparse.Namespace, record: RunRecord) -> None:
@@ -175,6 +199,7 @@ def _wait_for_one(
             may_end_it=True,
             on_replaced=lambda ref: note.write(options.info, replace(record, ref=ref)),
             on_failed=on_failed,
+            to_go_on=partial(going_on.line, options),
         )
     except GangToReplace:
         raise
@@ -193,7 +218,20 @@ def _cancel_at_once(options: argparse.Namespace, backend: Backend, record: RunRe
     except BackendError as error:
         command = command_on("cancel", DEFAULT_BACKEND, str(options.info), named_by(options))
         raise Unusable(f"{error}; the nodes may still run: `{command}`") from error
-    say("cancelled", "yellow", stderr=True)
+    _say_cancelled("cancelled")
+    # The note names the nodes that have replaced others.
+    ref = (note.noted(options.info) or record).ref
+    status = going_on.state_in_time(lambda: backend, ref, awaits_end=True)
+    note.note_cancel(options.info, status, now_at(backend))
+    line = going_on.line(options, status) if status else going_on.where_to_look(options)
+    if line:
+        _say_cancelled(line)
+
+
+def _say_cancelled(text: str) -> None:
+    """Say what follows a cancel: it is done, so no output that fails makes an error of it."""
+    with suppress(Unusable), last_output():
+        say(text, "yellow", stderr=True)
 
 
 def _say_started(options: argparse.Namespace, record: RunRecord) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
+    from airflow_provider_ocidist.errors import Cause
     from airflow_provider_ocidist.model.run import NodeStatus, RunRecord, RunStatus
 
 SAME_WARNING_AFTER = 30.0
@@ -40,6 +42,18 @@ def screen_for(record: RunRecord, *, as_json: bool) -> Screen:
     if as_json:
         return JsonScreen()
     return LiveScreen(record) if sys.stdout.isatty() else Screen()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The end of a gang that has failed."""
+
+    cause: Cause
+    message: str
+    remedy: str
+    result: dict[str, Any] | None = None
+    to_go_on: str | None = None
+    """Line that says where the training stands, with the command that goes on from there; None: nothing is known."""
 
 
 class Screen:
@@ -91,8 +105,11 @@ class Screen:
         checkpoint = status.checkpoint
         say(f"succeeded; newest checkpoint: {checkpoint.uri if checkpoint else 'none'}", "green")
 
-    def failed(self, cause: str, message: str, result: dict[str, Any] | None) -> None:  # noqa: ARG002 - as the others
-        say(f"{cause}: {message}", "red", stderr=True)
+    def failed(self, end: Failed) -> None:
+        say(f"{end.cause}: {end.message}", "red", stderr=True)
+        say(f"Remedy: {end.remedy}", "yellow", stderr=True)
+        if end.to_go_on:
+            say(end.to_go_on, "yellow", stderr=True)
 
 
 class _ShownLog(GangLog):
@@ -140,9 +157,16 @@ class JsonScreen(Screen):
             {"event": "end", "outcome": "SUCCEEDED", "cause": None, "message": None, "result": result}
         )
 
-    def failed(self, cause: str, message: str, result: dict[str, Any] | None) -> None:
+    def failed(self, end: Failed) -> None:
         print_json_line(
-            {"event": "end", "outcome": "FAILED", "cause": cause, "message": message, "result": result}
+            {
+                "event": "end",
+                "outcome": "FAILED",
+                "cause": str(end.cause),
+                "message": end.message,
+                "remedy": end.remedy,
+                "result": end.result,
+            }
         )
 
 
@@ -203,9 +227,9 @@ class LiveScreen(Screen):
         self._live.stop()
         super().succeeded(result, status)
 
-    def failed(self, cause: str, message: str, result: dict[str, Any] | None) -> None:
+    def failed(self, end: Failed) -> None:
         self._live.stop()
-        super().failed(cause, message, result)
+        super().failed(end)
 
     def _summary(self) -> Any:
         from rich.text import Text

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.errors import Cause
     from airflow_provider_ocidist.gangs.actions import Action, NodeChange
     from airflow_provider_ocidist.gangs.watch import Watch
-    from airflow_provider_ocidist.model.run import Ending, RunRecord, RunRef
+    from airflow_provider_ocidist.model.run import Ending, RunRecord, RunRef, RunStatus
 
 MAX_ATTEMPTS = 3
 """Number of attempts of a request before the command reports that the service does not answer; it then asks again."""
@@ -76,12 +76,14 @@ def to_the_end(
     proven: bool = True,
     on_replaced: Callable[[RunRef], object] = lambda _: None,
     on_failed: Callable[[Watch, Cause, str], object] = lambda *_: None,
+    to_go_on: Callable[[RunStatus], str | None] = lambda _: None,
     **defaults: Any,
 ) -> int:
     """Show a gang until it has ended; return the exit code. Outages of the service are waited out.
 
     `proven`: the service has accepted these credentials before. Else a refusal of the first look is raised at once.
     `on_replaced` takes the gang whenever nodes of it were replaced; `on_failed` may raise where another gang follows.
+    `to_go_on` returns the line about how to go on from where a failed training stands.
     `defaults`: those for the fields of the connection with which `backend` was made (`backend_of`).
     """
     from airflow_provider_ocidist.cli.screen import screen_for
@@ -93,7 +95,7 @@ def to_the_end(
     with screen_for(record, as_json=options.json) as screen:
         watch = screen.watch(backend, record)
         watch.reconnect = lambda: reconnect(options, backend, **defaults)
-        follower = _Follower(options, watch, screen, may_end_it, on_replaced, on_failed)
+        follower = _Follower(options, watch, screen, may_end_it, on_replaced, on_failed, to_go_on)
         with LeaseKeeper().keeping(watch):
             action = follower.look()
             if not proven and watch.status is None and watch.refusal is not None:
@@ -114,6 +116,7 @@ class _Follower:
     may_end_it: bool
     on_replaced: Callable[[RunRef], object]
     on_failed: Callable[[Watch, Cause, str], object]
+    to_go_on: Callable[[RunStatus], str | None]
 
     def look(self) -> Action:
         action: Action = self.watch.look(time.time())
@@ -145,13 +148,22 @@ class _Follower:
         return FINE
 
     def _fail(self, cause: Cause, message: str) -> int:
+        from airflow_provider_ocidist.cli.screen import Failed
+        from airflow_provider_ocidist.gangs.failure import remedy_of, remedy_on_terminal
+
         self._finish()
         self.on_failed(self.watch, cause, message)
         status = self.watch.status
+        end = Failed(
+            cause=cause,
+            message=message,
+            # A run given by its id is a task's, which retries; of any other run a person decides.
+            remedy=(remedy_on_terminal if self.may_end_it else remedy_of)(cause, message),
+            result=status_json(self.watch.record, status) if status else None,
+            to_go_on=self.to_go_on(status) if status else None,
+        )
         with last_output():
-            self.screen.failed(
-                str(cause), message, status_json(self.watch.record, status) if status else None
-            )
+            self.screen.failed(end)
         return FAILED
 
     def _finish(self) -> None:

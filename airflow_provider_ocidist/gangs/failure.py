@@ -63,7 +63,14 @@ class Failure:
 
 def remedy_of(cause: Cause, message: str) -> str:
     """Return the remedy: by the error's text if it is a known symptom, else by the cause."""
+    return _known_remedy(cause, message) or MEANINGS[cause].remedy
+
+
+def remedy_on_terminal(cause: Cause, message: str) -> str:
+    """Return the remedy in the words of the command line, where no task retries."""
+    return _known_remedy(cause, message) or MEANINGS[cause].on_terminal or MEANINGS[cause].remedy
+
+
+def _known_remedy(cause: Cause, message: str) -> str | None:
     symptom = symptom_of(message)
-    if symptom is not None and symptom.cause is cause:
-        return symptom.remedy
-    return MEANINGS[cause].remedy
+    return symptom.remedy if symptom is not None and symptom.cause is cause else None

@@ -39,6 +39,8 @@ class Meaning:
     """Remedy in the log of the node; None: the same."""
     on_page: str | None = None
     """Remedy on the page in Airflow's UI; None: the same as for the task."""
+    on_terminal: str | None = None
+    """Remedy on the command line, where no task retries; None: the same as for the task."""
     restart: str | None = None
     """Budget of `restarts` that a further launch on the same machines is charged to; None: none would help."""
     no_machine: bool = False
@@ -53,6 +55,7 @@ MEANINGS: Mapping[Cause, Meaning] = {
         remedy="see the last lines of the node, above in this log",
         on_node="the program's own output above says more",
         on_page="see the last lines of the node, below",
+        on_terminal="see the last lines of the node, above",
         restart="program",
         exit_code=65,
     ),
@@ -83,6 +86,7 @@ MEANINGS: Mapping[Cause, Meaning] = {
     Cause.CAPACITY: Meaning(
         retry=Retry.WITH_TIME,
         remedy="wait for a later attempt, or ask for another shape or fewer nodes",
+        on_terminal="run it again later, or ask for another shape or fewer nodes",
         no_machine=True,
     ),
     Cause.QUOTA: Meaning(
@@ -91,7 +95,9 @@ MEANINGS: Mapping[Cause, Meaning] = {
         no_machine=True,
     ),
     Cause.PREEMPTED: Meaning(
-        retry=Retry.AT_ONCE, remedy="run it again: a retry resumes from its newest checkpoint"
+        retry=Retry.AT_ONCE,
+        remedy="run it again: a retry resumes from its newest checkpoint",
+        on_terminal="run it again from its newest checkpoint",
     ),
     Cause.SERVICE: Meaning(
         retry=Retry.AS_USUAL,
@@ -102,16 +108,23 @@ MEANINGS: Mapping[Cause, Meaning] = {
     Cause.DEADLINE: Meaning(
         retry=Retry.AS_USUAL,
         remedy="raise limits.max_runtime or execution_timeout; a retry resumes from its newest checkpoint",
+        on_terminal="raise limits.max_runtime, and run it again from its newest checkpoint",
     ),
-    Cause.CANCELED: Meaning(retry=Retry.AFTER_CLEAR, remedy="clear the task to train again"),
+    Cause.CANCELED: Meaning(
+        retry=Retry.AFTER_CLEAR,
+        remedy="clear the task to train again",
+        on_terminal="run it again",
+    ),
     Cause.ABANDONED: Meaning(
         retry=Retry.AT_ONCE,
         remedy="run it again, and wait for it; a retry in Airflow resumes from its newest checkpoint",
+        on_terminal="run it again from its newest checkpoint, and wait for it",
         exit_code=76,
     ),
     Cause.BUDGET: Meaning(
         retry=Retry.NEVER,
         remedy="raise the limit to resume from the newest checkpoint, or clear the task to count from 0",
+        on_terminal="raise the limit, and run it again from its newest checkpoint",
         exit_code=77,
     ),
     Cause.IDLE: Meaning(

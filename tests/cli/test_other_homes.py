@@ -209,7 +209,13 @@ def test_who_may_only_watch_a_gang_is_given_the_command_that_ends_it(conn_id: st
     options = argparse.Namespace(target="team/x", backend="pytorchjob", conn_id=conn_id)
     watch: Any = None
     follower = _Follower(
-        options, watch, screen, may_end_it=False, on_replaced=lambda _: None, on_failed=lambda *_: None
+        options,
+        watch,
+        screen,
+        may_end_it=False,
+        on_replaced=lambda _: None,
+        on_failed=lambda *_: None,
+        to_go_on=lambda _: None,
     )
     follower._cancel(Ending(cause=Cause.DEADLINE, message="too late", since=0.0))
     assert said == [f"DEADLINE: too late; to end it: ocidist cancel {connection}--backend pytorchjob team/x"]

@@ -208,7 +208,8 @@ def test_cancel_ends_all_nodes(ocidist: Terminal) -> None:
     ocidist.write_job(seconds=60)
     ocidist("run", "job.yaml")
     assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
-    assert "CANCELED: " in ocidist("watch", code=3)
+    watched = ocidist("watch", code=3)
+    assert "CANCELED: the run was cancelled\nRemedy: run it again\n" in watched
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda how: how.name)

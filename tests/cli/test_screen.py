@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.cli.screen import Screen, summary
+import json
+
+from airflow_provider_ocidist.cli.screen import Failed, JsonScreen, Screen, summary
 from airflow_provider_ocidist.cli.terminal import columns, styled
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
@@ -68,3 +71,19 @@ def test_control_sequences_of_a_program_do_not_reach_the_terminal():
 
 def test_columns_begin_at_the_same_place():
     assert columns([["a", "bb"], ["ccc", "d"]]) == ["a    bb", "ccc  d"]
+
+
+def test_a_failure_has_its_remedy_on_a_line_of_its_own_and_in_the_json(capsys):
+    end = Failed(cause=Cause.OOM, message="node 1: no memory", remedy="take less", to_go_on="go on: x")
+    Screen().failed(end)
+    JsonScreen().failed(end)
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == ["OOM: node 1: no memory", "Remedy: take less", "go on: x"]
+    assert json.loads(shown.out) == {
+        "event": "end",
+        "outcome": "FAILED",
+        "cause": "OOM",
+        "message": "node 1: no memory",
+        "remedy": "take less",
+        "result": None,
+    }

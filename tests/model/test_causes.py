@@ -34,3 +34,9 @@ def test_the_page_of_exit_codes_lists_those_of_the_table() -> None:
 
 def test_each_budget_of_restarts_is_charged_for_something() -> None:
     assert {row.restart for row in MEANINGS.values()} == {None, *(each.name for each in fields(Restarts))}
+
+
+def test_on_the_command_line_no_remedy_speaks_of_a_task() -> None:
+    said = {cause: row.on_terminal or row.remedy for cause, row in MEANINGS.items()}
+    of_tasks = re.compile(r"\b(task|retry|retries|attempt|clear|Airflow|execution_timeout)\b")
+    assert {cause: text for cause, text in said.items() if of_tasks.search(text)} == {}
