@@ -67,7 +67,7 @@ with DAG(
         failure = ti.xcom_pull("on_cluster", key="failure")
         if failure is None:
             print(
-                "on_cluster has told no cause: it never began, its worker was killed, or somebody marked it failed"
+                "on_cluster has reported no cause: it never began, its worker was killed, or somebody marked it failed"
             )
             return False
         print(failure["message"])
