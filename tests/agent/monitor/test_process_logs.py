@@ -12,10 +12,15 @@ from airflow_provider_ocidist.job import LauncherOptions
 from tests.agent.gangs import Gang
 
 PROGRAM = """
-import os, sys, time
+import os, pathlib, sys, time
 print("step 7/9 loss 0.5", flush=True)
+# Rank 0, of which alone torchtitan's script shows lines, has printed it before the other rank fails.
+printed = pathlib.Path("printed")
 if os.environ["RANK"] == "0":
+    printed.touch()
     time.sleep(600)
+while not printed.exists():
+    time.sleep(0.05)
 {}
 """
 RECORDED = """
