@@ -21,6 +21,8 @@ OLD_PREFIX = "extra__kubernetes__"
 
 FORM_PREFIX = "extra__"
 """Beginning of the fields that Airflow's forms wrote before 2.3, for every type."""
+ANY_TYPE = (None, "", "generic")
+"""Types of connections that say nothing of what they are for; every backend takes their fields."""
 USUAL_TYPES = ("oci", None)
 CLUSTER_TYPE = "kubernetes"
 OUR_TYPES = ("oci", "runai")

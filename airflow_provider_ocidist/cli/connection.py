@@ -10,7 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from airflow_provider_ocidist.backends.connection_fields import fields_of, known_fields, unknown_fields
+from airflow_provider_ocidist.backends.connection_fields import (
+    ANY_TYPE,
+    fields_of,
+    known_fields,
+    unknown_fields,
+)
 from airflow_provider_ocidist.cli.completion import CONN_VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable, say
 from airflow_provider_ocidist.oci_client import credentials
@@ -20,8 +25,6 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.errors import Problem
 
-ANY_TYPE = (None, "", "generic")
-"""Types of connections that say nothing of what they are for; every backend takes their fields."""
 ON_THIS_MACHINE = "--set backend.kind=local --wait"
 """Arguments of `run` with which a job of any backend trains without a service."""
 

@@ -104,8 +104,10 @@ class OciHook(BaseHook):
 
         The credentials of the worker's own config file would take their place. A type that says nothing is taken.
         """
+        from airflow_provider_ocidist.backends.connection_fields import ANY_TYPE
+
         known = _backend_class(self.kind).conn_types
-        if conn_type in (None, "", "generic") or conn_type in known:
+        if conn_type in ANY_TYPE or conn_type in known:
             return
         # Imported only now: a connection of another kind of backend may still be right for storage.
         every = {each for kind in kinds.names("backends") for each in _backend_class(kind).conn_types}

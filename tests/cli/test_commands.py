@@ -600,8 +600,8 @@ def test_where_runs_of_this_machine_cannot_be_listed_their_folder_is_named(
     monkeypatch.setenv("HOME", str(tmp_path))
     fields = ["--field", f"work_dir={tmp_path}/{given}"] if given else []
     assert main(["list", "--backend", "local", *fields]) == 2
-    told = f"cannot list its gangs: they are the folders in {tmp_path}/{given or '.ocidist'}"
-    assert told in capsys.readouterr().err
+    refusal = f"cannot list its gangs: they are the folders in {tmp_path}/{given or '.ocidist'}"
+    assert refusal in capsys.readouterr().err
 
 
 def _fields(*arguments):

@@ -189,7 +189,7 @@ def test_of_a_checkpoint_that_cannot_be_used_or_may_not_be_the_last_it_says_so()
 
 
 class Answers:
-    """A backend that answers as it is told to: an error, a state, or only once it is released."""
+    """A backend that answers as a test sets it: an error, a state, or only once it is released."""
 
     def __init__(self, *answers: Exception | RunStatus) -> None:
         self.answers = list(answers)

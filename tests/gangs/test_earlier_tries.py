@@ -119,12 +119,12 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     for how, attempt in left.items():
         found = states(impatient, attempt.key, emulator.compartment_id)
-        told = has_stop_request(impatient, attempt)
+        is_stopped = has_stop_request(impatient, attempt)
         if how == "of a later try":
-            assert not told, "what a later try waits for got a stop request"
+            assert not is_stopped, "what a later try waits for got a stop request"
             # Where its claim cannot be read, it is ended: nothing lives on for want of an answer.
             assert STORE in down or found <= {"ACCEPTED", "IN_PROGRESS"}
-        elif how != "ended" and not told and not (found and found <= {"CANCELING", "CANCELED"}):
+        elif how != "ended" and not is_stopped and not (found and found <= {"CANCELING", "CANCELED"}):
             named = attempt.key.name in said
             # What nobody has noted and no side shows cannot be named: then it is said that there may be more.
             assert named or (notes is None and "cannot be listed" in said), (how, said)

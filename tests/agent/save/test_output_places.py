@@ -165,7 +165,7 @@ def test_what_is_theirs_is_left_out_with_the_name_of_the_folder(tmp_path: Path) 
     assert taken(places, tmp_path / "late", f"{BUCKET}/node-7", "a", "b") == {"a": "out"}
 
 
-# What is told
+# Warnings
 
 
 def test_each_pair_of_outputs_has_a_line_with_its_places_and_what_to_do() -> None:

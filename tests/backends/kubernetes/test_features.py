@@ -469,6 +469,7 @@ def test_a_gang_that_the_operator_would_keep_for_ever_is_deleted(pytorchjob: Hom
     backend, ref = submitted(pytorchjob, job)
     wait_until(backend, ref, ended)
     until(lambda: backend.end_leftovers(ref) or not backend.recent(10))
+    assert not backend.recent(10)
 
 
 SECRETS = {"API_KEY": "sk-1f0c77aa9b", "MY_TOKEN": "t0ken-of-mine-77"}

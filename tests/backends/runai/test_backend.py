@@ -305,7 +305,7 @@ def test_a_workload_that_somebody_deletes_is_missing_as_soon_as_that_is_certain(
     ref = backend.submit(plan)
     runs(plane, cluster, ref, plan)
     plane.call("DELETE", f"/api/v1/workloads/distributed/{ref.job_id}")
-    becomes(backend, ref, NodeState.MISSING)
+    assert becomes(backend, ref, NodeState.MISSING).ended
 
 
 def test_a_workload_that_is_not_found_for_a_moment_is_not_missing(
@@ -428,5 +428,5 @@ def test_an_ended_gang_is_deleted_once_and_again(backend: Runai, plane: Plane, c
     cluster.set_pods(workload_of(plan), "Succeeded")
     plane.becomes(ref.job_id, "Completed")
     backend.delete(ref)
-    plane.until(lambda: names(plane), lambda found: not found)
+    assert plane.until(lambda: names(plane), lambda found: not found) == []
     backend.delete(ref)
