@@ -308,9 +308,9 @@ def test_a_try_that_has_lost_its_gang_to_a_later_one_ends_nothing_of_it(
         made.append(ref)
         # Airflow took this try for dead, and the next has found its gang.
         place.home.connect().directories.claim(ref, 2)
-        stop.set()
         if ends_by == "its time is over":
             raise TimeIsOver
+        stop.set()
 
     monkeypatch.setattr(backend.gangs, "record_created", record_created)
     with pytest.raises(TimeIsOver if ends_by == "its time is over" else BackendError):
