@@ -30,6 +30,11 @@ from tests.agent.gangs import Gang, until
 SEED = int(os.environ.get("HANGS_SEED", "20261123"))
 BEGINS = """
 import json, os, pathlib, sys, threading, time
+
+def print(*words, flush=True):
+    # At once: what two threads print in parts would stand in one line.
+    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
+
 node, launch = int(os.environ["OCIDIST_NODE_RANK"]), int(os.environ["OCIDIST_RESTARTS"])
 
 def talk():
@@ -165,7 +170,6 @@ def test_a_deadlock_after_the_first_step_of_the_first_launch_is_found_though_a_t
     script = """
 if node == 0:
     print("step 1", flush=True)
-# Not before: the two would print into one line.
 threading.Thread(target=talk, daemon=True).start()
 stuck_here()
 """
