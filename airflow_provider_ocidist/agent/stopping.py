@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import queue
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
@@ -123,19 +122,22 @@ class StopSwitch:
         self.check()
 
     def ask_on_signals(self) -> None:
-        """Take SIGTERM and SIGINT as a reason to end."""
-        received: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """Take SIGTERM and SIGINT as a reason to end. Call it in the main thread.
 
-        def note(number: int, _frame: FrameType | None) -> None:
-            # A handler may interrupt the very lock that `ask` needs; SimpleQueue is made for that.
-            received.put(number)
+        Python runs a handler in the main thread, once that does not wait for a lock any more: it may do so for as long
+        as the training lasts, if another thread took the signal, or if it came just before that wait.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
 
         def pass_on() -> None:
             # Only the first signal counts: any one ends this node.
-            number = received.get()
+            (number,) = os.read(reader, 1)
             self.signalled.set()
             self.ask(Stop(message=f"this node was stopped by {signal.Signals(number).name}"))
 
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, note)
+            # What has no handler in Python is not written to the pipe.
+            signal.signal(number, lambda *_: None)
         threading.Thread(target=pass_on, name="signals", daemon=True).start()

@@ -26,6 +26,8 @@ from airflow_provider_ocidist.storage.transfer import (
 FRESH_S = 60.0
 """Seconds after which the listing of an item's source is repeated before its copy."""
 LOGGED_EVERY_S = 5.0
+SIGNAL_INTERVAL = 1.0
+"""Seconds after which at the latest a signal ends the wait for the copies."""
 
 
 def copy_all(
@@ -84,9 +86,12 @@ class _Batch:
         running = [pool.submit(self._run, index, repeated, part_size) for index in range(len(self.surveyed))]
         try:
             # A fault of ours or the caller's ends all; a copy's own error is in its report.
-            done, _ = wait(running, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
+            left = set(running)
+            while left:
+                # In short waits: Python runs the handler of a signal that another thread took only between them.
+                done, left = wait(left, SIGNAL_INTERVAL, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
             return [future.result() for future in running]
         except BaseException:
             self.budget.interrupted.set()

@@ -131,9 +131,13 @@ class Gathering:
         ]
 
     def stuck(self, timeout: float) -> list[int]:
-        """Return the known nodes that have made no progress for `timeout`."""
+        """Return the known nodes whose progress could be read for `timeout`, and that have made none."""
         latest = time.monotonic() - timeout
-        return [rank for rank in sorted(self.awaited) if self.moved_at.get(rank, math.inf) < latest]
+        return [
+            rank
+            for rank in sorted(self.awaited)
+            if max(self.moved_at.get(rank, math.inf), self.sighted_since) < latest
+        ]
 
     def missing(self) -> str:
         names = ", ".join(map(str, sorted(self.awaited)))

@@ -21,17 +21,28 @@ def divide() -> int | None:
     """
     if os.getpid() != 1:
         return None
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    # Blocked, and waited for: a handler could run just before a wait that nothing else ends.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
     agent = os.fork()
     if agent:
-        for number in FORWARDED:
-            signal.signal(number, lambda received, _: os.kill(agent, received))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    return _reap_until_exit(agent) if agent else None
+        return _reap_until_exit(agent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return None
 
 
 def _reap_until_exit(agent: int) -> int:
     while True:
-        pid, status = os.wait()
-        if pid == agent:
+        number = signal.sigwait({*FORWARDED, signal.SIGCHLD})
+        if number != signal.SIGCHLD:
+            os.kill(agent, number)
+        elif (status := _reaped(agent)) is not None:
             return exit_status(os.waitstatus_to_exitcode(status))
+
+
+def _reaped(agent: int) -> int | None:
+    """Reap all that has ended; return the agent's status if it is among them."""
+    # Until it ends there is always a child.
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in (0, agent):
+            return status if pid else None

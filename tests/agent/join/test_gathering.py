@@ -112,8 +112,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "SILENT_AFTER", 0.3, raising=False)
 
 
+@pytest.mark.parametrize("timeout", [JOIN_TIMEOUT, SILENCE])
 @pytest.mark.parametrize("kind", ["reads", "writes", "retries"])
-def test_a_node_that_fetches_is_not_lost_by_an_outage_of_the_store(tmp_path: Path, kind: str) -> None:
+def test_a_node_that_fetches_is_not_lost_by_an_outage_of_the_store(
+    tmp_path: Path, kind: str, timeout: float
+) -> None:
     draw = random.Random(f"{SEED}.{kind}")
     lasts, first_beat = SILENCE + draw.uniform(0.5, 2.0), draw.uniform(0.1, 0.5)
     print(f"seed {SEED}.{kind}: {lasts=} {first_beat=}")
@@ -122,7 +125,7 @@ def test_a_node_that_fetches_is_not_lost_by_an_outage_of_the_store(tmp_path: Pat
     again_at = store.ends_at + first_beat
     heard_from = time.monotonic() if kind == "reads" else again_at
     with fetching(tmp_path, heard_from=heard_from, joins_at=again_at + 0.3), beating(store) as heartbeat:
-        assert [each.rank for each in meet(store, heartbeat, nodes=2, timeout=JOIN_TIMEOUT)] == [0, 1]
+        assert [each.rank for each in meet(store, heartbeat, nodes=2, timeout=timeout)] == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["none", "reads", "writes", "retries"])

@@ -90,6 +90,9 @@ def test_what_is_killed_while_the_store_is_away_is_launched_again_once_it_is_bac
     with gang(tmp_path, BY_MARKS, nodes=2, restarts=Restarts(program=1), checkpoints=kept) as two:
         two.start(MARKS=str(marks), VICTIM=str(victim), OTHER=other)
         until((marks / "reached").exists)
+        for agent in two.agents:
+            # One that has not seen the others join would still wait for them.
+            agent.prints(f"launch 0 of node {agent.rank}")
         away.leave()
         (marks / "away").touch()
         waiting = two.agents if other == "loses its peer" else [two.agents[victim]]

@@ -434,6 +434,25 @@ def test_a_signal_is_a_reason_and_names_itself(name: str) -> None:
     assert printed.strip() == f"this node was stopped by {name} True ()"
 
 
+ELSEWHERE = """
+import os, signal
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+switch = StopSwitch()
+switch.ask_on_signals()
+# Only another thread can take them now, as where this one is busy in the kernel or about to wait.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+os.kill(os.getpid(), signal.SIGTERM)
+switch.event.wait()
+print(switch.stop.message)
+"""
+
+
+def test_a_signal_that_another_thread_takes_ends_the_wait_of_the_main_one() -> None:
+    command = [sys.executable, "-c", ELSEWHERE]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
+    assert printed.strip() == "this node was stopped by SIGTERM"
+
+
 def test_a_process_that_waits_for_signals_ends_without_one() -> None:
     program = "from airflow_provider_ocidist.agent.stopping import StopSwitch; StopSwitch().ask_on_signals()"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
