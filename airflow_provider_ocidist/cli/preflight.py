@@ -6,6 +6,8 @@ import argparse
 import os
 import shutil
 import subprocess
+import sys
+import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -35,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     job = load(options.file, options)
     backend = backend_of(options, job.backend.kind)
     with problems_of(options.file, absence_of(options)):
-        findings = [*_source(job), *_place(backend, job)]
+        findings = [*_source(job), *_script(job), *_place(backend, job)]
     with last_output():
         if options.json:
             print_json([asdict(finding) for finding in findings])
@@ -76,6 +78,29 @@ def _source(job: TrainingJob) -> list[Finding]:
         what = "git is not installed here, so the source was not tried"
         return [Finding.warned("git", what, "install git")]
     return [_remote(repository)]
+
+
+def _script(job: TrainingJob) -> list[Finding]:
+    """Return whether the Python here can compile the script, where that lies here as a file."""
+    from airflow_provider_ocidist.job_file.rules.code import script_file
+
+    file = script_file(job)
+    if file is None or file.suffix != ".py":
+        return []
+    here = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+    try:
+        with warnings.catch_warnings():
+            # What only may be wrong stops no job.
+            warnings.simplefilter("ignore")
+            compile(file.read_bytes(), job.program.script, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        what = f"{job.program.script} is no program for {here}{line}: {reason}"
+        return [
+            Finding.warned("script", what, "correct it, unless the nodes have a newer Python that takes it")
+        ]
+    return [Finding.passed("script", f"{here} compiles {job.program.script}")]
 
 
 def _remote(repository: Repository) -> Finding:

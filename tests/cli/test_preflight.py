@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +78,39 @@ def test_a_checkpoint_to_start_from_that_is_not_there_is_found(preflight: Prefli
     assert "there is no checkpoint at" in findings["checkpoints"]["message"]
 
 
+@pytest.mark.parametrize(
+    "text, mark, says",
+    [
+        ("print('fine')\n", "PASS", "compiles train/main.py"),
+        ("import os\nfor x in range(3)\n    pass\n", "WARN", "in line 2: expected ':'"),
+        ("if True:\nx = 1\n", "WARN", "in line 2: expected an indented block"),
+        ("x = '\0'\n", "WARN", "null bytes"),
+        ("# coding: no-such\n", "WARN", "no-such"),
+    ],
+)
+def test_a_script_that_this_python_cannot_compile_is_found(
+    preflight: Preflight, tmp_path: Path, text: str, mark: str, says: str
+) -> None:
+    code = tmp_path / "code"
+    (code / "train").mkdir(parents=True)
+    (code / "train" / "main.py").write_text(text)
+    finding = preflight(0, program={"source": str(code), "script": "train/main.py"})["script"]
+    assert finding["mark"] == mark
+    assert says in finding["message"]
+    assert (finding["fix"] is None) == (mark == "PASS")
+
+
+def test_what_is_no_python_file_of_this_machine_is_not_compiled(preflight: Preflight, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("for x in 1 2; do echo $x; done\n")
+    assert "script" not in preflight(
+        0, program={"source": str(tmp_path / "run.sh"), "script": "run.sh"}, launcher={"kind": "command"}
+    )
+    archive = tmp_path / "code.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("main.py", "no python\n")
+    assert "script" not in preflight(0, program={"source": str(archive), "script": "main.py"})
+
+
 def test_everything_that_is_wrong_is_found_at_once(preflight: Preflight, emulator: Access) -> None:
     findings = preflight(
         1,
@@ -129,7 +163,7 @@ def test_without_a_sign_in_nothing_else_is_tried(
     (tmp_path / "config").write_text("\n".join([*lines, f"key_file={tmp_path / 'key.pem'}"]))
     (tmp_path / "config").chmod(0o600)
     findings = preflight(1, connection={"config_file": str(tmp_path / "config")})
-    assert failed(findings) == set(findings) == {"sign-in"}
+    assert failed(findings) == set(findings) - {"script"} == {"sign-in"}
     assert "does not accept these credentials" in findings["sign-in"]["message"]
 
 

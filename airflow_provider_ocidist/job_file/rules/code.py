@@ -104,6 +104,21 @@ def _local_code(job: TrainingJob) -> Iterator[Problem]:
         yield from _script_in(Path(source), posixpath.normpath(program.script), program.working_dir or "")
 
 
+def script_file(job: TrainingJob) -> Path | None:
+    """Return the script of a job whose code is on this machine; None for one in an archive, or that is no file."""
+    program = job.program
+    if program.source is None or not program.is_local or not program.script or not _is_file(job):
+        return None
+    source = Path(program.source)
+    if source.is_file():
+        return source if source.name == program.script else None
+    with contextlib.suppress(*bundle.UNREADABLE):
+        for name in _paths(source, posixpath.normpath(program.script), program.working_dir or ""):
+            if bundle.is_sent(source, name):
+                return source / name
+    return None
+
+
 def _script_in(source: Path, script: str, working_dir: str) -> Iterator[Problem]:
     places = list(_paths(source, script, working_dir))
     try:
