@@ -70,14 +70,22 @@ class Deliveries:
         self._at_rest: Listing | None = None
         self._since = 0.0
 
-    def complete(self, found: Listing, now: float) -> bool:
-        """Return whether to report a listing; deleted files alone are not reported."""
+    def note_unread(self) -> None:
+        """Begin the wait for rest anew: while the place cannot be read, nothing may be able to arrive there either."""
+        self._at_rest = None
+
+    def complete(self, found: Listing, now: float, asked_at: float | None = None) -> bool:
+        """Return whether to report a listing; deleted files alone are not reported.
+
+        It was made between `asked_at` and `now`; what arrives meanwhile may be missing in it.
+        """
         if found != self._at_rest:
             self._at_rest, self._since = found, now
         if self.reported in (None, found.digest, found.earlier_digest):
             self._take(found)
             return False
-        if now - self._since < self._settle:
+        rested = (now if asked_at is None else asked_at) - self._since
+        if max(0.0, rested) < self._settle:
             return False
         is_news = self._known is None or bool(found.files - self._known.files)
         self._take(found)
@@ -116,10 +124,13 @@ class NewDataTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         deliveries = Deliveries(await self._recall(), self.settle)
         while True:
+            asked_at = time.monotonic()
             found = await self._look()
-            if found is not None:
+            if found is None:
+                deliveries.note_unread()
+            else:
                 before = deliveries.reported
-                if deliveries.complete(found, time.monotonic()):
+                if deliveries.complete(found, time.monotonic(), asked_at):
                     yield TriggerEvent({"uri": found.uri, "files": len(found.files), "bytes": found.bytes})
                 if deliveries.reported is not None and deliveries.reported != before:
                     # Saved after the event: a triggerer that dies in between reports twice, not never.
