@@ -241,7 +241,11 @@ class Watch:
         self.refusal = None
         self._asked.reset()
         if self.record.unanswered != ANSWERED:
-            self.record = replace(self.record, unanswered=ANSWERED)
+            ending, unanswered = self.record.ending, self.record.unanswered.seconds
+            if ending is not None:
+                # A cancel may not have reached the nodes meanwhile, nor what they had to save the store.
+                ending = replace(ending, began=ending.first + unanswered)
+            self.record = replace(self.record, unanswered=ANSWERED, ending=ending)
 
     def _renew_credentials(self, now: float) -> bool:
         """Read refused credentials again, unless that was just tried; return whether they were read."""
