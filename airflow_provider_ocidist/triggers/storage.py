@@ -16,7 +16,7 @@ from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.connections import OpenedConnection, is_refusal, shared_storage
-from airflow_provider_ocidist.triggers.threads import in_thread
+from airflow_provider_ocidist.triggers.threads import look_at_storage
 
 # DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class NewDataTrigger(BaseEventTrigger):
 
     async def _look(self) -> Listing | None:
         try:
-            found: Listing = await in_thread(self._listing)
+            found: Listing = await look_at_storage(self._listing)
         except Unopenable as error:
             # Airflow would start a watcher that ends again and again.
             self.log.error("%s: this trigger can never find data; correct its uri", error)
@@ -212,7 +212,7 @@ class CheckpointTrigger(BaseTrigger):
         await asyncio.sleep(FIRST_LOOK_AFTER)
         look = CheckpointLook(self.uri, self.conn_id, self.after_step, self.log)
         try:
-            while (found := await in_thread(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
+            while (found := await look_at_storage(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
                 await asyncio.sleep(self.poll_interval)
         except OcidistError as error:
             # The task looks once more and fails with this error in its own log.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 import time
 import uuid
 from dataclasses import replace
@@ -22,7 +23,7 @@ from airflow_provider_ocidist.oci_client import clients as oci_clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
 from airflow_provider_ocidist.storage.stores.base import Entry
-from airflow_provider_ocidist.triggers import connections
+from airflow_provider_ocidist.triggers import connections, storage, threads
 from airflow_provider_ocidist.triggers.storage import (
     CheckpointTrigger,
     Deliveries,
@@ -30,6 +31,7 @@ from airflow_provider_ocidist.triggers.storage import (
     NewDataTrigger,
     later_checkpoint,
 )
+from airflow_provider_ocidist.triggers.threads import in_thread
 from scripts.emulator_process import Access
 from tests.storage.published import publish
 
@@ -188,6 +190,36 @@ def test_half_a_delivery_is_no_event_after_an_outage_of_the_store():
     trigger = Interrupted("oci://bucket@ns/incoming", poll_interval=0.05, settle=0.3)
     event = asyncio.run(asyncio.wait_for(anext(trigger.run()), 60))
     assert event.payload["files"] == 2
+
+
+def test_looks_at_a_store_that_does_not_answer_delay_no_trigger_of_a_gang(monkeypatch: pytest.MonkeyPatch):
+    answered, asked = threading.Event(), []
+
+    def silent(*_: Any) -> Any:
+        asked.append(threading.current_thread())
+        answered.wait()
+        raise StorageError("the store does not answer", retryable=True)
+
+    monkeypatch.setattr(NewDataTrigger, "_listing", silent)
+    monkeypatch.setattr(storage, "later_checkpoint", silent)
+    monkeypatch.setattr(storage, "FIRST_LOOK_AFTER", 0.0)
+
+    async def many() -> str:
+        waiting = [
+            asyncio.create_task(anext(trigger.run()))
+            for _ in range(threads.THREADS)
+            for trigger in (watched("oci://b@ns/x"), CheckpointTrigger("oci://b@ns/x", "oci_default", 1, 0.1))
+        ]
+        while len(asked) < threads.THREADS:
+            await asyncio.sleep(0.01)
+        try:
+            return await asyncio.wait_for(in_thread(lambda: "a gang is watched"), 30)
+        finally:
+            answered.set()
+            for each in waiting:
+                each.cancel()
+
+    assert asyncio.run(many()) == "a gang is watched"
 
 
 def test_a_relative_place_lies_in_the_work_dir_of_the_connection(tmp_path: Path, monkeypatch):
