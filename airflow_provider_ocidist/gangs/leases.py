@@ -8,11 +8,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.model.run import RunRecord
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 log = logging.getLogger(__name__)
 
@@ -119,11 +119,9 @@ class LeaseKeeper:
         with self._changed:
             gangs = sorted(self._kept.values(), key=lambda gang: gang.lease_due_at)
         some = [gang for gang in gangs[:AT_A_TIME] if gang.lease_due_at <= self._clock()]
-        if some:
-            with ThreadPoolExecutor(len(some)) as pool:
-                taken = list(pool.map(lambda gang: gang.keep_lease(), some))
-            if not any(taken):
-                return PAUSE
+        # In threads that Python does not wait for at its exit: the store may not answer.
+        if some and not any(in_parallel(lambda gang: gang.keep_lease(), some)):
+            return PAUSE
         next_at = min((gang.lease_due_at for gang in gangs), default=math.inf)
         return min(LOOK_EVERY, max(0.0, next_at - self._clock()))
 

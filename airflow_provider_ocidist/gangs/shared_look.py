@@ -23,6 +23,10 @@ class Watched(Protocol):
 
     def lines_since(self, now: float) -> list[float]: ...
 
+    def begin_look(self) -> None: ...
+
+    def end_look(self, *, answered: bool) -> None: ...
+
     def observe(self, status: RunStatus, part: LogPart | None, now: float, read_at: float) -> Action: ...
 
     def after_failure(self, error: BackendError, now: float) -> Action | Exception: ...
@@ -55,6 +59,8 @@ def look_together(backend: Backend, watches: Sequence[AnyWatched], now: float) -
     trouble: BackendError | None = None
     unanswered = False
     for group in _grouped(watches, _compartment):
+        for watch in group:
+            watch.begin_look()
         try:
             statuses.update(zip(group, backend.status([watch.record.ref for watch in group]), strict=True))
         except BackendError as error:
@@ -63,6 +69,8 @@ def look_together(backend: Backend, watches: Sequence[AnyWatched], now: float) -
         except Exception as error:
             log.exception("the states of %d gangs could not be read", len(group))
             outcomes.update((watch, watch.after_unforeseen(error, now)) for watch in group)
+        for watch in group:
+            watch.end_look(answered=watch in statuses)
     # The service stamps the lines: where this machine's clock is ahead of its, the last ones would be passed over.
     read_at = now_at(backend, now)
     for group in _grouped(statuses, _log_place):

@@ -32,6 +32,9 @@ NEAR_THE_END_INTERVAL = 1.0
 """Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 UNFORESEEN = 3
 """Number of consecutive looks with an unforeseen error after which the caller gets it."""
+AFTER_NO_ANSWER = 10.0
+"""Most seconds that count as silence between a look without an answer and the next one: what kept the service from
+answering may have kept the nodes from writing."""
 
 
 class Watch:
@@ -55,8 +58,11 @@ class Watch:
         self.record = record
         self.leaves_the_end = leaves_the_end
         self._clock = clock
-        self._observed = Stopwatch(clock)
-        """Stopwatch of the looks that were answered."""
+        self._read = Stopwatch(clock)
+        """Stopwatch of the ends of the service's answers, and of the requests that it left open."""
+        self._between = 0.0
+        """Seconds between the last two states that were read, at least."""
+        self._is_after_no_answer = False
         self._near_the_end_since: float | None = None
         self.reconnect: Callable[[], object] | None = None
         """Function that reads the connection again after a refusal; None: the poller does that for all its watches."""
@@ -117,6 +123,16 @@ class Watch:
         """Return the record for the next process."""
         return self.record
 
+    def begin_look(self) -> None:
+        """Measure how long nothing was read, up to now: who is held up amid a look does not see what nodes write."""
+        passed = self._read.lap()
+        self._between = min(passed, AFTER_NO_ANSWER) if self._is_after_no_answer else passed
+
+    def end_look(self, *, answered: bool) -> None:
+        """Note that a state was just read, or that there was none."""
+        self._read.lap()
+        self._is_after_no_answer = not answered
+
     def observe(self, status: RunStatus, part: LogPart | None, now: float, read_at: float) -> Action:
         """Log what is new in a state and lines (None: not read); return the next action.
 
@@ -125,7 +141,7 @@ class Watch:
         status = self.status = self._as_proved(status)
         self._unforeseen = 0
         self._note_answer()
-        self.record = observe(self.record, status, self._observed.lap())
+        self.record = observe(self.record, status, self._between)
         self._note_phases(status)
         at = now if status.at is None else status.at
         self._note_unread(status, at)
@@ -225,7 +241,11 @@ class Watch:
         self.refusal = None
         self._asked.reset()
         if self.record.unanswered != ANSWERED:
-            self.record = replace(self.record, unanswered=ANSWERED)
+            ending, unanswered = self.record.ending, self.record.unanswered.seconds
+            if ending is not None:
+                # A cancel may not have reached the nodes meanwhile, nor what they had to save the store.
+                ending = replace(ending, began=ending.first + unanswered)
+            self.record = replace(self.record, unanswered=ANSWERED, ending=ending)
 
     def _renew_credentials(self, now: float) -> bool:
         """Read refused credentials again, unless that was just tried; return whether they were read."""

@@ -18,16 +18,17 @@ def change(store: Store, name: str, content: Callable[[bool], bytes | None]) -> 
     when the file keeps changing, and what `content` raises.
     """
     for _ in range(TRIES):
-        etag = _etag(store, name)
+        exists, etag = _found(store, name)
         # What is read now belongs to this etag, or is newer: then the write fails.
-        wanted = content(etag is not None)
+        wanted = content(exists)
         if wanted is None or store.write_if(name, wanted, etag):
             return
     raise StorageError(f"{store.uri_of(name)} keeps changing", uri=store.uri, retryable=True)
 
 
-def _etag(store: Store, name: str) -> str | None:
+def _found(store: Store, name: str) -> tuple[bool, str | None]:
+    """Return whether a file exists, and its etag; some places give none."""
     try:
-        return store.stat(name).etag
+        return True, store.stat(name).etag
     except FileNotFoundError:
-        return None
+        return False, None

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.connections import OpenedConnection, is_refusal, shared_storage
-from airflow_provider_ocidist.triggers.threads import in_thread
+from airflow_provider_ocidist.triggers.threads import look_at_storage
 
 # DAG files load this module for the triggers: what only a running trigger needs is imported where it is used.
 if TYPE_CHECKING:
@@ -70,14 +70,22 @@ class Deliveries:
         self._at_rest: Listing | None = None
         self._since = 0.0
 
-    def complete(self, found: Listing, now: float) -> bool:
-        """Return whether to report a listing; deleted files alone are not reported."""
+    def note_unread(self) -> None:
+        """Begin the wait for rest anew: while the place cannot be read, nothing may be able to arrive there either."""
+        self._at_rest = None
+
+    def complete(self, found: Listing, now: float, asked_at: float | None = None) -> bool:
+        """Return whether to report a listing; deleted files alone are not reported.
+
+        It was made between `asked_at` and `now`; what arrives meanwhile may be missing in it.
+        """
         if found != self._at_rest:
             self._at_rest, self._since = found, now
         if self.reported in (None, found.digest, found.earlier_digest):
             self._take(found)
             return False
-        if now - self._since < self._settle:
+        rested = (now if asked_at is None else asked_at) - self._since
+        if max(0.0, rested) < self._settle:
             return False
         is_news = self._known is None or bool(found.files - self._known.files)
         self._take(found)
@@ -116,10 +124,13 @@ class NewDataTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         deliveries = Deliveries(await self._recall(), self.settle)
         while True:
+            asked_at = time.monotonic()
             found = await self._look()
-            if found is not None:
+            if found is None:
+                deliveries.note_unread()
+            else:
                 before = deliveries.reported
-                if deliveries.complete(found, time.monotonic()):
+                if deliveries.complete(found, time.monotonic(), asked_at):
                     yield TriggerEvent({"uri": found.uri, "files": len(found.files), "bytes": found.bytes})
                 if deliveries.reported is not None and deliveries.reported != before:
                     # Saved after the event: a triggerer that dies in between reports twice, not never.
@@ -128,7 +139,7 @@ class NewDataTrigger(BaseEventTrigger):
 
     async def _look(self) -> Listing | None:
         try:
-            found: Listing = await in_thread(self._listing)
+            found: Listing = await look_at_storage(self._listing)
         except Unopenable as error:
             # Airflow would start a watcher that ends again and again.
             self.log.error("%s: this trigger can never find data; correct its uri", error)
@@ -201,7 +212,7 @@ class CheckpointTrigger(BaseTrigger):
         await asyncio.sleep(FIRST_LOOK_AFTER)
         look = CheckpointLook(self.uri, self.conn_id, self.after_step, self.log)
         try:
-            while (found := await in_thread(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
+            while (found := await look_at_storage(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
                 await asyncio.sleep(self.poll_interval)
         except OcidistError as error:
             # The task looks once more and fails with this error in its own log.

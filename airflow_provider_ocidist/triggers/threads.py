@@ -18,6 +18,9 @@ ENDING_THREADS = 128
 ASKING_THREADS = 32
 """Number of questions to Airflow before the end of a gang, at the same time; while Airflow hangs, each keeps its
 thread."""
+STORAGE_THREADS = 32
+"""Number of looks for data and checkpoints at the same time; while a store does not answer, each keeps its thread for
+minutes."""
 
 IDLE = 60.0
 """Seconds between the last call and the end of the threads: many triggers start at once, then none for hours."""
@@ -66,6 +69,7 @@ class Threads:
 _threads = Threads()
 _ending_threads = Threads(ENDING_THREADS, "ocidist-ending")
 _asking_threads = Threads(ASKING_THREADS, "ocidist-asking")
+_storage_threads = Threads(STORAGE_THREADS, "ocidist-storage")
 
 
 async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> Any:
@@ -76,6 +80,11 @@ async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> An
 async def ask_airflow(work: Callable[[], Any]) -> Any:
     """Run a call that Airflow has to answer before a gang is ended: the ends of others never wait behind it."""
     return await _run(work, _asking_threads)
+
+
+async def look_at_storage(work: Callable[[], Any]) -> Any:
+    """Run a look for data or a checkpoint: the triggers of gangs, which renew leases, never wait behind it."""
+    return await _run(work, _storage_threads)
 
 
 async def _run(work: Callable[[], Any], threads: Threads) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -115,7 +116,7 @@ def kept_for(seconds: float, clock: Clock, gangs: list[Gang], monkeypatch: pytes
     keeper = LeaseKeeper(clock)
     # Without its own thread; and in one thread, for the clock is a number that all add to.
     keeper._kept.update((id(gang), gang) for gang in gangs)
-    monkeypatch.setattr(renewals_module, "ThreadPoolExecutor", lambda _: ThreadPoolExecutor(1))
+    monkeypatch.setattr(renewals_module, "in_parallel", lambda work, some: [work(gang) for gang in some])
     while clock.now < seconds:
         clock.now += max(keeper.renew_some(), 0.01)
 
@@ -135,6 +136,22 @@ def test_gangs_whose_store_refuses_do_not_starve_those_that_come_after(
     sound = [Gang(clock) for _ in range(3 * AT_A_TIME)]
     kept_for(600, clock, [*broken, *sound], monkeypatch)
     assert max(gang.longest_gap for gang in sound) <= 30.0
+
+
+def test_a_renewal_without_an_answer_does_not_outlive_the_process_that_waited() -> None:
+    program = (
+        "import threading\n"
+        "from types import SimpleNamespace\n"
+        "from airflow_provider_ocidist.gangs.leases import LeaseKeeper\n"
+        "asked = threading.Event()\n"
+        "silent = lambda: asked.set() or threading.Event().wait()\n"
+        "LeaseKeeper().keep(SimpleNamespace(lease_due_at=0.0, keep_lease=silent))\n"
+        "print(asked.wait(60))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 def test_a_renewal_that_fails_for_a_reason_nobody_thought_of_is_tried_again() -> None:

@@ -10,11 +10,12 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.backends.base import LogPart
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.actions import Action, Cancel, Fail, Wait
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
@@ -96,7 +97,7 @@ class World(Late):
         limits = {"deadline": START + 7200, "start_deadline": START + 600, "lost_timeout": 60.0}
         return replace(RunRecord(ref=ref, hang_timeout=900.0), **{**limits, **changes})
 
-    def watched(self, record: RunRecord, until: float) -> tuple[Action, float]:
+    def watched(self, record: RunRecord, until: float, poll: float = POLL) -> tuple[Action, float]:
         """Watch until there is something to do, or until a true time; observers follow one another."""
         action: Action = Wait()
         while self.true < until and isinstance(action, Wait):
@@ -112,7 +113,7 @@ class World(Late):
             shift_ends = self.true + self.random.choice([35.0, 600.0, 1e9])
             while self.true < min(until, shift_ends) and isinstance(action, Wait):
                 action = watch.look(observer.wall(self.true))
-                self.true += POLL * self.random.uniform(0.8, 1.2)
+                self.true += poll * self.random.uniform(0.8, 1.2)
             record = watch.record
             # The next one takes a while to begin.
             self.true += self.random.uniform(0, 5)
@@ -190,6 +191,106 @@ def test_a_node_that_never_starts_is_given_up_at_the_services_time(seed: int) ->
     assert isinstance(action, Cancel)
     assert action.ending.cause is Cause.CAPACITY
     assert START + 600 <= at <= START + 600 + 2 * POLL * 1.2 + 6
+
+
+class CutOff(World):
+    """For a while the service does not answer, and the nodes cannot write; they can a little later than it answers."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.away_at = START + self.random.uniform(650, 3000)
+        self.back_at = self.away_at + self.random.uniform(130, 3000)
+        self.written_at = self.back_at + self.random.uniform(0, 30)
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        if self.away_at <= self.true < self.back_at:
+            raise BackendError("no answer", retryable=True)
+        return super().status(refs)
+
+    def _node(self, rank: int) -> NodeStatus:
+        now = self.true
+        try:
+            if self.away_at <= now < self.written_at:
+                self.true = self.away_at
+            return super()._node(rank)
+        finally:
+            self.true = now
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_healthy_gang_outlives_an_outage_of_the_service_in_which_its_nodes_cannot_write_either(
+    seed: int,
+) -> None:
+    print("seed", seed)
+    world = CutOff(seed)
+    action, _ = world.watched(world.record(hang_timeout=400.0, deadline=None), START + 7000)
+    assert action == Wait()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_dies_in_an_outage_of_the_service_is_lost_soon_after_it(seed: int) -> None:
+    print("seed", seed)
+    world = CutOff(seed)
+    rank = world.random.randrange(len(world.clocks))
+    world.silent_from[rank] = world.away_at + 1
+    action, at = world.watched(world.record(deadline=None), START + 7000)
+    assert isinstance(action, Cancel)
+    assert action.ending.message.startswith(f"node {rank} has sent no heartbeat")
+    assert at - world.back_at <= 60 + 6 * POLL + 15
+
+
+class Faulty(World):
+    """Its service fails at every second look."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.looks = 0
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        self.looks += 1
+        if self.looks % 2:
+            raise BackendError("no answer", retryable=True)
+        return super().status(refs)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_silent_node_is_lost_also_where_every_second_look_fails(seed: int) -> None:
+    print("seed", seed)
+    world = Faulty(seed)
+    silent_from = START + world.random.uniform(600, 3000)
+    world.silent_from[0] = silent_from
+    action, at = world.watched(world.record(deadline=None), START + 7000)
+    assert isinstance(action, Cancel)
+    assert at - silent_from <= 3 * (60 + 6 * POLL)
+
+
+class Held(World):
+    """Holds up who watches, now and then for minutes: by lines that come late, or as a process that is stopped does."""
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        self._hold_up()
+        found = super().status(refs)
+        self._hold_up()
+        return found
+
+    def logs_of(self, wanted: Any, most: int = 0) -> list[LogPart]:
+        self._hold_up()
+        return super().logs_of(wanted, most)
+
+    def _hold_up(self) -> None:
+        if self.random.random() < 0.02:
+            self.true += self.random.uniform(70, 500)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_is_held_up_amid_a_look_takes_no_node_for_silent_meanwhile(seed: int) -> None:
+    print("seed", seed)
+    world = Held(seed)
+    # More often than nodes write.
+    action, _ = world.watched(
+        world.record(deadline=None, start_deadline=None, hang_timeout=400.0), START + 7000, poll=1.0
+    )
+    assert action == Wait()
 
 
 class Deaf(World):

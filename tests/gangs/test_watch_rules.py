@@ -226,6 +226,29 @@ def test_the_hour_without_an_answer_begins_with_the_gangs_cancel_however_long_th
     assert "from the service for 3600 s" in str(found)
 
 
+@pytest.mark.parametrize("cut_off_for", [1790.0, 1900.0, 3500.0])
+def test_nodes_that_no_cancel_could_reach_in_an_outage_are_cancelled_after_it_and_have_their_time_to_end(
+    cut_off_for: float,
+) -> None:
+    service = Service(OUTAGE)
+    service.refusals = [CancelFailed(OUTAGE, stop_requested=False)]
+    watch, _ = watched(service, record(deadline=START + 1010.0))
+    due = look_at(watch, 10.0)
+    assert isinstance(due, Cancel)
+    assert not watch.end(due.ending)
+    assert look_at(watch, 20.0) == Wait()
+    assert look_at(watch, cut_off_for) == Wait()
+    service.statuses = [LIVES]
+    again = look_at(watch, cut_off_for + 60.0)
+    assert isinstance(again, Cancel)
+    assert watch.end(again.ending)
+    service.statuses = [gang(NodeState.ENDING, NodeState.ENDING)]
+    assert look_at(watch, cut_off_for + 1700.0) == Wait()
+    late = look_at(watch, cut_off_for + 3000.0)
+    assert isinstance(late, Fail), "they have their time once"
+    assert late.cause is Cause.DEADLINE
+
+
 def test_a_cancel_that_is_repeated_begins_no_further_hour() -> None:
     service = Service(OUTAGE)
     watch, _ = watched(service)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from airflow_provider_ocidist.oci_client import clients as oci_clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
 from airflow_provider_ocidist.storage.stores.base import Entry
-from airflow_provider_ocidist.triggers import connections
+from airflow_provider_ocidist.triggers import connections, storage, threads
 from airflow_provider_ocidist.triggers.storage import (
     CheckpointTrigger,
     Deliveries,
@@ -29,6 +31,7 @@ from airflow_provider_ocidist.triggers.storage import (
     NewDataTrigger,
     later_checkpoint,
 )
+from airflow_provider_ocidist.triggers.threads import in_thread
 from scripts.emulator_process import Access
 from tests.storage.published import publish
 
@@ -56,6 +59,28 @@ def test_a_delivery_is_reported_once_and_only_when_it_has_come_to_rest():
     assert not deliveries.complete(listing(a="1", b="1"), 20)
     assert deliveries.complete(listing(a="1", b="1"), 22)
     assert not deliveries.complete(listing(a="1", b="1"), 60)
+
+
+def test_a_delivery_does_not_come_to_rest_while_nobody_can_look():
+    """Who delivers may have been kept from it by the same outage."""
+    deliveries = Deliveries(None, settle=10)
+    deliveries.complete(listing(), 0)
+    assert not deliveries.complete(listing(a="1"), 5)
+    deliveries.note_unread()
+    assert not deliveries.complete(listing(a="1"), 100)
+    assert not deliveries.complete(listing(a="1"), 109)
+    assert deliveries.complete(listing(a="1"), 110)
+
+
+def test_what_comes_while_a_look_is_held_up_is_part_of_the_delivery():
+    deliveries = Deliveries(None, settle=10)
+    deliveries.complete(listing(), 0)
+    assert not deliveries.complete(listing(a="1"), 5)
+    assert not deliveries.complete(listing(a="1"), 300, asked_at=9), "it was listed at any time since 9"
+    assert deliveries.complete(listing(a="1"), 301, asked_at=301)
+    at_once = Deliveries(None, settle=0)
+    at_once.complete(listing(), 0)
+    assert at_once.complete(listing(a="1"), 2, asked_at=1)
 
 
 def test_a_replaced_file_is_news_and_a_removed_one_is_not():
@@ -139,6 +164,62 @@ def test_a_file_that_lands_in_a_folder_fires_even_if_the_triggerer_was_away(tmp_
     (tmp_path / "day2.csv").write_text("4\n")
     event = asyncio.run(asyncio.wait_for(anext(watched(str(tmp_path), memory).run()), 20))
     assert event.payload["files"] == 2
+
+
+class Interrupted(NewDataTrigger):
+    """Finds one of two files; then its place cannot be read for longer than a delivery needs to come to rest."""
+
+    delivered: float | None = None
+    looks = 0
+
+    def _listing(self) -> Listing:
+        self.looks += 1
+        if self.looks == 1:
+            return listing()
+        if self.delivered is None:
+            self.delivered = time.monotonic()
+            return listing(a="1")
+        if time.monotonic() - self.delivered < 2 * self.settle:
+            self.looks = 2
+            raise StorageError("the store does not answer", retryable=True)
+        # The other file follows once the store answers again.
+        return listing(a="1") if self.looks == 3 else listing(a="1", b="1")
+
+
+def test_half_a_delivery_is_no_event_after_an_outage_of_the_store():
+    trigger = Interrupted("oci://bucket@ns/incoming", poll_interval=0.05, settle=0.3)
+    event = asyncio.run(asyncio.wait_for(anext(trigger.run()), 60))
+    assert event.payload["files"] == 2
+
+
+def test_looks_at_a_store_that_does_not_answer_delay_no_trigger_of_a_gang(monkeypatch: pytest.MonkeyPatch):
+    answered, asked = threading.Event(), []
+
+    def silent(*_: Any) -> Any:
+        asked.append(threading.current_thread())
+        answered.wait()
+        raise StorageError("the store does not answer", retryable=True)
+
+    monkeypatch.setattr(NewDataTrigger, "_listing", silent)
+    monkeypatch.setattr(storage, "later_checkpoint", silent)
+    monkeypatch.setattr(storage, "FIRST_LOOK_AFTER", 0.0)
+
+    async def many() -> str:
+        waiting = [
+            asyncio.create_task(anext(trigger.run()))
+            for _ in range(threads.THREADS)
+            for trigger in (watched("oci://b@ns/x"), CheckpointTrigger("oci://b@ns/x", "oci_default", 1, 0.1))
+        ]
+        while len(asked) < threads.THREADS:
+            await asyncio.sleep(0.01)
+        try:
+            return await asyncio.wait_for(in_thread(lambda: "a gang is watched"), 30)
+        finally:
+            answered.set()
+            for each in waiting:
+                each.cancel()
+
+    assert asyncio.run(many()) == "a gang is watched"
 
 
 def test_a_relative_place_lies_in_the_work_dir_of_the_connection(tmp_path: Path, monkeypatch):

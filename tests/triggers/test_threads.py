@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.triggers import threads
-from airflow_provider_ocidist.triggers.threads import ask_airflow, in_thread, keep
+from airflow_provider_ocidist.triggers.threads import ask_airflow, in_thread, keep, look_at_storage
 
 pytestmark = pytest.mark.airflow
 
@@ -146,6 +146,7 @@ KINDS: dict[str, tuple[int, Callable[..., Coroutine[Any, Any, Any]]]] = {
     "ocidist-trigger": (32, in_thread),
     "ocidist-ending": (128, partial(in_thread, ends_a_gang=True)),
     "ocidist-asking": (32, ask_airflow),
+    "ocidist-storage": (32, look_at_storage),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,15 @@ def test_a_try_that_has_a_gang_already_writes_nothing(store: Store) -> None:
 
 def test_an_earlier_try_learns_who_has_the_gang(store: Store) -> None:
     claim_gang(store, PREFIX, 3)
+    assert claim_gang(store, PREFIX, 2) == 3
+    assert claimed_by(store, PREFIX) == 3
+
+
+def test_an_earlier_try_learns_it_also_at_a_place_that_gives_no_etags() -> None:
+    """As those of `sftp://` and `webhdfs://`."""
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    claim_gang(store, PREFIX, 3)
+    assert [entry.etag for entry in store.list()] == [None]
     assert claim_gang(store, PREFIX, 2) == 3
     assert claimed_by(store, PREFIX) == 3
 

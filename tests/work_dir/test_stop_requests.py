@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,17 @@ def test_only_a_request_to_end_the_run_ends_a_gang_and_one_for_another_launch_do
     if there is not None:
         open_store(str(tmp_path)).write(STOP_FILE, there)
     assert RunDirectories(run_dirs, run_dirs).stop_requested(ref) is is_to_end
+
+
+def test_a_request_to_end_the_run_stays_also_at_a_place_that_gives_no_etags() -> None:
+    place = f"memory://{uuid.uuid4().hex}/run"
+    run_dirs, ref = RunDirs(open_store), Model().has(a_key(), [LIVE], run_dir=place)
+    directories = RunDirectories(run_dirs, run_dirs)
+    assert directories.request_stop(ref.key, place, END)
+    lost = Restart(cause=Cause.NODE, message="another machine is gone", rank=0)
+    assert not directories.launch_again(ref, [lost])
+    assert not directories.go_on_without(ref, lost)
+    assert directories.stop_requested(ref)
 
 
 class Behind(LocalStore):

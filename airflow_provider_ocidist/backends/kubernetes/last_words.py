@@ -32,15 +32,18 @@ class LastWords:
             ended = None if runs_agent(pod) else exit_of(pod, self._container)
             at = str((ended or {}).get("finishedAt"))
             if ended and ended.get("exitCode") and noted.get(rank, ("", ""))[0] != at:
-                noted[rank] = (at, self._tail(api, ref, pod))
+                tail = self._tail(api, ref, pod)
+                if tail is not None:
+                    noted[rank] = (at, tail)
 
-    def _tail(self, api: Api, ref: RunRef, pod: Obj) -> str:
+    def _tail(self, api: Api, ref: RunRef, pod: Obj) -> str | None:
+        """Return the last output of a pod; None where the next look may get it."""
         path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod['metadata']['name']}/log"
         try:
             text = api.text(path, container=self._container, tailLines=LAST_LINES)
         except BackendError as error:
             log.debug("%s: its last lines cannot be read: %s", ref.key.name, error)
-            return ""
+            return None if error.retryable else ""
         return text.decode(errors="replace")
 
     def added_to(self, ref: RunRef, node: NodeStatus) -> NodeStatus:
