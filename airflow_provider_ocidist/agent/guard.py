@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -98,10 +98,7 @@ def main(arguments: list[str]) -> int:
     os.set_inheritable(pipe, False)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     asked_to_end: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # A handler rather than SIG_IGN, which the command would inherit.
-        signal.signal(number, lambda number, _: asked_to_end.append(number))
-    child = _start(command)
+    child = _start(command, lambda: _note_signals(asked_to_end))
     threading.Thread(target=_kill_when_closed, args=(pipe,), daemon=True).start()
     status = _reap_until(child)
     # Some launchers exit at once on SIGTERM, and leave programs running that save a last checkpoint: the agent
@@ -115,15 +112,25 @@ def main(arguments: list[str]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _start(command: list[str]) -> int:
+def _start(command: list[str], handle_signals: Callable[[], object]) -> int:
+    """Start the command; signals are handled before it begins.
+
+    The child must not have the handlers: what came before it has become the command would end nothing.
+    """
     guard = os.getpid()
+    told, tells = os.pipe()
     child = os.fork()
     if child:
+        handle_signals()
+        os.close(told)
+        os.close(tells)
         return child
     try:
+        os.close(tells)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(137)
+        os.read(told, 1)
         # Python ignores these two signals, and exec would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -131,6 +138,11 @@ def _start(command: list[str]) -> int:
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     os._exit(127)
+
+
+def _note_signals(received: list[int]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: received.append(number))
 
 
 def _kill_when_closed(pipe: int) -> None:

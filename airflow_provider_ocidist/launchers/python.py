@@ -51,16 +51,26 @@ class Python(Launcher):
 
 
 def run_processes(command: Sequence[str], count: int, environ: Mapping[str, str]) -> int:
-    """Run the command `count` times, each with its own rank; return 0, or the first failure's exit code."""
+    """Run the command `count` times, each with its own rank; return 0, or the first failure's exit code.
+
+    SIGTERM is to be sent to the process group.
+    """
     first_rank = int(environ["RANK"])
     processes = [
         subprocess.Popen(command, env={**environ, "RANK": str(first_rank + local), "LOCAL_RANK": str(local)})
         for local in range(count)
     ]
-    signal.signal(signal.SIGTERM, lambda number, _: _pass_on(processes, number))
+    # Who asks signals them too: a second SIGTERM would cut short what a process does at the first.
+    asked_to_end: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked_to_end.append(number))
     failed = _wait_for_failure(processes)
     if failed is None:
         return 0
+    if asked_to_end:
+        # The others may save: the agent gives them the time, and kills what is left.
+        for process in processes:
+            process.wait()
+        return int(failed.returncode)
     local = processes.index(failed)
     sys.stderr.write(
         f"rank {first_rank + local} (local rank {local}) ended with {failed.returncode}; ending the others\n"
@@ -81,18 +91,14 @@ def _wait_for_failure(processes: Sequence[subprocess.Popen[bytes]]) -> subproces
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    _pass_on(processes, signal.SIGTERM)
+    for process in processes:
+        process.terminate()
     deadline = time.monotonic() + STOP_GRACE
     for process in processes:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def _pass_on(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    for process in processes:
-        process.send_signal(number)
 
 
 def main(arguments: Sequence[str]) -> int:

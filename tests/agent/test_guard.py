@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from tests.agent.gangs import until
 SH = "/bin/sh"
 DUMPING_CORES = (SH, "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$@"', SH)
 PATIENCE = 20.0
+SEED = int(os.environ.get("TEST_SEED", "20261128"))
 
 
 class Guarded:
@@ -209,6 +211,31 @@ def test_a_signal_for_the_training_does_not_end_the_guard(number: signal.Signals
         assert guarded.ended() == 4
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_comes_before_the_command_has_begun_ends_it_all_the_same(
+    number: signal.Signals, kept: None
+) -> None:
+    # As on a busy machine: the child has to wait for its turn until it becomes the command.
+    slow = (
+        "import os, time; become = guard.os.execvp\n"
+        "guard.os.execvp = lambda *words: (os.write(1, b'begins\\n'), time.sleep(1.0), become(*words))"
+    )
+    with Guarded("sleep", "100", script=with_change(slow)) as guarded:
+        assert guarded.line() == "begins"
+        os.killpg(guarded.process.pid, number)
+        assert guarded.ended() == -number
+
+
+def test_a_signal_in_any_moment_of_the_guards_own_start_ends_the_command() -> None:
+    draw = random.Random(f"{SEED}.start")
+    for _ in range(12):
+        after = draw.uniform(0.0, 0.12)
+        with Guarded("sleep", "100") as guarded:
+            time.sleep(after)
+            os.killpg(guarded.process.pid, signal.SIGTERM)
+            assert guarded.ended() == -signal.SIGTERM, f"seed {SEED}: {after=}"
+
+
 def test_who_saves_after_a_launcher_that_was_asked_to_end_has_the_time_that_the_agent_gives() -> None:
     # The launcher ends at once; what it started takes longer than what is left behind otherwise may.
     script = (
@@ -242,12 +269,17 @@ def test_what_is_left_behind_for_longer_is_ended_before_the_guard_ends() -> None
 
 def with_graces(leftover: float, writer: float) -> tuple[str, ...]:
     """Return the guard with other limits, as Python takes it."""
+    return with_change(f"guard.LEFTOVER_GRACE, guard.WRITER_GRACE = {leftover}, {writer}")
+
+
+def with_change(change: str) -> tuple[str, ...]:
+    """Return the guard with a change of its module, `guard`, as Python takes it."""
     code = (
         "import sys, importlib.util as util\n"
         f"spec = util.spec_from_file_location('guard', {guard.__file__!r})\n"
         "guard = util.module_from_spec(spec)\n"
         "spec.loader.exec_module(guard)\n"
-        f"guard.LEFTOVER_GRACE, guard.WRITER_GRACE = {leftover}, {writer}\n"
+        f"{change}\n"
         "sys.exit(guard._end_like(guard.main(sys.argv[1:])))"
     )
     return "-c", code
@@ -407,7 +439,7 @@ def test_a_command_whose_guard_has_died_before_it_began_does_not_begin(
 ) -> None:
     # As the child sees it whose parent has died since the fork.
     monkeypatch.setattr(guard.os, "getppid", lambda: 1)
-    child = guard._start([SH, "-c", f"echo begun > {tmp_path}/begun"])
+    child = guard._start([SH, "-c", f"echo begun > {tmp_path}/begun"], lambda: None)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 137
     assert list(tmp_path.iterdir()) == []

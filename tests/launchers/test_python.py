@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -63,3 +64,38 @@ def test_one_failure_ends_all_with_its_exit_code(tmp_path: Path) -> None:
     assert LAUNCHER.first_failure(done.stderr) == ProcessFailure(rank=3, exit_code=4)
     assert LAUNCHER.user_output(f"step 3\n{done.stderr}") == "step 3\n"
     assert time.monotonic() - started < 20
+
+
+SAVES_LAST = """
+import os, pathlib, signal, sys, time
+folder, rank = pathlib.Path(__file__).parent, int(os.environ["LOCAL_RANK"])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3 if rank else 0))
+try:
+    os.write(1, b"ready\\n")
+    time.sleep(60)
+finally:
+    # The others end meanwhile, and with a failure.
+    time.sleep(0.0 if rank else 1.0)
+    (folder / f"saved-{rank}").touch()
+"""
+
+
+def test_each_process_gets_sigterm_once_and_has_the_time_that_the_agent_gives(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(SAVES_LAST)
+    place = placement(3)
+    command = LAUNCHER.command(Program(script=str(tmp_path / "x.py")), LauncherOptions(), place)
+    environ = {**os.environ, **LAUNCHER.environment(place), "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as launcher:
+        assert launcher.stdout is not None
+        assert [launcher.stdout.readline() for _ in range(3)] == ["ready\n"] * 3
+        os.killpg(launcher.pid, signal.SIGTERM)
+        _, said = launcher.communicate(timeout=60)
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1", "saved-2"]
+    assert (launcher.returncode, said) == (3, "")

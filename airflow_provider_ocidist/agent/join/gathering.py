@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.peer_reports import (
@@ -196,13 +196,15 @@ class Gathering:
 def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:
     """Return when no other node is active any more, at a signal, or after `limit` seconds.
 
+    One whose report cannot be read now may be active, and its silence is counted anew.
+
     Where all nodes are one run of the service, a failed node's exit ends the run for all, and the others would lose
     what they are still saving. A signal means that the run is being ended already.
     """
     began = time.monotonic()
     beats = Beats()
     others = [other for other in range(nodes) if other != rank]
-    while any(_at_work(report, beats) for report in read_reports(store, others)):
+    while _any_at_work(store, others, beats):
         waited = time.monotonic() - began
         if waited > limit or signalled.wait(pause_after(waited, LAST_LOOK, LONGEST_PAUSE)):
             return
@@ -224,13 +226,15 @@ def await_others_saved(
 
     A node that saves is waited for as long as it beats. Raises SucceededBefore for one that has succeeded,
     TopologyTimeout for one that has ended otherwise or is silent for `patience` seconds, in which another may take its
-    place, or whose report cannot be read for `timeout` seconds.
+    place, or whose report cannot be read for `timeout` seconds. Silence is counted anew where this node could not read
+    the reports, or write its own.
     """
     beats, missed_since = Beats(), dict[int, float]()
     began = read_at = time.monotonic()
     pause = FIRST_LOOK
     while True:
         on_look()
+        looked_at = time.monotonic()
         others = read_others(heartbeat.store, heartbeat.report, nodes)
         known = [report for report in others if report]
         on_reports(known)
@@ -242,14 +246,16 @@ def await_others_saved(
         for report in behind:
             if report.has_succeeded:
                 raise SucceededBefore(f"node {report.rank} has ended already")
-        lost = [report.rank for report in behind if not _at_work(report, beats)]
         now = time.monotonic()
+        ranks = others_of(heartbeat.report.rank, heartbeat.report.restarts, nodes)
+        unread = [rank for rank, report in zip(ranks, others) if report is None]
+        is_away = now - looked_at > SILENT_AFTER or now - heartbeat.written_at > OWN_TROUBLE
+        _start_over(beats, ranks if is_away else unread)
+        lost = [report.rank for report in behind if not _at_work(report, beats)]
         # Each for itself: one may be lost while another is being replaced.
         missed_since = {rank: missed_since.get(rank, now) for rank in lost}
         given_up = [rank for rank, since in missed_since.items() if now - since >= patience]
         if given_up or now - read_at > timeout:
-            ranks = others_of(heartbeat.report.rank, heartbeat.report.restarts, nodes)
-            unread = [rank for rank, report in zip(ranks, others) if report is None]
             why = (
                 f"{in_words(given_up)}: exited or silent"
                 if given_up
@@ -258,6 +264,33 @@ def await_others_saved(
             raise TopologyTimeout(f"{why}, so the training cannot be launched again")
         heartbeat.switch.pause(pause)
         pause = _next_pause(pause, now - began)
+
+
+def _any_at_work(store: Store, ranks: Sequence[int], beats: Beats) -> bool:
+    began = time.monotonic()
+    reports = read_reports(store, ranks)
+    unread = [rank for rank, report in zip(ranks, reports) if report is None]
+    _start_over(beats, ranks if time.monotonic() - began > SILENT_AFTER else unread)
+    if any(_at_work(report, beats) for report in reports):
+        return True
+    return any(_is_out_of_reach(store, rank) for rank in unread)
+
+
+def _is_out_of_reach(store: Store, rank: int) -> bool:
+    """Whether a node may have a report that cannot be read now; a damaged one says nothing of it."""
+    try:
+        load_report(store, rank)
+    except (OcidistError, OSError):
+        return True
+    except (ValueError, TypeError):
+        return False
+    return False
+
+
+def _start_over(beats: Beats, ranks: Iterable[int]) -> None:
+    """Count the silence of these nodes anew: the store was waited for, and they may have waited for it too."""
+    for rank in ranks:
+        beats.forget(rank)
 
 
 def _next_pause(pause: float, waited: float) -> float:

@@ -133,7 +133,11 @@ class PeerLiveness:
         self._silent: set[int] = set()
 
     def ended(self, rank: int) -> bool:
+        began = time.monotonic()
         report = read_report(self.store, rank)
+        if time.monotonic() - began > SILENT_AFTER:
+            # The store was waited for, and the other may have waited for it too.
+            self._beats.forget(rank)
         self._silent.discard(rank)
         if report is None:
             # No report can be read: the store may be out of reach.

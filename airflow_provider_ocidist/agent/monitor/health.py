@@ -92,7 +92,10 @@ class HealthWatch:
     def _run(self) -> None:
         while not self._closing:
             try:
-                self.report(self.look())
+                found = self.look()
+                if not self._closing:
+                    # What is found later is of another launch, or of a node that ends.
+                    self.report(found)
             except Exception as error:  # a dead watch would look like "all is well"
                 logger.warning("%s: %s", type(error).__name__, error)
             self._wake.wait(INTERVAL)
@@ -145,13 +148,17 @@ class HealthWatch:
         self._begin("the network")
         answers: dict[int, bool] = {}
         with ThreadPoolExecutor(PROBES) as pool:
-            for rank, answer in zip(self.peers, pool.map(host_answers, self.peers.values())):
+            for rank, answer in zip(self.peers, pool.map(self._answers, self.peers.values())):
                 # Each has a limit of its own: behind a firewall, those of a large gang take minutes together.
                 self._begin("the network")
                 answers[rank] = answer
         lost = [rank for rank, answer in answers.items() if not answer and rank in self._answered]
         self._answered |= {rank for rank, answer in answers.items() if answer}
         return [f"node {rank} at {self.peers[rank]} does not answer it any more" for rank in lost]
+
+    def _answers(self, address: str) -> bool:
+        """Whether a peer answers; once this is closed none is asked: the interpreter would wait for all of them."""
+        return not self._closing and host_answers(address)
 
 
 def ask_gpu_health(smi: str, prefix: str) -> Gpus | None:

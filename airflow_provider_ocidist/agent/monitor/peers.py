@@ -30,9 +30,9 @@ class PeerWatch:
     """Watches the next node, as another watches this one, from the start of the training on.
 
     A node is lost when its report does not change, or when its address, which had answered, stops answering; not while
-    it saves, or this one does: it may hold a finished model, and wait for the store. This node is cut off when it
-    cannot write its own report for `alone_after` seconds and no other node answers; an outage of the store alone ends
-    nothing.
+    it saves, or this one does: it may hold a finished model, and wait for the store; nor while this one waits for that.
+    This node is cut off when it cannot write its own report for `alone_after` seconds and no other node answers; an
+    outage of the store alone ends nothing.
     """
 
     def __init__(
@@ -93,9 +93,15 @@ class PeerWatch:
         self._anybody_answers = self._anybody_answers or answers
         # One more at each look: in an outage of the store it is too late to learn who has trained.
         self._note_ended([each for each in [next(self._in_turn)] if each is not peer])
-        return self._silent(peer, now, SILENT_AFTER if not answers else LOST_AFTER) or self._unreachable(
+        began = time.monotonic()
+        found = self._silent(peer, now, SILENT_AFTER if not answers else LOST_AFTER) or self._unreachable(
             peer, now, answers
         )
+        if time.monotonic() - began > OWN_TROUBLE:
+            # Both nodes may have waited for the store, and this one may be the first to see that it answers again.
+            self._heard = self._answered = None
+            return None
+        return found
 
     def _cut_off(self, silent_for: float) -> str | None:
         if silent_for < self.alone_after or not self._anybody_answers:

@@ -35,7 +35,7 @@ class EventFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._offsets: dict[Path, int] = {path: path.stat().st_size for path in event_files_in(folder)}
+        self._offsets: dict[Path, int] = {path: _size_of(path) for path in event_files_in(folder)}
         self._search_at = 0.0
 
     def new_scalars(self) -> Iterator[Scalar]:
@@ -51,6 +51,14 @@ class EventFiles:
                 continue
             for record in records:
                 yield from scalars_of(record)
+
+
+def _size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 where it is not there: the program, which runs already, may clear up first."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def event_files_in(folder: Path) -> list[Path]:

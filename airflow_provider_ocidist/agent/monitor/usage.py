@@ -84,7 +84,10 @@ class UsageMeter:
     def _run(self) -> None:
         while not self._closing.wait(self._interval):
             try:
-                self.publish(self.look())
+                seen = self.look()
+                if not self._closing.is_set():
+                    # Of the launch that follows it would say that the machine idles.
+                    self.publish(seen)
             except Exception as error:  # these numbers are optional
                 logger.debug("usage: %s: %s", type(error).__name__, error)
 

@@ -20,12 +20,13 @@ from airflow_provider_ocidist.agent.join.gathering import (
     LAST_LOOK,
     LateNodes,
     SucceededBefore,
+    await_others_end,
     await_others_saved,
     meet,
 )
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import Cause, StorageError
+from airflow_provider_ocidist.errors import Cause, StorageError, TopologyTimeout
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
 from airflow_provider_ocidist.storage.stores.base import Buffer
@@ -94,6 +95,31 @@ def fetching(folder: Path, *, heard_from: float = math.inf, joins_at: float = ma
 
 
 @contextmanager
+def saving(folder: Path, *, unheard: tuple[float, float], then: NodeReport, at: float) -> Iterator[None]:
+    """Have another node save, whose reports do not change between two times, and then report something else."""
+    store, ends = LocalStore(folder), threading.Event()
+    report = a_report(1, Phase.SAVING)
+
+    def write() -> None:
+        now = time.monotonic()
+        if not unheard[0] <= now < unheard[1]:
+            store.write(report_of(1), replace(then if now >= at else report, heartbeat_at=now).to_json())
+
+    def run() -> None:
+        while not ends.wait(0.1):
+            write()
+
+    write()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+
+
+@contextmanager
 def beating(store: LocalStore) -> Iterator[Heartbeat]:
     """Return the heartbeat of a node that has waited for the others for long."""
     heartbeat = Heartbeat(store, a_report(0), StopSwitch(), interval=0.05)
@@ -110,6 +136,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "GONE_AFTER", SILENCE)
     monkeypatch.setattr(gathering, "OWN_TROUBLE", 0.3, raising=False)
     monkeypatch.setattr(gathering, "SILENT_AFTER", 0.3, raising=False)
+    monkeypatch.setattr(gathering, "LOST_AFTER", SILENCE)
 
 
 @pytest.mark.parametrize("timeout", [JOIN_TIMEOUT, SILENCE])
@@ -173,6 +200,54 @@ def test_only_a_node_that_was_not_stopped_has_succeeded_with_0_and_makes_another
     else:
         with pytest.raises(SucceededBefore, match="node 1 has ended already"):
             look()
+
+
+AGAIN = (Restart(cause=Cause.NODE, message="m"),)
+
+
+@pytest.mark.parametrize("kind", ["reads", "writes", "retries"])
+def test_a_node_that_saves_is_not_lost_by_an_outage_of_the_store(tmp_path: Path, kind: str) -> None:
+    draw = random.Random(f"{SEED}.saving.{kind}")
+    lasts, first_beat = SILENCE + draw.uniform(0.5, 2.0), draw.uniform(0.5, 1.0)
+    print(f"seed {SEED}.saving.{kind}: {lasts=} {first_beat=}")
+    store = Outage(tmp_path, kind, lasts)
+    again_at = store.ends_at + first_beat
+    gone_back = replace(a_report(1, Phase.FETCHING), restarts=AGAIN)
+    unheard = (store.begins_at, again_at)
+    with saving(tmp_path, unheard=unheard, then=gone_back, at=again_at + 0.3), beating(store) as heartbeat:
+        heartbeat.update(restarts=AGAIN)
+        found = await_others_saved(heartbeat, nodes=2, timeout=JOIN_TIMEOUT)
+    assert [each.restarts for each in found] == [AGAIN]
+
+
+def test_a_node_that_stays_silent_is_lost_once_the_store_answers(tmp_path: Path) -> None:
+    store = Outage(tmp_path, "reads", SILENCE)
+    unheard = (time.monotonic() + 0.2, math.inf)
+    with saving(tmp_path, unheard=unheard, then=a_report(1), at=math.inf), beating(store) as heartbeat:
+        heartbeat.update(restarts=AGAIN)
+        with pytest.raises(TopologyTimeout, match="node 1: exited or silent"):
+            await_others_saved(heartbeat, nodes=2, timeout=JOIN_TIMEOUT)
+        assert time.monotonic() > store.ends_at + SILENCE
+
+
+@pytest.mark.parametrize("kind", ["reads", "retries"])
+def test_an_outage_of_the_store_lets_no_node_exit_before_those_that_save(tmp_path: Path, kind: str) -> None:
+    store = Outage(tmp_path, kind, SILENCE + 1.0)
+    ends_at = store.ends_at + 1.0
+    done = a_report(1, Phase.DONE)
+    # Its last heartbeat is known by then.
+    unheard = (store.begins_at - 0.45, store.ends_at + 0.5)
+    with saving(tmp_path, unheard=unheard, then=done, at=ends_at):
+        await_others_end(store, 0, 3, limit=JOIN_TIMEOUT, signalled=threading.Event())
+        assert time.monotonic() >= ends_at
+
+
+def test_a_node_that_never_reported_and_a_damaged_report_keep_no_node_from_its_exit(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write(report_of(1), b"{")
+    began = time.monotonic()
+    await_others_end(store, 0, 3, limit=JOIN_TIMEOUT, signalled=threading.Event())
+    assert time.monotonic() - began < JOIN_TIMEOUT / 2
 
 
 def test_a_node_that_is_lost_while_another_is_replaced_is_waited_for_as_long(tmp_path: Path) -> None:

@@ -128,6 +128,30 @@ def test_a_node_whose_report_cannot_be_read_has_not_ended_and_its_silence_begins
     assert impatient.ended(1)
 
 
+def test_a_read_that_waits_for_the_store_says_nothing_of_the_others_silence(
+    clock: Clock, tmp_path: Path
+) -> None:
+    takes = [0.0]
+
+    class Slow(LocalStore):
+        def read(self, name: str) -> bytes:
+            clock.now += takes[0]
+            return super().read(name)
+
+    store = Slow(tmp_path)
+    liveness = PeerLiveness(store)
+    write(store, a_report())
+    assert not liveness.ended(1)
+    # As retries of a store that does not answer; the other node could write nothing either.
+    takes[0] = 90.0
+    assert not liveness.ended(1)
+    takes[0] = 1.0
+    clock.now += 58.0
+    assert not liveness.ended(1)
+    clock.now += 2.0
+    assert liveness.ended(1)
+
+
 def test_a_node_that_is_done_has_ended_at_once(clock: Clock, store: LocalStore) -> None:
     write(store, a_report(phase=Phase.DONE))
     assert PeerLiveness(store, patient=lambda: True).ended(1)

@@ -144,6 +144,31 @@ def test_a_check_that_does_not_come_back_is_a_finding_itself(
         watch.close()
 
 
+def test_once_it_is_closed_it_asks_no_more_peers_and_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Behind a firewall each takes its time; the node would end only when all were asked.
+    asked: list[str] = []
+    first, goes_on = threading.Event(), threading.Event()
+
+    def drops(address: str) -> bool:
+        asked.append(address)
+        first.set()
+        return goes_on.wait(60) and False
+
+    monkeypatch.setattr(health, "host_answers", drops)
+    monkeypatch.setattr(health, "PROBES", 2)
+    reported: list[tuple[str, ...]] = []
+    watch = HealthWatch([], {rank: f"10.0.0.{rank}" for rank in range(1, 41)}, reported.append)
+    watch.start()
+    (thread,) = [each for each in threading.enumerate() if each.name == "health"]
+    assert first.wait(60)
+    watch.close()
+    goes_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(asked) <= 4
+    assert reported == []
+
+
 def test_who_asks_is_answered_soon(tmp_path: Path) -> None:
     seen: list[tuple[str, ...]] = []
     watch = HealthWatch([tmp_path], {}, seen.append)

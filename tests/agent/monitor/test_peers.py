@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.silence import LOST_AFTER, SILENT_AFTER
+from airflow_provider_ocidist.agent.monitor import peers
 from airflow_provider_ocidist.agent.monitor.peers import PeerWatch, host_answers
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
@@ -105,6 +106,33 @@ def test_a_network_that_never_answered_probes_says_nothing(gang: Gangway) -> Non
 def test_an_outage_of_the_store_ends_nothing(gang: Gangway) -> None:
     assert gang.looks(600, writes=False) == []
     assert gang.looks(LOST_AFTER) == [], "silence is counted anew"
+
+
+@pytest.mark.parametrize("answering", [True, False])
+def test_a_look_that_waits_for_the_store_counts_as_no_silence_of_the_other_node(
+    gang: Gangway, monkeypatch: pytest.MonkeyPatch, answering: bool
+) -> None:
+    monkeypatch.setattr(peers, "OWN_TROUBLE", 0.2)
+    assert gang.looks(5, beating=(1,)) == []
+    # The store's own retries, in which nobody could write; the other node writes again some seconds later than this.
+    monkeypatch.setattr(gang.heartbeat, "store", Waits(gang, gang.heartbeat.store, 90.0))
+    gang.answering = answering
+    assert gang.looks(1) == []
+    monkeypatch.undo()
+    assert gang.looks(SILENT_AFTER) == [], "silence is counted anew"
+    assert gang.looks(LOST_AFTER)[0].startswith("node 1 has sent no heartbeat for ")
+
+
+class Waits:
+    """A store that answers only after so many seconds of the test's clock."""
+
+    def __init__(self, gang: Gangway, store: Store, seconds: float) -> None:
+        self.gang, self.store, self.seconds = gang, store, seconds
+
+    def read(self, name: str) -> bytes:
+        self.gang.now += self.seconds
+        time.sleep(0.3)
+        return self.store.read(name)
 
 
 def test_a_node_that_is_cut_off_from_store_and_nodes_ends_itself(gang: Gangway) -> None:

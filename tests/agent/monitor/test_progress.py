@@ -309,6 +309,15 @@ def test_tensorboards_files_of_an_earlier_run_are_left_alone(tmp_path: Path) -> 
     assert event_files_in(tmp_path) == [tmp_path / RECORDED.name]
 
 
+def test_an_event_file_that_vanishes_as_the_program_starts_does_no_harm(tmp_path: Path) -> None:
+    # To a program that clears up first it is listed, and then gone; a link that leads nowhere is both all the time.
+    (tmp_path / RECORDED.name).symlink_to("gone")
+    files = EventFiles(tmp_path)
+    assert list(files.new_scalars()) == []
+    (tmp_path / "gone").write_bytes(RECORDED.read_bytes())
+    assert len(list(files.new_scalars())) == 12
+
+
 def test_what_is_no_event_file_does_no_harm(tmp_path: Path) -> None:
     file = tmp_path / "tfevents"
     for content in (b"", b"\xff" * 100, b"\0" * 100, RECORDED.read_bytes()[3:]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from airflow_provider_ocidist.agent.monitor import usage
 from airflow_provider_ocidist.agent.monitor.usage import GpuUse, UsageMeter, memory_in_use, read_gpus
 from airflow_provider_ocidist.model.report import Usage
+from tests.agent.gangs import until
 
 
 def test_processor_time_counts_all_processes_of_the_training() -> None:
@@ -74,3 +76,24 @@ def test_gpus_that_compute_are_a_sign_of_life_and_those_that_spin_are_none(
     seen = meter.look()
     assert (seen.gpu, seen.gpu_memory) == (1.0, 0.5)
     assert bool(signs) == at_work
+
+
+def test_what_was_still_being_measured_as_its_launch_ended_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A driver may take half a minute; the next launch would seem to idle for as long as this one has.
+    asked, go_on = tmp_path / "asked", tmp_path / "go-on"
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\ntouch {asked}\nwhile [ ! -e {go_on} ]; do sleep 0.05; done\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    published: list[Usage] = []
+    meter = UsageMeter(os.getpid(), published.append, lambda: None, interval=0.01)
+    meter.start()
+    (thread,) = [each for each in threading.enumerate() if each.name == "usage"]
+    until(asked.exists)
+    meter.close()
+    go_on.touch()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert published == []
