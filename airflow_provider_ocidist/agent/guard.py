@@ -118,19 +118,19 @@ def _start(command: list[str], handle_signals: Callable[[], object]) -> int:
     The child must not have the handlers: what came before it has become the command would end nothing.
     """
     guard = os.getpid()
-    told, tells = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child:
         handle_signals()
-        os.close(told)
-        os.close(tells)
+        os.close(reader)
+        os.close(writer)
         return child
     try:
-        os.close(tells)
+        os.close(writer)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(137)
-        os.read(told, 1)
+        os.read(reader, 1)
         # Python ignores these two signals, and exec would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
