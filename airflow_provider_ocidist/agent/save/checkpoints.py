@@ -126,6 +126,8 @@ class _Fetching:
         self.cancel = threading.Event() if cancel is None else cancel
         self.digest = ""
         """Digest of what was fetched last."""
+        self._is_pointed = False
+        """Whether DeepSpeed has been pointed to the newest of its checkpoints: what is fetched after that is older."""
 
     def has_whole(self, reference: CheckpointRef) -> bool:
         """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
@@ -176,7 +178,7 @@ class _Fetching:
     def take(self, checkpoint: Path, reference: CheckpointRef | None) -> None:
         if self.cancel.is_set():
             raise StorageError(f"the fetch of {checkpoint.name} was cancelled", uri=str(checkpoint))
-        _point_deepspeed_to(checkpoint)
+        self._is_pointed = self._is_pointed or _point_deepspeed_to(checkpoint)
         self.brought[checkpoint.name] = reference
 
 
@@ -252,10 +254,15 @@ def start_from(
     return how.digest
 
 
-def _point_deepspeed_to(checkpoint: Path) -> None:
-    """Write `latest`, which names what DeepSpeed resumes from; without it DeepSpeed only warns."""
-    if checkpoint.is_dir() and any(checkpoint.glob("*_states.pt")):
-        checkpoint.with_name("latest").write_text(checkpoint.name)
+def _point_deepspeed_to(checkpoint: Path) -> bool:
+    """Write `latest`, which names what DeepSpeed resumes from; without it DeepSpeed only warns.
+
+    Return False where the checkpoint is not DeepSpeed's.
+    """
+    if not (checkpoint.is_dir() and any(checkpoint.glob("*_states.pt"))):
+        return False
+    checkpoint.with_name("latest").write_text(checkpoint.name)
+    return True
 
 
 def checkpoint_folder(checkpoints: Checkpoints | None, working_dir: Path) -> Path:
