@@ -171,6 +171,20 @@ def test_deepspeed_goes_on_from_the_newest_of_what_is_fetched_for_it(
     assert (fetched / "latest").read_text() == newest
 
 
+def test_megatron_gets_the_iteration_to_go_on_from(tmp_path: Path) -> None:
+    for iteration in (100, 200):
+        part = tmp_path / f"iter_{iteration:07}" / "mp_rank_00" / "model_optim_rng.pt"
+        part.parent.mkdir(parents=True)
+        part.write_text(f"weights of {iteration}")
+        publish(part.parents[1], str(tmp_path / "safe"), step=iteration)
+    (tmp_path / "best.pt").write_text("weights")
+    publish(tmp_path / "best.pt", str(tmp_path / "safe"), step=210)
+    fetched = tmp_path / "fetched"
+    resume(fetched, Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+    assert (fetched / "iter_0000200" / "mp_rank_00" / "model_optim_rng.pt").exists()
+    assert (fetched / "latest_checkpointed_iteration.txt").read_text() == "200"
+
+
 def test_a_run_starts_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     (tmp_path / "step-20.txt").write_text("weights")
     other = publish(tmp_path / "step-20.txt", str(tmp_path / "other"), step=20)
