@@ -20,8 +20,11 @@ import pytest
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.lanes import Lanes, Width, next_width
+from airflow_provider_ocidist.storage.stores.base import Buffer
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.local_upload import LocalUpload
 from airflow_provider_ocidist.storage.stores.opening import open_store
-from airflow_provider_ocidist.storage.transfer import copy
+from airflow_provider_ocidist.storage.transfer import copy, copy_entries
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
 
@@ -276,6 +279,53 @@ def test_a_file_that_changes_on_the_web_server_is_never_mixed(
     with pytest.raises(StorageError, match="changed while"):
         copy(f"{url}/x", str(tmp_path / "x"), part_size=1 << 14, threads=1, on_progress=change)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_local_file_that_changes_is_never_mixed(tmp_path: Path) -> None:
+    source, target = tmp_path / "in" / "x", tmp_path / "out"
+    source.parent.mkdir()
+    size = 4 * PART
+    replaced, log = tmp_path / "new", source.with_name("log")
+
+    def overwrite() -> None:
+        with source.open("r+b") as file:
+            file.write(b"b" * size)
+
+    def replace() -> None:
+        replaced.write_bytes(b"b" * 2 * size)
+        replaced.replace(source)
+
+    for change in (overwrite, replace):
+        source.write_bytes(b"a" * size)
+        with pytest.raises(StorageError, match="changed while it was read"):
+            _copied_with(change, source.parent, target)
+        assert not (target / "x").exists()
+
+    def append() -> None:
+        with log.open("ab") as file:
+            file.write(b"more")
+
+    source.unlink()
+    log.write_bytes(b"a" * size)
+    _copied_with(append, source.parent, target)
+    assert (target / "log").read_bytes() == b"a" * size
+
+
+def _copied_with(change: Callable[[], object], source: Path, target: Path) -> None:
+    """Copy the one file of a folder, which changes when its first part has been read."""
+
+    class Changing(LocalUpload):
+        def write(self, index: int, offset: int, data: Buffer) -> None:
+            super().write(index, offset, data)
+            if offset == 0:
+                change()
+
+    class Target(LocalStore):
+        def upload(self, name: str, *_: object) -> LocalUpload:
+            return Changing(target / name)
+
+    store = LocalStore(source)
+    copy_entries(store, Target(target), store.list(), part_size=PART)
 
 
 def test_another_range_of_a_web_server_than_was_asked_for_is_no_part_of_the_file(
