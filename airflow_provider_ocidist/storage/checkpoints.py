@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import shutil
 import threading
@@ -21,7 +22,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import named_folder, published_folder
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of, manifests_in
-from airflow_provider_ocidist.storage.locations import is_text, join, shown, unfinished_name
+from airflow_provider_ocidist.storage.locations import is_partial_file, is_text, join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.reuse import link_known
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 
 __all__ = ["MANIFEST", "CheckpointRef", "Manifest", "ManifestFile"]
 
+_GATHERED = "checkpoint"
+"""Name of the hidden folders in which checkpoints are gathered, but for what makes each unique."""
+_LEFT_AFTER_S = 86_400.0
+"""Seconds without a change after which nobody gathers there any more: a large file that is compared takes hours."""
 _REPLACE_TRIES = 100
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 _WITHDRAWN_AGAIN_AFTER = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -355,13 +360,32 @@ def _free_folder(
 @contextmanager
 def staging_in(target: Path) -> Iterator[Path]:
     """Yield a folder below another in which a checkpoint is gathered; it is deleted afterwards."""
-    staging = target / unfinished_name("checkpoint")
+    staging = target / unfinished_name(_GATHERED)
     with local_errors(target):
         staging.mkdir(parents=True)
+    _remove_left_over(staging)
     try:
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove_left_over(staging: Path) -> None:
+    """Delete what killed nodes had gathered beside a folder: it stays where that outlives them, as on a mount."""
+    # By the clock of the place. Another node that shares it may be gathering now.
+    with suppress(OSError):
+        before = staging.stat().st_mtime - _LEFT_AFTER_S
+        for path in staging.parent.glob(f".{_GATHERED}.*.part"):
+            if is_partial_file(path.name) and _changed_at(path) < before:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed_at(folder: Path) -> float:
+    """Return when something in a folder was last changed, as Unix time; now, where that is not known."""
+    try:
+        return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
+    except OSError:
+        return math.inf
 
 
 def _replace(arrived: Path, final: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +131,26 @@ def test_what_is_gathered_has_a_name_that_no_program_takes_for_a_checkpoint(tmp_
         assert LocalStore(tmp_path).list() == []
         assert staging.name.startswith(".checkpoint.")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_what_a_killed_node_has_gathered_is_deleted_once_nobody_can_be_gathering_it(tmp_path: Path) -> None:
+    make_tree(tmp_path / "step-1")
+    ref, folder = publish(tmp_path / "step-1", str(tmp_path / "to"), step=1), tmp_path / "folder"
+
+    def left(name: str, days: float) -> Path:
+        part = folder / name / "inner" / ".weights.pt.0a1b2c3d.part"
+        part.parent.mkdir(parents=True)
+        part.write_bytes(b"half")
+        at = time.time() - days * 86_400
+        for path in (part, part.parent, part.parents[1]):
+            os.utime(path, (at, at))
+        return folder / name
+
+    old, young = left(".checkpoint.0a1b2c3d.part", 2), left(".checkpoint.1a1b2c3d.part", 0.5)
+    others = [left(name, 2) for name in (".checkpoint.part", ".other.0a1b2c3d.part", "checkpoint.0a1b2c3d")]
+    checkpoints.fetch(ref.uri, folder)
+    assert not old.exists()
+    assert {path.name for path in folder.iterdir()} == {"step-1", young.name, *(path.name for path in others)}
 
 
 def test_a_place_that_others_keep_writing_to_is_named(

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,8 +20,11 @@ import pytest
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.lanes import Lanes, Width, next_width
+from airflow_provider_ocidist.storage.stores.base import Buffer
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.local_upload import LocalUpload
 from airflow_provider_ocidist.storage.stores.opening import open_store
-from airflow_provider_ocidist.storage.transfer import copy
+from airflow_provider_ocidist.storage.transfer import copy, copy_entries
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
 
@@ -148,6 +151,7 @@ class Web:
         self.content = os.urandom(20 * PART + 11)
         self.etag = '"one"'
         self.ranges = True
+        self.shifted: Callable[[int], int] = lambda _first: 0
         self.cut_after: list[int] = []
         self.statuses: list[int] = []
         self.asked: list[tuple[str, str | None]] = []
@@ -206,6 +210,7 @@ class _WebHandler(BaseHTTPRequestHandler):
             first, last = map(int, wanted.removeprefix("bytes=").split("-"))
             if first >= len(data):
                 return self._send(416, b"", {"content-range": f"bytes */{len(data)}"})
+            first, last = first - web.shifted(first), last - web.shifted(first)
             headers["content-range"] = f"bytes {first}-{min(last, len(data) - 1)}/{len(data)}"
             return self._send(206, data[first : last + 1], headers)
         return self._send(200, data, headers)
@@ -274,6 +279,64 @@ def test_a_file_that_changes_on_the_web_server_is_never_mixed(
     with pytest.raises(StorageError, match="changed while"):
         copy(f"{url}/x", str(tmp_path / "x"), part_size=1 << 14, threads=1, on_progress=change)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_local_file_that_changes_is_never_mixed(tmp_path: Path) -> None:
+    source, target = tmp_path / "in" / "x", tmp_path / "out"
+    source.parent.mkdir()
+    size = 4 * PART
+    replaced, log = tmp_path / "new", source.with_name("log")
+
+    def overwrite() -> None:
+        with source.open("r+b") as file:
+            file.write(b"b" * size)
+
+    def replace() -> None:
+        replaced.write_bytes(b"b" * 2 * size)
+        replaced.replace(source)
+
+    for change in (overwrite, replace):
+        source.write_bytes(b"a" * size)
+        with pytest.raises(StorageError, match="changed while it was read"):
+            _copied_with(change, source.parent, target)
+        assert not (target / "x").exists()
+
+    def append() -> None:
+        with log.open("ab") as file:
+            file.write(b"more")
+
+    source.unlink()
+    log.write_bytes(b"a" * size)
+    _copied_with(append, source.parent, target)
+    assert (target / "log").read_bytes() == b"a" * size
+
+
+def _copied_with(change: Callable[[], object], source: Path, target: Path) -> None:
+    """Copy the one file of a folder, which changes when its first part has been read."""
+
+    class Changing(LocalUpload):
+        def write(self, index: int, offset: int, data: Buffer) -> None:
+            super().write(index, offset, data)
+            if offset == 0:
+                change()
+
+    class Target(LocalStore):
+        def upload(self, name: str, *_: object) -> LocalUpload:
+            return Changing(target / name)
+
+    store = LocalStore(source)
+    copy_entries(store, Target(target), store.list(), part_size=PART)
+
+
+def test_another_range_of_a_web_server_than_was_asked_for_is_no_part_of_the_file(
+    server: tuple[str, Web], tmp_path: Path
+) -> None:
+    url, web = server
+    # As a cache on the way that has mixed up its blocks: of the right length, version and size of the whole.
+    web.shifted = lambda first: PART if first >= 2 * PART else 0
+    with pytest.raises(StorageError, match=r"was asked for, and the answer has bytes \d+-\d+/\d+"):
+        copy(f"{url}/x", str(tmp_path / "x"), part_size=PART)
+    assert not (tmp_path / "x").exists()
 
 
 def test_what_a_web_server_refuses_is_one_clear_error(server: tuple[str, Web], tmp_path: Path) -> None:

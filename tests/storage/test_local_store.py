@@ -180,10 +180,12 @@ def test_only_a_strict_store_refuses_what_was_touched_since_it_was_listed(
 ) -> None:
     store = LocalStore(tmp_path, strict=strict)
     store.write("x", b"one")
-    download = store.download(store.stat("x"), 3)
+    listed = store.stat("x")
+    download = store.download(listed, 3)
     assert b"".join(download.pieces(0, 3)) == b"one"
     download.finish()
     store.write("x", b"two")
+    download = store.download(listed, 3)
     for use in (lambda: list(download.pieces(0, 3)), download.finish):
         if strict:
             with pytest.raises(StorageError, match=rf"^{tmp_path}/x changed while it was read$"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MEGATRON = re.compile(r"iter_([0-9]{7,})")
+"""Name of a checkpoint's folder as Megatron gives it."""
 Brought = dict[str, Optional[CheckpointRef]]
 """Entries that were fetched, by their names; None for what another run has published."""
 OnRead = Callable[[int], object]
@@ -126,6 +129,8 @@ class _Fetching:
         self.cancel = threading.Event() if cancel is None else cancel
         self.digest = ""
         """Digest of what was fetched last."""
+        self._pointers: set[str] = set()
+        """Names of the pointers that name the newest of theirs: what is fetched after that is older."""
 
     def has_whole(self, reference: CheckpointRef) -> bool:
         """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
@@ -176,7 +181,10 @@ class _Fetching:
     def take(self, checkpoint: Path, reference: CheckpointRef | None) -> None:
         if self.cancel.is_set():
             raise StorageError(f"the fetch of {checkpoint.name} was cancelled", uri=str(checkpoint))
-        _point_deepspeed_to(checkpoint)
+        name, content = _pointer_to(checkpoint) or ("", "")
+        if name and name not in self._pointers:
+            self._pointers.add(name)
+            checkpoint.with_name(name).write_text(content)
         self.brought[checkpoint.name] = reference
 
 
@@ -252,10 +260,17 @@ def start_from(
     return how.digest
 
 
-def _point_deepspeed_to(checkpoint: Path) -> None:
-    """Write `latest`, which names what DeepSpeed resumes from; without it DeepSpeed only warns."""
-    if checkpoint.is_dir() and any(checkpoint.glob("*_states.pt")):
-        checkpoint.with_name("latest").write_text(checkpoint.name)
+def _pointer_to(checkpoint: Path) -> tuple[str, str] | None:
+    """Return name and content of the file by which DeepSpeed or Megatron finds what to resume from.
+
+    Without it DeepSpeed only warns, and so does Megatron, and trains from the beginning.
+    """
+    if not checkpoint.is_dir():
+        return None
+    if any(checkpoint.glob("*_states.pt")):
+        return "latest", checkpoint.name
+    iteration = MEGATRON.fullmatch(checkpoint.name)
+    return ("latest_checkpointed_iteration.txt", str(int(iteration[1]))) if iteration else None
 
 
 def checkpoint_folder(checkpoints: Checkpoints | None, working_dir: Path) -> Path:

@@ -20,6 +20,8 @@ ASIDE = "{}-unproved"
 # Both are beside the folder: a program may take any entry in it for a checkpoint.
 ASIDE_WITHIN = ".{}-unproved.part"
 """Hidden folder within it, where nothing can be moved out: it is a mount, or the folder above is read-only."""
+LATEST = ("latest", "latest_universal")
+"""Files by which DeepSpeed finds its newest checkpoint; it fails where they name one that is gone."""
 
 Stamps = list[list[object]]
 
@@ -109,7 +111,20 @@ def _move(path: Path, aside: Path) -> Path:
     elif place.is_dir():
         shutil.rmtree(place)
     path.replace(place)
+    for pointer in _pointers_to(path):
+        with contextlib.suppress(OSError):
+            pointer.replace(aside / pointer.name)
     return aside
+
+
+def _pointers_to(path: Path) -> list[Path]:
+    """Return the files beside an entry that name it as the newest checkpoint."""
+    found = []
+    for pointer in map(path.with_name, LATEST):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if pointer.is_file() and pointer.read_text().strip() == path.name:
+                found.append(pointer)
+    return found
 
 
 def set_aside(folder: Path, names: Iterable[str]) -> None:
@@ -150,6 +165,8 @@ def discard(
             shutil.rmtree(item.path, ignore_errors=True)
         else:
             item.path.unlink(missing_ok=True)
+        for pointer in _pointers_to(item.path):
+            pointer.unlink(missing_ok=True)
 
 
 def aside_of(folder: Path) -> Path:

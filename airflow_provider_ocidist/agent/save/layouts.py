@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,6 +25,8 @@ from airflow_provider_ocidist.agent.save.formats import (
 from airflow_provider_ocidist.agent.save.shards import ZERO_RANK
 from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.model.amounts import names_text
+
+logger = logging.getLogger(__name__)
 
 TRAINER_STATE = "trainer_state.json"
 """File that Hugging Face's Trainer writes last, or just before the random generators' states."""
@@ -89,6 +92,11 @@ def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = none_elsewher
         return NOTHING
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         return broken(f"the references among its files cannot be read: {error}")
+    except OSError:
+        raise
+    except Exception as error:  # as in `read_file`: one odd entry must not stop the other uploads
+        logger.debug("%s cannot be looked through: %s: %s", folder, type(error).__name__, error)
+        return NOTHING
     missing = next((found for found in readings if found.says is FormatResult.BROKEN), None)
     return missing or next((found for found in readings if found.says is FormatResult.WHOLE), NOTHING)
 

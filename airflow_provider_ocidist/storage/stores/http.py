@@ -193,12 +193,24 @@ class HttpDownload(Download):
             answer = self.store.ask(self.store.url_of(self.name), wanted, self.place)
         _check(answer, self.place, {206})
         self._check_same(answer)
+        self._check_begins(answer, start)
         left = length
         for piece in _body(answer):
             left -= len(piece)
             yield piece
         if left:
             raise not_the_promised_size(self.place, length, length - left)
+
+    def _check_begins(self, answer: Any, start: int) -> None:
+        """Raise StorageError for another range than that which was asked for, as a cache on the way may send it."""
+        sent = answer.headers.get("content-range", "")
+        if not sent.startswith(f"bytes {start}-"):
+            answer.close()
+            raise StorageError(
+                f"{self.place}: byte {start} was asked for, and the answer has {sent or 'no range'}",
+                uri=self.place,
+                retryable=True,
+            )
 
     def _from_the_start(self, passed: int) -> Iterator[bytes]:
         answer = self.store.ask(self.remote.url, {}, self.place)

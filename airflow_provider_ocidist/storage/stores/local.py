@@ -45,7 +45,10 @@ class LocalStore(Store):
     streams = True
 
     def __init__(self, root: str | Path, *, strict: bool = False, follows: bool = False) -> None:
-        """`strict`: refuse to read a file that was touched since it was listed; `follows`: see `as_source`."""
+        """`strict`: refuse to read a file that was touched since it was listed, also one that has only grown.
+
+        `follows`: see `as_source`.
+        """
         self.folder: Path = Path(root)
         self.uri = str(root)
         self.strict = strict
@@ -186,10 +189,14 @@ class LocalDownload(Download):
         self.entry = entry
         self.part_size = part_size
         self.strict = strict
+        self._first: dict[int, os.stat_result] = {}
+        """Status of the file when it was first opened, under 0: what several threads find is set once."""
 
     def pieces(self, offset: int, length: int) -> Iterator[bytes]:
         with local_errors(self.path), self.path.open("rb", buffering=0) as file:
-            self._check(os.fstat(file.fileno()))
+            status = os.fstat(file.fileno())
+            self._check(status)
+            self._first.setdefault(0, status)
             while length > 0:
                 piece = os.pread(file.fileno(), min(length, READ_SIZE), offset)
                 if not piece:
@@ -199,11 +206,28 @@ class LocalDownload(Download):
 
     def finish(self) -> None:
         with local_errors(self.path):
-            self._check(self.path.stat())
+            status = self.path.stat()
+        self._check(status)
+        before = self._first.get(0, status)
+        # Its parts would be of two contents. What is appended, as to a log, leaves what was there as it was.
+        if not (_is_as_before(before, status) or _has_grown(before, status)):
+            raise self._changed()
 
     def _check(self, status: os.stat_result) -> None:
         if self.strict and etag_of(status) != self.entry.etag:
-            raise StorageError(f"{self.path} changed while it was read", uri=str(self.path))
+            raise self._changed()
+
+    def _changed(self) -> StorageError:
+        return StorageError(f"{self.path} changed while it was read", uri=str(self.path))
+
+
+def _is_as_before(before: os.stat_result, now: os.stat_result) -> bool:
+    # Not the inode: some mounts give a file another one when they have forgotten it.
+    return (before.st_mtime_ns, before.st_size) == (now.st_mtime_ns, now.st_size)
+
+
+def _has_grown(before: os.stat_result, now: os.stat_result) -> bool:
+    return now.st_ino == before.st_ino and now.st_size > before.st_size
 
 
 @contextmanager

@@ -144,6 +144,47 @@ def test_deepspeed_gets_the_name_of_the_checkpoint_to_go_on_from(tmp_path: Path)
     assert (tmp_path / "fetched" / "latest").read_text() == "global_step8"
 
 
+@pytest.mark.parametrize(
+    "saved, newest",
+    [
+        (("best", "global_step8"), "global_step8"),
+        (("global_step8", "best"), "best"),
+        (("epoch1", "best", "global_step8"), "global_step8"),
+        (("best", "global_step8", "export.pt"), "global_step8"),
+    ],
+)
+def test_deepspeed_goes_on_from_the_newest_of_what_is_fetched_for_it(
+    tmp_path: Path, saved: tuple[str, ...], newest: str
+) -> None:
+    for step, name in enumerate(saved, 1):
+        entry = tmp_path / "saved" / name
+        entry.parent.mkdir(exist_ok=True)
+        if name.endswith(".pt"):
+            entry.write_text("weights")
+        else:
+            entry.mkdir()
+            (entry / "mp_rank_00_model_states.pt").write_text(name)
+        publish(entry, str(tmp_path / "safe"), step=step)
+    fetched = tmp_path / "fetched"
+    resume(fetched, Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+    assert {path.name for path in fetched.iterdir()} == {*saved, "latest"}
+    assert (fetched / "latest").read_text() == newest
+
+
+def test_megatron_gets_the_iteration_to_go_on_from(tmp_path: Path) -> None:
+    for iteration in (100, 200):
+        part = tmp_path / f"iter_{iteration:07}" / "mp_rank_00" / "model_optim_rng.pt"
+        part.parent.mkdir(parents=True)
+        part.write_text(f"weights of {iteration}")
+        publish(part.parents[1], str(tmp_path / "safe"), step=iteration)
+    (tmp_path / "best.pt").write_text("weights")
+    publish(tmp_path / "best.pt", str(tmp_path / "safe"), step=210)
+    fetched = tmp_path / "fetched"
+    resume(fetched, Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+    assert (fetched / "iter_0000200" / "mp_rank_00" / "model_optim_rng.pt").exists()
+    assert (fetched / "latest_checkpointed_iteration.txt").read_text() == "200"
+
+
 def test_a_run_starts_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     (tmp_path / "step-20.txt").write_text("weights")
     other = publish(tmp_path / "step-20.txt", str(tmp_path / "other"), step=20)

@@ -286,3 +286,33 @@ def test_what_the_program_deletes_meanwhile_is_no_error(
 
 def refuse(*_: object, **__: object) -> None:
     raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+
+def test_no_file_names_an_entry_as_the_latest_that_was_set_aside_or_deleted(folder: Path) -> None:
+    def save(name: str) -> None:
+        (folder / name).mkdir()
+        (folder / name / "mp_rank_00_model_states.pt").write_bytes(b"weights")
+        (folder / "latest").write_text(f"{name}\n")
+
+    def names() -> list[str]:
+        return sorted(path.name for path in folder.iterdir())
+
+    Ledger(folder).begin()
+    save("global_step10")
+    assert Ledger(folder).begin() == ["global_step10"]
+    assert names() == []
+    # Who moves the entry back finds the file beside it.
+    assert (aside_of(folder) / "latest").read_text() == "global_step10\n"
+
+    save("global_step20")
+    set_aside(folder, ["global_step20"])
+    assert names() == []
+
+    save("global_step30")
+    discard(folder)
+    assert names() == []
+
+    save("global_step40")
+    save("global_step50")
+    set_aside(folder, ["global_step40"])
+    assert (names(), (folder / "latest").read_text()) == (["global_step50", "latest"], "global_step50\n")

@@ -1014,3 +1014,23 @@ def test_parts_of_other_nodes_that_were_fetched_too_are_not_missed(tmp_path: Pat
         saving.save(f"iter_000000{step}", names[0])
     assert saving.proofs() == {"iter_0000002": "its successor was begun", "iter_0000003": LIKE}
     saving.judge.close()
+
+
+def test_an_archive_that_cannot_be_unpacked_keeps_no_other_entry_from_being_judged(tmp_path: Path) -> None:
+    judge = Judge(tmp_path)
+    odd = tmp_path / "global_step5" / "mp_rank_00_model_states.pt"
+    odd.parent.mkdir()
+    with zipfile.ZipFile(odd, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", random.Random(1).randbytes(100) + b"x" * 5000)
+    # Its directory, which shows its end, is as it was.
+    content = bytearray(odd.read_bytes())
+    content[60:110] = bytes(each ^ 255 for each in content[60:110])
+    odd.write_bytes(content)
+    (tmp_path / "step-6.bin").write_bytes(b"weights")
+    assert {verdict.item.path.name for verdict in judge.look(Moment.CUT_OFF)} == {
+        "global_step5",
+        "step-6.bin",
+    }
+    proved = {verdict.item.path.name: verdict.found for verdict in judge.look(Moment.EXITED)}
+    assert all(isinstance(found, Proof) for found in proved.values())
+    assert proved.keys() == {"global_step5", "step-6.bin"}
