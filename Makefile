@@ -93,7 +93,7 @@ test-gangs: $(READY) ## the life of a gang, from its task to its nodes, with rea
 	@$(PYTEST) $(MORE_PARALLEL) --durations 10 -m "not launchers" $(GANGS)
 
 test-homes: $(READY) ## Kubernetes and Run:ai: their stand-ins, and gangs that train there
-	@$(PYTEST) $(MORE_PARALLEL) --durations 10 $(HOMES)
+	@$(PYTEST) $(PARALLEL) --durations 10 $(HOMES)
 
 # K8S_BACKEND and K8S_CONNECTION are JSON: what the section `backend` and the connection need besides, so that nodes and
 # those who wait reach K8S_WORK_DIR.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
+from airflow_provider_ocidist.agent.save.layouts import LATEST
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.errors import (
@@ -268,7 +269,7 @@ def _pointer_to(checkpoint: Path) -> tuple[str, str] | None:
     if not checkpoint.is_dir():
         return None
     if any(checkpoint.glob("*_states.pt")):
-        return "latest", checkpoint.name
+        return LATEST, checkpoint.name
     iteration = MEGATRON.fullmatch(checkpoint.name)
     return ("latest_checkpointed_iteration.txt", str(int(iteration[1]))) if iteration else None
 

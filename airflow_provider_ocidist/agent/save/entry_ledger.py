@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
+from airflow_provider_ocidist.agent.save.layouts import LATEST, LATEST_UNIVERSAL
 from airflow_provider_ocidist.errors import AgentError, Cause
 
 logger = logging.getLogger(__name__)
@@ -20,8 +21,6 @@ ASIDE = "{}-unproved"
 # Both are beside the folder: a program may take any entry in it for a checkpoint.
 ASIDE_WITHIN = ".{}-unproved.part"
 """Hidden folder within it, where nothing can be moved out: it is a mount, or the folder above is read-only."""
-LATEST = ("latest", "latest_universal")
-"""Files by which DeepSpeed finds its newest checkpoint; it fails where they name one that is gone."""
 
 Stamps = list[list[object]]
 
@@ -118,9 +117,9 @@ def _move(path: Path, aside: Path) -> Path:
 
 
 def _pointers_to(path: Path) -> list[Path]:
-    """Return the files beside an entry that name it as the newest checkpoint."""
+    """Return the files beside an entry that name it as DeepSpeed's newest checkpoint: it fails where that is gone."""
     found = []
-    for pointer in map(path.with_name, LATEST):
+    for pointer in map(path.with_name, (LATEST, LATEST_UNIVERSAL)):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if pointer.is_file() and pointer.read_text().strip() == path.name:
                 found.append(pointer)

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -72,18 +72,13 @@ def a_report(rank: int, phase: Phase = Phase.JOINING) -> NodeReport:
 
 
 @contextmanager
-def fetching(folder: Path, *, heard_from: float = math.inf, joins_at: float = math.inf) -> Iterator[None]:
-    """Have another node fetch, whose reports change from a time on, and join later."""
-    store, ends = LocalStore(folder), threading.Event()
-    report = a_report(1, Phase.FETCHING)
-    store.write(report_of(1), report.to_json())
+def repeated(write: Callable[[], object]) -> Iterator[None]:
+    """Call a function every tenth of a second, in a thread."""
+    ends = threading.Event()
 
     def run() -> None:
         while not ends.wait(0.1):
-            now = time.monotonic()
-            if now >= heard_from:
-                phase = Phase.JOINING if now >= joins_at else Phase.FETCHING
-                store.write(report_of(1), replace(report, phase=phase, heartbeat_at=now).to_json())
+            write()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -95,28 +90,34 @@ def fetching(folder: Path, *, heard_from: float = math.inf, joins_at: float = ma
 
 
 @contextmanager
+def fetching(folder: Path, *, heard_from: float = math.inf, joins_at: float = math.inf) -> Iterator[None]:
+    """Have another node fetch, whose reports change from a time on, and join later."""
+    store, report = LocalStore(folder), a_report(1, Phase.FETCHING)
+    store.write(report_of(1), report.to_json())
+
+    def write() -> None:
+        now = time.monotonic()
+        if now >= heard_from:
+            phase = Phase.JOINING if now >= joins_at else Phase.FETCHING
+            store.write(report_of(1), replace(report, phase=phase, heartbeat_at=now).to_json())
+
+    with repeated(write):
+        yield
+
+
+@contextmanager
 def saving(folder: Path, *, unheard: tuple[float, float], then: NodeReport, at: float) -> Iterator[None]:
     """Have another node save, whose reports do not change between two times, and then report something else."""
-    store, ends = LocalStore(folder), threading.Event()
-    report = a_report(1, Phase.SAVING)
+    store, report = LocalStore(folder), a_report(1, Phase.SAVING)
 
     def write() -> None:
         now = time.monotonic()
         if not unheard[0] <= now < unheard[1]:
             store.write(report_of(1), replace(then if now >= at else report, heartbeat_at=now).to_json())
 
-    def run() -> None:
-        while not ends.wait(0.1):
-            write()
-
     write()
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with repeated(write):
         yield
-    finally:
-        ends.set()
-        thread.join()
 
 
 @contextmanager
