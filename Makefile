@@ -7,7 +7,8 @@ SHELL := /bin/bash
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
-PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+# The locks are made on 3.11, and hold on those that Airflow allows above it. Looked for once, and only where it is needed.
+PYTHON ?= $(eval PYTHON := $$(shell for each in python3.11 python3.12 python3.13 python3; do $$$$each -c "" 2>/dev/null && echo $$$$each && break; done))$(PYTHON)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 FILL = $(BIN)/python scripts/environment.py $(@D)
 # Where pip finds torch, when not where it finds the rest. PyTorch's own index of CPU builds has the smallest.
@@ -55,7 +56,7 @@ NODES ?=
 PYTEST := $(BIN)/python -m scripts.run_tests
 NEEDS := $(BIN)/python scripts/system_packages.py
 LOGINS := openssh-client openssh-server openmpi-bin
-COMPILER := g++ libpython3.11-dev
+COMPILER = g++ lib$(shell $(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')-dev
 CONTAINER_TOOLS := podman runc netavark aardvark-dns iptables mmdebstrap podman-compose iproute2
 KUBECTL = $(if $(shell command -v kubectl),,kubernetes-client)
 BROWSER := chromium iproute2 procps mount
@@ -93,7 +94,7 @@ test-gangs: $(READY) ## the life of a gang, from its task to its nodes, with rea
 	@$(PYTEST) $(MORE_PARALLEL) --durations 10 -m "not launchers" $(GANGS)
 
 test-homes: $(READY) ## Kubernetes and Run:ai: their stand-ins, and gangs that train there
-	@$(PYTEST) $(PARALLEL) --durations 10 $(HOMES)
+	@$(PYTEST) $(MORE_PARALLEL) --durations 10 $(HOMES)
 
 # K8S_BACKEND and K8S_CONNECTION are JSON: what the section `backend` and the connection need besides, so that nodes and
 # those who wait reach K8S_WORK_DIR.
@@ -178,11 +179,12 @@ simulate-mutants: $(READY) ## put each known defect back, and see the simulation
 image: ## build a node's image with podman, buildah or docker; DEVICE=gpu, BASE=packages, NAME=... (docs/containers.md)
 	@$(PYTHON) -m scripts.image $(if $(DEVICE),--device $(DEVICE)) $(if $(BASE),--base $(BASE)) $(if $(NAME),--name $(NAME))
 
-check: $(READY) ## formatting, lint, types, import layers
+check: $(READY) ## formatting, lint, types, import layers; whether each mutant of the simulation finds its lines
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.simulation.mutants
 
 format: $(READY) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
@@ -192,6 +194,7 @@ bench: $(READY) $(CLIENTS_READY) ## measure ours beside its peers; ROWS=P0,P7 ru
 	@$(BIN)/python -m benchmarks.run $(if $(ROWS),--rows $(ROWS))
 
 lock: $(BIN)/python ## resolve all versions anew into requirements/
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "the locks are made on Python 3.11" >&2; exit 1; }
 	@$(PIP) install -q -r requirements/pip.txt setuptools numpy
 	@$(PIP) install -q $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -r requirements/torch.txt
 	DS_BUILD_OPS=0 $(BIN)/python scripts/lock.py
@@ -200,14 +203,14 @@ clean: down ## remove what make made: environments, the demo's folder, caches
 	rm -rf $(VENV) .venv-* .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A Python without ensurepip (Debian without python3.11-venv) still works where it has pip of its own.
+# A Python without ensurepip (Debian without python3-venv) still works where it has pip of its own.
 %/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
-	  echo "Python 3.11 is needed ($(PYTHON) is not): apt-get install python3.11, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
+	  echo "Python 3.11, 3.12 or 3.13 is needed$(PYTHON:%=, and % is none of them): make PYTHON=/path/to/one" >&2; exit 1; }
 	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $*; \
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
 	  $(PYTHON) -m venv --without-pip $* && $(PYTHON) -m pip --python $@ install -qq pip; \
-	else echo "this Python cannot make environments: apt-get install python3.11-venv" >&2; exit 1; fi
+	else echo "this Python cannot make environments: apt-get install python3-venv" >&2; exit 1; fi
 
 # Of all that CI runs, so that it is installed once, beside other things.
 packages: $(READY) ## install the Debian packages that tests need; as root

@@ -1,11 +1,12 @@
-"""Features of Python 3.10 and 3.11, for nodes with Python 3.9."""
+"""Features of Python 3.10 to 3.12, for nodes with Python 3.9, and for Airflow with one before 3.12."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,6 +25,30 @@ else:
         __format__ = str.__format__  # type: ignore[assignment]  # str takes no keyword, Enum does
 
 
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property
+else:
+
+    class cached_property:  # noqa: N801 - the name that functools gives it
+        """A property that is computed once; without functools' lock, which the properties of all instances share.
+
+        There, one that waits for a service that does not answer holds up those of all others.
+        """
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            self._function = function
+            self.__doc__ = function.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            # Of two threads that have computed it, both get the value of the first.
+            return vars(instance).setdefault(self._name, self._function(instance))
+
+
 if sys.version_info >= (3, 10):
     from typing import get_type_hints
 
@@ -39,8 +64,7 @@ if sys.version_info >= (3, 10):
 else:
     import ast
     import dataclasses
-    from collections.abc import Callable
-    from typing import Any, TypeVar, Union
+    from typing import TypeVar, Union
 
     if TYPE_CHECKING:
         from typing_extensions import dataclass_transform
@@ -99,7 +123,7 @@ else:
             return ast.Subscript(ast.Name("Union", ast.Load()), both, ast.Load())
 
 
-__all__ = ["UTC", "Self", "StrEnum", "dataclass", "get_type_hints", "moment", "unix_time"]
+__all__ = ["UTC", "Self", "StrEnum", "cached_property", "dataclass", "get_type_hints", "moment", "unix_time"]
 
 UTC = dt.timezone.utc
 

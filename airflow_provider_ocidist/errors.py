@@ -1,4 +1,4 @@
-"""Every exception of the package, and the causes that a failed training is filed under.
+"""Every error that says what went wrong, and the causes that a failed training is filed under.
 
 OcidistError
     JobFileError(ValueError)      the job as written is wrong             .problems      never retry

@@ -33,8 +33,8 @@ def descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in parentheses, may hold spaces and parentheses itself.
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            # The name, in parentheses, may hold spaces and parentheses itself, and be cut off amid a character.
+            state, parent = stat.read_bytes().rpartition(b")")[2].decode().split()[:2]
         except OSError:
             continue
         if state != "Z":

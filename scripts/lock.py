@@ -43,6 +43,9 @@ LAUNCHERS = ["accelerate", "deepspeed", "ninja", "scikit-learn", "setuptools", "
 PROGRAMS = ["accelerate", "lightning", "setuptools", "torchtitan==0.2.2", "transformers"]
 """Programs of others that are trained, killed and resumed. torchtitan 0.3 does not train on processors."""
 
+OF_NEWER_PYTHONS = {"libcst": ("pyyaml-ft", '8.0.0; python_version == "3.13"')}
+"""What a package needs besides on a newer Python, where the locks hold too; pip resolves for the one that runs it."""
+
 
 def resolve(
     requirements: list[str], options: Sequence[str] = (), *, torch: bool = True
@@ -76,7 +79,8 @@ def pins(requirements: list[str], options: Sequence[str] = (), *, torch: bool = 
 
 def write(name: str, what: str, versions: dict[str, str]) -> None:
     python = ".".join(map(str, sys.version_info[:2]))
-    lines = [f"{package}=={versions[package]}\n" for package in sorted(versions)]
+    newer = dict(needed for package, needed in OF_NEWER_PYTHONS.items() if package in versions)
+    lines = [f"{package}=={version}\n" for package, version in sorted({**versions, **newer}.items())]
     (FOLDER / name).write_text(HEADER.format(what=what, python=python) + "".join(lines))
     print(f"requirements/{name}: {len(lines)} packages")
 

@@ -21,7 +21,6 @@ NAME = "STARTED_BY_PROGRAM"
 ROUNDS = 3
 """Number of rounds in a row that must find nothing: a process may just have started another."""
 ROUND_S = 0.05
-_ours: list[subprocess.Popen[bytes]] = []
 
 
 def sweep_after_us() -> None:
@@ -33,7 +32,8 @@ def sweep_after_us() -> None:
     nothing = subprocess.DEVNULL
     # In a session of its own: Ctrl-C, or the end of a terminal, must not take it away first.
     sweeper = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
-    _ours.append(sweeper)
+    # It outlives us on purpose; Popen would warn of that at our exit.
+    sweeper.returncode = 0
     os.environ[NAME] = mark
 
 

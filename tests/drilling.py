@@ -107,7 +107,8 @@ def drill(path: Path, *arguments: str, **env: str) -> subprocess.CompletedProces
 def drilled(path: Path, *faults: str, options: Sequence[str] = (), **env: str) -> list[dict[str, Any]]:
     named = [part for fault in faults for part in ("--fault", fault)]
     done = drill(path, "--json", *named, *options, **env)
-    assert done.stdout, done.stderr[-3000:]
+    last = (done.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+    assert done.stdout, f"exit code {done.returncode} without a result: {last}\n{done.stderr[-6000:]}"
     results: list[dict[str, Any]] = json.loads(done.stdout)
     print(done.stderr[-6000:])
     assert [each["fault"] for each in results] == [None, *faults]

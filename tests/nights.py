@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,13 +33,21 @@ class Left:
     tests: Sequence[str]
     """Node ids; `*` stands for any text."""
     why: str
+    keeps: int = 0
+    """Number of the cases of each of these tests that CI runs all the same, the first: of many draws a few."""
 
     @classmethod
     def read(cls, path: Path) -> Sequence[Left]:
         return [cls(**entry) for entry in tomllib.loads(path.read_text())["left"]]
 
-    def has(self, nodeid: str) -> bool:
-        return self._pattern.fullmatch(nodeid) is not None
+    def out_of(self, nodeids: Iterable[str]) -> Iterator[str]:
+        """Return which of these, in the order of their collection, CI does not run."""
+        seen: Counter[str] = Counter()
+        for nodeid in filter(self._pattern.fullmatch, nodeids):
+            test = nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > self.keeps:
+                yield nodeid
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -53,11 +62,11 @@ class Nights:
         self._left = left
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        out = [item for item in items if any(left.has(item.nodeid) for left in self._left)]
-        if out:
-            taken = set(out)
-            items[:] = [item for item in items if item not in taken]
-            config.hook.pytest_deselected(items=out)
+        names = [item.nodeid for item in items]
+        left = {name for entry in self._left for name in entry.out_of(names)}
+        if left:
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
+            items[:] = [item for item in items if item.nodeid not in left]
 
     @pytest.hookimpl(optionalhook=True)  # of xdist
     def pytest_configure_node(self, node: Any) -> None:

@@ -17,8 +17,8 @@ from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 LIVE, DONE, FAILED = NodeState.RUNNING, NodeState.SUCCEEDED, NodeState.FAILED
 
@@ -37,7 +37,7 @@ class NoDirectories(RunDirectories):
     """Nothing is kept in run directories, and nothing found there."""
 
     def __init__(self) -> None:
-        nowhere = RunDirs(open_store)
+        nowhere = RunDirStores(open_store)
         super().__init__(nowhere, nowhere)
 
     def renew(self, ref: RunRef) -> None:
@@ -83,7 +83,7 @@ class KnownGangs(RecordedGangs):
     """What the model knows of gangs, without any work directory."""
 
     def __init__(self, model: Model) -> None:
-        super().__init__(RunDirs(open_store), lambda attempt: self._of(attempt.key))
+        super().__init__(RunDirStores(open_store), lambda attempt: self._of(attempt.key))
         self.model = model
 
     def _of(self, key: RunKey) -> list[RunRef]:

@@ -6,12 +6,20 @@ import dataclasses
 import datetime as dt
 import json
 import random
+import threading
 from dataclasses import field
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
 
-from airflow_provider_ocidist.backports import UTC, StrEnum, dataclass, get_type_hints, moment
+from airflow_provider_ocidist.backports import (
+    UTC,
+    StrEnum,
+    cached_property,
+    dataclass,
+    get_type_hints,
+    moment,
+)
 from airflow_provider_ocidist.model import codec
 
 
@@ -166,3 +174,36 @@ def test_what_is_no_time_is_a_value_error(text: str) -> None:
 
 def test_utc_is_utc() -> None:
     assert dt.datetime.now(UTC).utcoffset() == dt.timedelta(0)
+
+
+class Slow:
+    """Has a value that takes as long as a test wants."""
+
+    def __init__(self, go_on: threading.Event) -> None:
+        self.computed = 0
+        self._go_on = go_on
+
+    @cached_property
+    def value(self) -> int:
+        """The number of times it was computed."""
+        self.computed += 1
+        assert self._go_on.wait(60)
+        return self.computed
+
+
+def test_a_property_that_waits_holds_up_that_of_no_other_instance_and_is_computed_once() -> None:
+    answers, at_once = threading.Event(), threading.Event()
+    at_once.set()
+    silent, quick = Slow(answers), Slow(at_once)
+    waiting = threading.Thread(target=lambda: silent.value)
+    waiting.start()
+    try:
+        reading = threading.Thread(target=lambda: quick.value)
+        reading.start()
+        reading.join(30)
+        assert not reading.is_alive()
+    finally:
+        answers.set()
+        waiting.join(60)
+    assert [quick.value, quick.value, silent.value, quick.computed, silent.computed] == [1] * 5
+    assert Slow.value.__doc__ == "The number of times it was computed."

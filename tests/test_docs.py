@@ -37,6 +37,7 @@ from airflow_provider_ocidist.job import (
     TrainingJob,
 )
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.run import TrainingResult
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from tests.documents import (
     DOCUMENTS,
@@ -186,6 +187,42 @@ def test_python_in_documents_runs(text, tmp_path, monkeypatch):
         assert (tmp_path / "checkpoints" / "step-300" / ".metadata").exists()
 
 
+def public_modules() -> set[str]:
+    """Return the modules that the map allows users to import from."""
+    sentence = (
+        (ROOT / "ARCHITECTURE.md")
+        .read_text()
+        .partition("DAG files\nimport from ")[2]
+        .partition("`endings`")[0]
+    )
+    return set(re.findall(r"`([\w.]+)`", sentence))
+
+
+def imported_by_documents() -> set[str]:
+    """Return what the documents' Python imports of this package, without its name."""
+    texts = [block.text.replace(">>> ", "") for block in blocks("python", "pycon")]
+    found = re.findall(
+        r"^ *from airflow_provider_ocidist(?:\.([\w.]+))? import (\w+)", "\n".join(texts), re.MULTILINE
+    )
+    return {module or name for module, name in found}
+
+
+def test_documents_import_only_what_the_map_allows_users_to_import():
+    imported, allowed = imported_by_documents(), public_modules()
+    assert len(imported) > 6
+    assert {
+        name for name in imported if not any(f"{name}.".startswith(f"{room}.") for room in allowed)
+    } == set()
+    for room in allowed:
+        __import__(f"airflow_provider_ocidist.{room}")
+
+
+def test_each_key_of_the_result_is_on_the_page_of_airflow():
+    text = (ROOT / "docs" / "airflow.md").read_text().partition("The result has")[2].partition("\n\n")[0]
+    keys = {field.name for field in dataclasses.fields(TrainingResult)}
+    assert set(re.findall(r"`(\w+)`", text)) == keys | {"checkpoint_uri", "node_hours", "cost"}
+
+
 def test_example_dags_load():
     folder = ROOT / "dags_examples"
     program = (
@@ -208,7 +245,7 @@ def test_example_jobs_parse(path):
 
 
 def test_locks_hold_names_and_versions_only():
-    pin = re.compile(r"^[a-z0-9-]+==[A-Za-z0-9.]+$")
+    pin = re.compile(r'^[a-z0-9-]+==[A-Za-z0-9.]+(; python_version == "3\.\d+")?$')
     for path in (ROOT / "requirements").glob("*.txt"):
         lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
         assert [line for line in lines if not pin.match(line)] == [], path.name
@@ -218,7 +255,7 @@ def test_locks_satisfy_the_package():
     from packaging.requirements import Requirement
 
     locked = dict(
-        line.split("==")
+        line.partition(";")[0].split("==")
         for path in (ROOT / "requirements").glob("constraints*.txt")
         for line in path.read_text().splitlines()
         if "==" in line

@@ -35,6 +35,15 @@ pytest_configure = nights.pytest_configure
 """
 
 
+@pytest.mark.parametrize("keeps", range(4))
+def test_of_many_draws_the_first_few_of_each_test_are_kept(keeps: int) -> None:
+    names = [f"tests/test_a.py::test_{name}[{number}]" for name in "xy" for number in range(3)]
+    others = ["tests/test_a.py::test_z[0]", "tests/test_a.py::TestX::test_x[0]"]
+    left = Left(tests=["tests/test_a.py::test_x*", "tests/test_a.py::test_y[*]"], why="draws", keeps=keeps)
+    out = list(left.out_of([*names, *others]))
+    assert out == [name for name in names if int(name[-2]) >= keeps]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("ci, asked", [(True, ""), (False, "1"), (False, "")])
 def test_only_ci_and_make_leave_tests_to_the_night_and_only_those_that_are_named(
@@ -100,4 +109,5 @@ def test_the_night_runs_all() -> None:
     "nodeid, is_left", [("a.py::t[x-y]", True), ("a.py::t[y]", False), ("a.py::t", False)]
 )
 def test_brackets_are_no_set_of_characters(nodeid: str, is_left: bool) -> None:
-    assert Left(["b.py::t", "a.py::t[x*]"], "it varies").has(nodeid) is is_left
+    left = Left(["b.py::t", "a.py::t[x*]"], "it varies")
+    assert list(left.out_of([nodeid])) == ([nodeid] if is_left else [])

@@ -9,7 +9,9 @@ from functools import cache
 
 import pytest
 
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED_CODE
 from airflow_provider_ocidist.agent.diagnose.symptoms import SYMPTOMS, symptom_of
+from airflow_provider_ocidist.model.causes import MEANINGS
 from tests.documents import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -63,6 +65,12 @@ def test_an_error_that_no_code_has_would_be_noticed():
     assert is_said("... not here after ... s", among)
     assert not is_said("the disk ... is empty", among)
     assert not is_said("the drive ... is full", among)
+
+
+def test_the_exit_codes_on_the_page_are_those_of_the_agent():
+    shown = {int(code): cause for code, cause in re.findall(r"^\| (\d+) \| `?(\w+)`? \|", PAGE, re.MULTILINE)}
+    assert shown.pop(STOPPED_CODE) == "none"
+    assert shown == {row.exit_code: cause for cause, row in MEANINGS.items() if row.exit_code is not None}
 
 
 @pytest.mark.parametrize("text, cause", TORCHS)

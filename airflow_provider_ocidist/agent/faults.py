@@ -115,7 +115,7 @@ def _leads_out(interface: str) -> bool:
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
 def cut(interface: str, seconds: float) -> None:

@@ -35,7 +35,6 @@ from airflow_provider_ocidist.agent.stages.meeting import meet_others, take_plac
 from airflow_provider_ocidist.agent.stages.preparation import exchange_of, fetch_program
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stages.repair import (
-    LAST_LIMIT,
     is_overtaken,
     repair_within,
     store_missing,
@@ -51,6 +50,7 @@ from airflow_provider_ocidist.errors import AgentError, Cause, DifferentCheckpoi
 from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.drill import When
+from airflow_provider_ocidist.model.pauses import SAVED_WITHIN
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 logger = logging.getLogger("ocidist")
@@ -304,7 +304,7 @@ class NodeAgent:
         self.heartbeat.update(phase=Phase.SAVING, now=True)
         repair_within(
             lambda cancel: self.checkpoints.store_again(workspace, self._read_others(), cancel),
-            in_all=LAST_LIMIT,
+            in_all=SAVED_WITHIN,
             switch=self.switch,
             grace=self.config.limits.stop_grace,
             overtaken=self._is_overtaken,

@@ -44,10 +44,11 @@ def starved() -> list[int]:
 
 def _is_guard(pid: int) -> bool:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return os.fsencode(guard.__file__) in words
+    # Empty at the moment in which a program is executed, which may be a guard.
+    return not command or os.fsencode(guard.__file__) in command.split(b"\0")
 
 
 def _stand_still(pids: Sequence[int], seconds: float) -> None:

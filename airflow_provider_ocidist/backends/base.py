@@ -51,6 +51,10 @@ class OtherConnections(Protocol):
     def connected(self) -> list[Backend]:
         """Return the backends that are connected now."""
 
+    @property
+    def named(self) -> str | None:
+        """The connection of the task, which a command has to name; None: it is the usual one."""
+
 
 class Backend(ABC):
     """Runs gangs at one place, for one connection. Blocking, safe to use from several threads.

@@ -1,4 +1,4 @@
-"""The zip that carries the agent and the user's code to the nodes."""
+"""The zip that carries the agent and the user's code to the nodes. Python 3.9 imports it, for the tests of nodes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from airflow_provider_ocidist import __version__
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.agent.train.first_process import FORWARDED
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import BackendError, Cause, Unopenable
+from airflow_provider_ocidist.storage import locations
 
 PACKAGE = Path(__file__).parents[1]
 AGENT_PARTS = (
@@ -39,9 +41,21 @@ ENTRYPOINT = f"{ROOT}/node.py"
 BOOT_VARIABLE = "OCIDIST_BOOT"
 """Variable with the program that fetches the agent, as `boot_text` returns it."""
 
+BLOCK_SIGNALS = f"""\
+import os, signal
+if os.getpid() == 1:
+    signal.pthread_sigmask(signal.SIG_BLOCK, ({", ".join(f"signal.{number.name}" for number in FORWARDED)}))
+"""
+"""Keeps signals until the agent takes them: the kernel drops those that process 1 of a container has no handler for."""
+
 
 def _filled(script: str) -> str:
-    values = {"VERSION": __version__, "BOOT_VARIABLE": BOOT_VARIABLE, "OLDEST": OLDEST_PYTHON}
+    values = {
+        "VERSION": __version__,
+        "BOOT_VARIABLE": BOOT_VARIABLE,
+        "OLDEST": OLDEST_PYTHON,
+        "BLOCK_SIGNALS\n": BLOCK_SIGNALS,
+    }
     return functools.reduce(lambda text, name: text.replace(name, str(values[name])), values, script)
 
 
@@ -52,10 +66,11 @@ if sys.version_info < OLDEST:
         "ocidist: this node runs Python %d.%d, the agent needs %d.%d or later: choose another image or environment"
         % (sys.version_info[:2] + OLDEST)
     )
+BLOCK_SIGNALS
 import pathlib
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from airflow_provider_ocidist.agent.__main__ import main
-sys.exit(main())
+from airflow_provider_ocidist.agent.__main__ import run_and_exit
+run_and_exit()
 """)
 BOOT_SCRIPT = _filled("""
 import io, sys, tempfile, zipfile
@@ -88,19 +103,25 @@ if sys.version_info < OLDEST:
     sys.exit("ocidist: the python3 of this image is %d.%d, the agent needs %d.%d or later: choose another image"
         % (sys.version_info[:2] + OLDEST))
 sys.path.remove("")
-import base64, os, zlib
+BLOCK_SIGNALS
+import base64, zlib
 boot = os.environ.pop("BOOT_VARIABLE")
+run_and_exit = None
 try:
-    import airflow_provider_ocidist as ours
-    here = ours.__version__ == "VERSION"
+    from airflow_provider_ocidist import __version__
+    if __version__ == "VERSION":
+        from airflow_provider_ocidist.agent.__main__ import run_and_exit
 except ImportError:
-    here = False
-if here:
-    from airflow_provider_ocidist.agent.__main__ import main
-    sys.exit(main())
+    pass
+if run_and_exit:
+    run_and_exit()
 exec(zlib.decompress(base64.b64decode(boot)))
 """)
-"""Any Python reads it, so that an old one can report it. Files in the folder it starts in must not pass for modules."""
+"""Any Python reads it, so that an old one can report it. Files in the folder it starts in must not pass for modules.
+
+An image may have been built from an earlier checkout of the same version: its agent counts as another if it has no
+`run_and_exit`, for its `main` keeps the signals blocked that are blocked here.
+"""
 IGNORED = {
     "__pycache__",
     ".git",
@@ -117,7 +138,7 @@ UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.er
 """Exceptions of reading and packing code: no such file, a broken archive, a name that none can hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Member:
     """A file of an archive that is made here."""
 
@@ -129,14 +150,15 @@ class _Member:
         return _Member(f"{place}/{self.name}", self.data, self.executable)
 
 
-def agent_bundle(code: str | None) -> bytes:
+def agent_bundle(code: str | None, work_dir: str | None = None) -> bytes:
     """Return the job artifact: the agent, and the user's code under `code/` when there is a local one.
 
-    Equal content gives equal bytes, so that the same submission repeated is the same request.
+    Equal content gives equal bytes, so that the same submission repeated is the same request. A `work_dir` inside the
+    code is left out: it holds what runs have written, and others write there meanwhile.
     """
     if code is None:
         return _agent_archive()
-    members = (member.below(f"{ROOT}/code") for member in _code_members(Path(code)))
+    members = (member.below(f"{ROOT}/code") for member in _code_members(Path(code), work_dir))
     return _zip(members, behind=_agent_archive())
 
 
@@ -162,9 +184,9 @@ def code_size(code: str, limit: int) -> int:
     return size
 
 
-def code_bundle(code: str) -> bytes:
-    """Return the user's code alone; to a container it travels apart from the agent."""
-    return _zip(_code_members(Path(code)))
+def code_bundle(code: str, work_dir: str | None = None) -> bytes:
+    """Return the user's code alone, as `agent_bundle` has it; to a container it travels apart from the agent."""
+    return _zip(_code_members(Path(code), work_dir))
 
 
 @contextlib.contextmanager
@@ -189,12 +211,12 @@ def folder_name(code: Path) -> str:
     return code.name if code.name not in ("", "..") else code.resolve().name
 
 
-def is_sent(folder: Path, name: str) -> bool:
-    """Return whether the code of a folder has a file of this name on the nodes. Raises OSError."""
+def is_sent(folder: Path, name: str, work_dir: str | None = None) -> bool:
+    """Return whether the code of a folder has a file of this name on the nodes, as `agent_bundle`. Raises OSError."""
     parts = PurePosixPath(name).parts
     if ".." in parts or IGNORED.intersection(parts):
         return False
-    place, above = folder, [_identity(folder)]
+    place, above = folder, [_identity(each) for each in (*_local_folders(work_dir), folder)]
     for part in parts[:-1]:
         place /= part
         if not os.path.isdir(place) or (found := _identity(place)) in above:  # noqa: PTH112 (says False of no path)
@@ -232,12 +254,12 @@ def _agent_members() -> Iterator[_Member]:
             yield from (_Member(f"{part}/{name}", file.read_bytes()) for name, file in sorted(sources))
 
 
-def _code_members(code: Path) -> Iterator[_Member]:
+def _code_members(code: Path, work_dir: str | None) -> Iterator[_Member]:
     if code.is_dir():
         # The program runs beside its folder, as with ADS, so that has to keep its name.
         place = folder_name(code)
-        for name, file in sorted(_folder_files(code)):
-            yield _file_member(name, file).below(place)
+        for packed in _present(sorted(_folder_files(code, _local_folders(work_dir)))):
+            yield packed.below(place)
     elif zipfile.is_zipfile(code):
         with zipfile.ZipFile(code) as zipped:
             for member in _zip_files(zipped):
@@ -250,6 +272,21 @@ def _code_members(code: Path) -> Iterator[_Member]:
                 yield _Member(info.name, _content(archive, info), _is_executable(info.mode))
     else:
         yield _file_member(code.name, code)
+
+
+def _present(files: Iterable[tuple[str, Path]]) -> Iterator[_Member]:
+    """Yield files without those that another program removes meanwhile; one that it replaces is there at the end."""
+    gone = []
+    for name, file in files:
+        try:
+            member = _file_member(name, file)
+        except FileNotFoundError:
+            gone.append((name, file))
+            continue
+        yield member
+    for name, file in gone:
+        with contextlib.suppress(FileNotFoundError):
+            yield _file_member(name, file)
 
 
 def _file_member(name: str, file: Path) -> _Member:
@@ -273,23 +310,39 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
     return file.read() if file is not None else b""
 
 
-def _folder_files(folder: Path) -> Iterator[tuple[str, Path]]:
+def _local_folders(work_dir: str | None) -> list[Path]:
+    try:
+        place = None if work_dir is None else locations.parse(work_dir)
+    except Unopenable:
+        # The rules of a job report it.
+        return []
+    return [Path(place.path)] if place is not None and place.is_local_folder else []
+
+
+def _folder_files(folder: Path, left_out: Sequence[Path] = ()) -> Iterator[tuple[str, Path]]:
     """Yield the files of a folder that are sent, each with its name there. Raises OSError.
 
     Links are followed, except to a folder that holds them: that would never end.
     """
-    yield from _files_below(folder, "", (_identity(folder),))
+    above = tuple(_identity(each) for each in (*left_out, folder))
+    yield from _files_below(list(os.scandir(folder)), "", above)
 
 
-def _files_below(folder: Path, place: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, Path]]:
-    for entry in os.scandir(folder):
+def _files_below(
+    entries: Sequence[os.DirEntry[str]], place: str, above: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[str, Path]]:
+    for entry in entries:
         name = place + entry.name
         if entry.name in IGNORED:
             continue
         if entry.is_dir():
-            found = _identity(Path(entry.path))
-            if found not in above:
-                yield from _files_below(Path(entry.path), f"{name}/", (*above, found))
+            try:
+                found = _identity(Path(entry.path))
+                inside = [] if found in above else list(os.scandir(entry.path))
+            except FileNotFoundError:
+                # Another program has removed it meanwhile.
+                continue
+            yield from _files_below(inside, f"{name}/", (*above, found))
         elif entry.is_file():
             yield name, Path(entry.path)
 

@@ -98,6 +98,16 @@ class HasCommandLine(Capability):
         """Return the platform's command lines for a plan, by generation of the tool, if that can express the plan."""
 
 
+class PlacesLogs(Capability):
+    """Keeps the lines of its nodes at a place that a person can search."""
+
+    cannot = "has no place that its nodes' lines are searched in"
+
+    @abstractmethod
+    def log_place(self, ref: RunRef) -> str:
+        """Return what a search for the lines of a gang names, as far as it can be read; takes seconds at most."""
+
+
 class SpansRegions(Capability):
     """Has gangs in several regions."""
 

@@ -12,13 +12,16 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 class Connections:
     """The backend of a task's own connection, and those of others, each connected when it is needed first."""
 
-    def __init__(self, first: Backend, connect: Callable[[str | None], Backend]) -> None:
+    def __init__(
+        self, first: Backend, connect: Callable[[str | None], Backend], named: str | None = None
+    ) -> None:
         """`connect` returns the backend of another connection, by the task's work directory (`fields_beside`); of None,
         that of the task's own.
 
         Raises LookupError where there is no such connection, or one that gangs of this kind cannot use; BackendError
-        where that may pass.
+        where that may pass. `named`: the connection of `first`; None: the usual one.
         """
+        self.named = named
         self._connect = connect
         self._lock = threading.Lock()
         self._found: dict[str | None, Backend] = {}
@@ -70,6 +73,11 @@ def beside(backend: Backend, conn_id: str | None) -> Backend:
             cause=Cause.CONFIG,
         )
     return backend.connections.at(conn_id)
+
+
+def named_for(backend: Backend) -> str | None:
+    """Return the connection of the task, which a command has to name; None: the usual one, or it is not known."""
+    return backend.connections.named if backend.connections else None
 
 
 def is_connected(backend: Backend, conn_id: str | None) -> bool:

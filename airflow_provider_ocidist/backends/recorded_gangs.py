@@ -13,8 +13,8 @@ from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import Pending, in_parallel
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ class RecordedGangs:
 
     def __init__(
         self,
-        run_dirs: RunDirs,
+        run_dirs: RunDirStores,
         look: Callable[[Attempt], list[RunRef]],
         work_dir: Callable[[], str | None] = lambda: None,
-        urgent: RunDirs | None = None,
+        urgent: RunDirStores | None = None,
     ) -> None:
         """`look` returns the gangs of one attempt. Raises BackendError where the service does not show them.
 

@@ -26,8 +26,8 @@ from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import Stores
 from airflow_provider_ocidist.work_dir.parallel import in_parallel, until_stopped
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
 
 WRITE_RIGHT = "create the bucket or the folder, or give Airflow's credentials the right to write there"
@@ -46,7 +46,10 @@ class WorkDirBackend(Backend, CountsMissing, Generic[Seen]):
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._take(fields)
         # Cancels have connections of their own, and wait seconds at most when a store throttles or does not answer.
-        self._run_dirs, self._urgent_dirs = RunDirs(self._open), RunDirs(self._open_urgent)
+        self._run_dirs, self._urgent_dirs = (
+            RunDirStores(self._open),
+            RunDirStores(self._open_urgent, urgent=True),
+        )
         self._reports = Reports(self._run_dirs)
         self._stored = StoredCheckpoints()
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)

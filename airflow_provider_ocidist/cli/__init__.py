@@ -110,16 +110,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WrongFile as error:
         _say_last([(line, "red") for line in error.lines] + ([(error.hint, "yellow")] if error.hint else []))
         return WRONG
+    except BrokenPipeError:
+        discard_output()
+        return UNREAD
     except (Unusable, OcidistError) as error:
         _say_last([(f"ocidist: {error}", "red")])
+        return UNUSABLE
+    except OSError as error:
+        # Of a place that the user has named, as one whose name is too long, or of a full disk.
+        place = f"{error.filename}: " if error.filename else ""
+        _say_last([(f"ocidist: {place}{error.strerror or error}", "red")])
         return UNUSABLE
     except Terminated as signal:
         return signal.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        discard_output()
-        return UNREAD
 
 
 def _say_last(lines: Sequence[tuple[str, str]]) -> None:

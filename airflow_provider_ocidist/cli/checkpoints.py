@@ -20,6 +20,7 @@ from airflow_provider_ocidist.cli.terminal import (
     columns,
     counted,
     last_output,
+    local_path,
     print_json,
     say,
 )
@@ -170,10 +171,13 @@ def _found(options: argparse.Namespace) -> Iterator[tuple[Store, Sequence[Item]]
 
 
 def _uri(options: argparse.Namespace) -> str:
-    """Return the place that a command's argument names. Raises Unusable when it names none."""
-    if "://" in options.place or Path(options.place).expanduser().is_dir():
+    """Return the place that a command's argument names. Raises Unusable or Unopenable when it names none."""
+    from airflow_provider_ocidist.storage import locations
+
+    local = Path(locations.parse(options.place).path)
+    if "://" in options.place or local.is_dir():
         return str(options.place)
-    if not Path(options.place).expanduser().exists():
+    if not local.exists():
         what = "name a folder of checkpoints, a URI, or the info.yaml of a run"
         raise Unusable(f"{options.place}: does not exist; {what}")
     uri = note.read(Path(options.place))["record"]["ref"].get("checkpoints_uri")
@@ -234,13 +238,8 @@ def _row(item: Item) -> list[str]:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist.storage import catalog
-
-    judged = [
-        {**_as_json(place, item), "problem": catalog.what_differs(place, item)}
-        for place, items in _found(options)
-        for item in _published(items, options)
-    ]
+    found = (_judged(place, item) for place, items in _found(options) for item in _published(items, options))
+    judged = [each for each in found if each]
     if not judged:
         raise Unusable(f"{options.place}: there is no published checkpoint" + _of_step(options))
     bad = [each for each in judged if each["problem"]]
@@ -252,6 +251,21 @@ def _verify(options: argparse.Namespace) -> int:
                 say(f"{each['uri']}: {each['problem'] or 'whole'}", "red" if each["problem"] else "")
             say(f"{counted(len(judged), 'checkpoint')} read: {len(bad)} damaged", "bold")
     return WRONG if bad else FINE
+
+
+def _judged(place: Store, item: Item) -> dict[str, Any] | None:
+    """Return a published checkpoint with what differs from its manifest; None where retention has just deleted it."""
+    from airflow_provider_ocidist.storage import catalog
+    from airflow_provider_ocidist.storage.manifests import MANIFEST
+
+    try:
+        problem = catalog.what_differs(place, item)
+    except FileNotFoundError:
+        # The manifest is deleted first.
+        if not place.exists(item.files[MANIFEST].name):
+            return None
+        problem = "a file of it was deleted while it was read"
+    return {**_as_json(place, item), "problem": problem}
 
 
 def _published(items: Sequence[Item], options: argparse.Namespace) -> list[Item]:
@@ -322,6 +336,7 @@ def _prune_rule(options: argparse.Namespace) -> PruneRule:
 def _fetch(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.storage import checkpoints
 
+    options.target = local_path(options.target)
     uri, access = _one(options), _access(options)
     if not options.force:
         _refuse_loss(options.target, checkpoints.verify(uri, access))
@@ -344,6 +359,7 @@ def _export(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.cli import layouts
     from airflow_provider_ocidist.storage import checkpoints
 
+    options.target = local_path(options.target)
     with layouts.staging(options.target) as folder:
         fetched = checkpoints.fetch(_one(options), folder, _access(options))
         written = layouts.write(

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.errors import Problem
 
-ON_THIS_MACHINE = "--set backend.kind=local --wait"
+ON_THIS_MACHINE_KIND = "local"
+ON_THIS_MACHINE = f"--set backend.kind={ON_THIS_MACHINE_KIND} --wait"
 """Arguments of `run` with which a job of any backend trains without a service."""
 
 
@@ -106,8 +107,11 @@ def _with_storage(fields: dict[str, Any], above: tuple[str, ...]) -> dict[str, A
     return _with_storage(_fields_in(str(storage), why=why), (*above, str(storage))) | fields
 
 
-def with_connections(backend: Backend, own: Mapping[str, Any]) -> Backend:
-    """Return a backend that reaches those of other connections, which candidates name; `own`: its own fields."""
+def with_connections(backend: Backend, own: Mapping[str, Any], named: str | None = None) -> Backend:
+    """Return a backend that reaches those of other connections, which candidates name; `own`: its own fields.
+
+    `named`: as for `Connections`.
+    """
     from airflow_provider_ocidist.backends.connections import Connections
 
     def at(conn_id: str | None) -> Backend:
@@ -116,7 +120,7 @@ def with_connections(backend: Backend, own: Mapping[str, Any]) -> Backend:
         except Unusable as error:
             raise LookupError(str(error)) from error
 
-    backend.connections = Connections(backend, at)
+    backend.connections = Connections(backend, at, named)
     return backend
 
 
@@ -129,9 +133,12 @@ def _fields_at(conn_id: str | None, own: Mapping[str, Any]) -> Mapping[str, Any]
     return fields_beside(own, _with_storage(_fields_in(conn_id), (conn_id,)), conn_id)
 
 
-def absence_of(options: argparse.Namespace) -> Callable[[Sequence[Problem]], str] | None:
-    """Return what makes the message for a job that lacks fields of a connection, when there is none; else None."""
-    if _connection_of(options):
+def absence_of(options: argparse.Namespace, kind: str) -> Callable[[Sequence[Problem]], str] | None:
+    """Return what makes the message for a job that lacks fields of a connection, when there is none; else None.
+
+    `kind`: of the job's backend; that of this machine lacks nothing which only a connection has.
+    """
+    if kind == ON_THIS_MACHINE_KIND or _connection_of(options):
         return None
     variable = _variable(options.conn_id)
     here = f"without an account: ocidist run {options.file} {ON_THIS_MACHINE}"
@@ -169,7 +176,7 @@ def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend
     _require_type(options.conn_id, found)
     own = {**fields, **connection_of(options)}
     backend: Backend = found.connect(own)
-    return with_connections(backend, own)
+    return with_connections(backend, own, named_by(options))
 
 
 def reconnect(options: argparse.Namespace, backend: Backend, **fields: Any) -> None:

@@ -26,6 +26,7 @@ from airflow_provider_ocidist.cli.terminal import (
     Unusable,
     add_json,
     columns,
+    local_path,
     print_json,
     say,
     signals_as_ctrl_c,
@@ -92,6 +93,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _refuse_counts(options)
+    if options.report:
+        options.report = local_path(options.report)
     _refuse_report(options.report)
     job = with_lease(load(options.file, options), LEASE)
     _refuse_common_folder(job)
@@ -104,7 +107,7 @@ def _run(options: argparse.Namespace) -> int:
             say(str(fault))
         return FINE
     began = time.monotonic()
-    with problems_of(options.file, absence_of(options)), _networks(choice) as fields:
+    with problems_of(options.file, absence_of(options, job.backend.kind)), _networks(choice) as fields:
         apart = backend_of(options, job.backend.kind, **fields) if fields else backend
         done = _drilled(_Trainings(backend, apart, job, options, threading.Event()), choice)
     _report(choice, done, time.monotonic() - began)
@@ -294,6 +297,9 @@ class _Log:
 
     def warning(self, msg: Any, /, *args: Any) -> None:
         say(self._prefix + str(msg) % args, "yellow", stderr=True)
+
+    def error(self, msg: Any, /, *args: Any) -> None:
+        say(self._prefix + str(msg) % args, "red", stderr=True)
 
 
 def _named(options: argparse.Namespace, job: TrainingJob) -> list[Fault]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 TOPOLOGIES = ("auto", "job_runs", "multi_node")
+PROGRAMS_OWN = ("program.args", "env", "container.command", "container.entrypoint")
+"""Parts of a job in which braces may be meant as they stand."""
 
 
 class WrongFile(Exception):
@@ -69,8 +71,25 @@ def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> 
             overrides=_overrides(options),
             templates=templates,
         )
+        if not templates and (problems := list(_templates_in(job.to_mapping()))):
+            raise JobFileError(problems, parsing.place_shown(file))
     hide(secrets_in(job.to_mapping()))
     return job
+
+
+def _templates_in(value: object, path: str = "") -> Iterator[Problem]:
+    """Yield a problem for each template, but for those in what is the program's own."""
+    from airflow_provider_ocidist.model.job import is_placeholder
+
+    if path in PROGRAMS_OWN:
+        return
+    if isinstance(value, str) and is_placeholder(value):
+        why = "contains Jinja, which only Airflow fills in: write the value, or give it by"
+        yield Problem(path, f"{why} --set {path}=VALUE")
+    elif isinstance(value, dict | list | tuple):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, part in parts:
+            yield from _templates_in(part, f"{path}.{name}" if path else str(name))
 
 
 def with_lease(job: TrainingJob, lease: float | None) -> TrainingJob:

@@ -12,12 +12,25 @@ from typing import TYPE_CHECKING
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli.completion import complete_with, kinds_of
 from airflow_provider_ocidist.cli.connection import ON_THIS_MACHINE
-from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, last_output, print_json, say
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    Unusable,
+    add_json,
+    last_output,
+    local_path,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 TEMPLATES_FOLDER = "templates"
+AS_SCRIPT = ("train.py", '"script": "train.py"')
+AS_MODULE = ("train\n  module: true", '"script": "train", "module": true')
+"""The program in job.yaml and in compose.yaml; `command` would run a file as it is, and a script is no executable."""
+LOGINS = ("openmpi-bin", "openssh-server")
+"""Debian's packages for what launches by logins."""
 WORKER = """\
   worker-{number}:
     <<: *node
@@ -48,6 +61,7 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    options.folder = local_path(options.folder)
     files = files_for(_values(options))
     written = [str(options.folder / name) for name in _write(options.folder, files, force=options.force)]
     with last_output():
@@ -90,14 +104,30 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def _values(options: argparse.Namespace) -> dict[str, str]:
     from airflow_provider_ocidist import kinds
+    from airflow_provider_ocidist.job_file.rules import MAX_NAME
+    from airflow_provider_ocidist.model.job import LauncherOptions
 
     if options.nodes < 1:
         raise Unusable(f"--nodes {options.nodes}: there must be at least one")
     if options.launcher not in (known := kinds.names("launchers")):
         raise Unusable(f"--launcher {options.launcher}: must be one of {', '.join(known)}")
     name = options.name or options.folder.resolve().name
+    if len(name) > MAX_NAME:
+        allowed = f"{len(name)} characters; {MAX_NAME} are allowed"
+        if options.name:
+            raise Unusable(f"--name: has {allowed}")
+        raise Unusable(
+            f"{options.folder}: the name of the job would have {allowed}: give it another with --name"
+        )
+    in_job, in_compose = AS_MODULE if options.launcher == "command" else AS_SCRIPT
+    launcher = kinds.load("launchers", options.launcher).LAUNCHER
+    tools = LOGINS if "mpirun" in launcher.tools(LauncherOptions(), 1) else ()
     return {
         "NAME": re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-") or "training",
+        "SCRIPT": in_job,
+        "PROGRAM": in_compose,
+        "TOOLS": "".join(f" {tool}" for tool in tools),
+        "PACKAGES": "".join(f" {package}" for package in launcher.requires if package != "torch"),
         "NODES": str(options.nodes),
         "LAUNCHER": options.launcher,
         "WORKERS": "".join(WORKER.format(number=rank - 1, rank=rank) for rank in range(1, options.nodes)),

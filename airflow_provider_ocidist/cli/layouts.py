@@ -15,17 +15,6 @@ from airflow_provider_ocidist.model import dcp
 
 OUTERMOST = "."
 """The key of the tensors that are in no other entry."""
-BESIDE_WEIGHTS = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer",
-    "special_tokens",
-    "vocab",
-    "merges",
-    "chat_template",
-    "preprocessor_config",
-)
-"""Beginnings of the names of files that Hugging Face's libraries read beside the weights."""
 WEIGHTS_FILE = "model.safetensors"
 
 
@@ -56,7 +45,8 @@ def write(fetched: Path, target: Path, *, layout: str, file: str | None, key: st
         ready.mkdir()
         _save(weights, ready / WEIGHTS_FILE)
         for path in fetched.iterdir():
-            if path.is_file() and path.name.startswith(BESIDE_WEIGHTS):
+            # Tokenizers and models have files of many names, code among them.
+            if path.is_file() and not weight_files.is_of_the_training(path.name):
                 shutil.copy2(path, ready)
     return Path(shutil.move(ready, target))
 
@@ -64,7 +54,10 @@ def write(fetched: Path, target: Path, *, layout: str, file: str | None, key: st
 def _save(weights: Mapping[str, Any], target: Path) -> None:
     # Two names of one tensor (tied weights) become two tensors: the format knows no sharing.
     whole = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
-    _safetensors().save_file(whole, target, metadata={"format": "pt"})
+    try:
+        _safetensors().save_file(whole, target, metadata={"format": "pt"})
+    except Exception as error:  # the library has no class for a full disk
+        raise Unusable(f"the weights cannot be written: {error}") from error
 
 
 def _weights(fetched: Path, file: str | None, key: str | None) -> Mapping[str, Any]:

@@ -64,7 +64,7 @@ def _offered(prefix: str, **_: Any) -> list[str]:
 def is_note(path: Path) -> bool:
     """Return whether a file is a note, which names the main run in its first lines; reads only those."""
     try:
-        with path.expanduser().open(encoding="utf-8", errors="replace") as file:
+        with _expanded(path).open(encoding="utf-8", errors="replace") as file:
             start = file.read(2000)
             return "mainJobRunId" in start or start.startswith("begun:")
     except OSError:
@@ -76,7 +76,11 @@ def is_id(target: str, backend: str = kinds.DEFAULT_BACKEND) -> bool:
     begins = words_of(backend).id_begins
     if begins:
         return target.startswith(begins)
-    return not target.endswith(NOTE_SUFFIXES) and not Path(target).expanduser().is_file()
+    return not target.endswith(NOTE_SUFFIXES) and not _expanded(target).is_file()
+
+
+def _expanded(path: str | Path) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - that of Path raises for unknown users
 
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:

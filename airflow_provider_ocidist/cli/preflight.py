@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.backends.capabilities import ChecksBeforehand, Finding, Mark
@@ -18,8 +19,10 @@ from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, counted
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.gangs.candidates import Candidates
     from airflow_provider_ocidist.model.git_source import Repository
     from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.model.run import RunKey
 
 GIT_PATIENCE = 20.0
 """Seconds within which the Git server must answer."""
@@ -36,8 +39,8 @@ def add_preflight(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     job = load(options.file, options)
     backend = backend_of(options, job.backend.kind)
-    with problems_of(options.file, absence_of(options)):
-        findings = [*_source(job), *_script(job), *_place(backend, job)]
+    with problems_of(options.file, absence_of(options, job.backend.kind)):
+        findings = [*_source(job), *_script(job), *_places(backend, job)]
     with last_output():
         if options.json:
             print_json([asdict(finding) for finding in findings])
@@ -55,6 +58,43 @@ def _print(findings: list[Finding]) -> None:
     failed = sum(finding.mark is Mark.FAIL for finding in findings)
     warned = sum(finding.mark is Mark.WARN for finding in findings)
     say(f"{counted(len(findings), 'check')}: {failed} failed, {warned} with a warning", "bold")
+
+
+def _places(backend: Backend, job: TrainingJob) -> list[Finding]:
+    """Return the findings of each choice of a job: of a candidate, those that the section itself does not have."""
+    from airflow_provider_ocidist.gangs.candidates import Candidates
+
+    candidates = Candidates(backend, job, logging.getLogger(__name__))
+    # Raises for a job that `run` would refuse, also where the backend checks nothing beforehand.
+    candidates.plan(_key(job), 0)
+    findings = _place(backend, job)
+    of_section = frozenset(findings)
+    for number in range(1, len(job.choices)):
+        found = _of_candidate(candidates, job, number)
+        own = [each for each in found if each.mark is Mark.FAIL or each not in of_section]
+        own = own or [Finding.passed("place", "no other findings than those of the section itself")]
+        findings += [replace(each, subject=f"candidate {number}: {each.subject}") for each in own]
+    return findings
+
+
+def _key(job: TrainingJob) -> RunKey:
+    from airflow_provider_ocidist.model.run import RunKey
+
+    return RunKey(dag_id=job.name, run_id="run", task_id="task")
+
+
+def _of_candidate(candidates: Candidates, job: TrainingJob, number: int) -> list[Finding]:
+    from airflow_provider_ocidist.errors import BackendError, JobFileError
+
+    try:
+        # It names problems by the candidate's own path.
+        candidates.plan(_key(job), number)
+        return _place(candidates.backend_of(number), job.at_choice(number))
+    except JobFileError as error:
+        fix = "correct it in the candidate, or in its connection"
+        return [Finding.failed("job", f"{each.path} {each.message}", fix) for each in error.problems]
+    except BackendError as error:
+        return [Finding.failed("connection", str(error), "try again, or correct the candidate's connection")]
 
 
 def _place(backend: Backend, job: TrainingJob) -> list[Finding]:

@@ -26,13 +26,14 @@ from airflow_provider_ocidist.cli.terminal import (
     counted,
     discard_output,
     last_output,
+    local_path,
     print_json,
     say,
     signals_as_ctrl_c,
 )
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
-from airflow_provider_ocidist.model.homes import command_on
+from airflow_provider_ocidist.model.homes import command_on, ways_to_end
 
 LEASE = 7200.0
 """Seconds that nodes go on after the waiting process, or its machine, has died."""
@@ -76,12 +77,13 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.gangs.candidates import Candidates
 
+    options.info = local_path(options.info)
     job = load(options.file, options)
     if options.wait:
         job = with_lease(job, LEASE)
     backend = backend_of(options, job.backend.kind)
     key = _begun(options, backend, job) or _key(job)
-    with problems_of(options.file, absence_of(options)):
+    with problems_of(options.file, absence_of(options, job.backend.kind)):
         # Raises if something is missing, before anything is saved.
         Candidates(backend, job, _SubmissionLog()).plans(key)
     # Saved first: after any interruption the created gang can be found again.
@@ -151,6 +153,9 @@ class _SubmissionLog:
     def warning(self, msg: Any, /, *args: Any) -> None:
         say(str(msg) % args, "yellow", stderr=True)
 
+    def error(self, msg: Any, /, *args: Any) -> None:
+        say(str(msg) % args, "red", stderr=True)
+
 
 def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, record: RunRecord) -> int:
     from airflow_provider_ocidist.gangs.another_gang import GangToReplace
@@ -217,7 +222,8 @@ def _cancel_at_once(options: argparse.Namespace, backend: Backend, record: RunRe
         backend.cancel(record.ref)
     except BackendError as error:
         command = command_on("cancel", DEFAULT_BACKEND, str(options.info), named_by(options))
-        raise Unusable(f"{error}; the nodes may still run: `{command}`") from error
+        ways = ways_to_end(record.ref.backend, command)
+        raise Unusable(f"{error}; the nodes may still run; to end them: {ways}") from error
     _say_cancelled("cancelled")
     # The note names the nodes that have replaced others.
     ref = (note.noted(options.info) or record).ref

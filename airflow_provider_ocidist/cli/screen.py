@@ -17,6 +17,7 @@ from airflow_provider_ocidist.cli.terminal import (
     print_json_line,
     say,
     state_text,
+    style_of,
     styled,
 )
 from airflow_provider_ocidist.gangs.gang_log import GangLog
@@ -89,11 +90,14 @@ class Screen:
             self._warned[subject] = now
             self.message(text, "yellow")
 
+    def error(self, msg: Any, /, *args: Any) -> None:
+        self.message(str(msg) % args, "red")
+
     def message(self, text: str, style: str) -> None:
         say(text, style, stderr=True)
 
     def line(self, line: LogLine) -> None:
-        say(log_text(line), colour_of(line.rank))
+        say(log_text(line), style_of(line))
 
     def status(self, status: RunStatus, said: str) -> None:
         """Show a new state and its description; only if `takes_status`."""
@@ -215,7 +219,7 @@ class LiveScreen(Screen):
         super().warning(msg, *args)
 
     def line(self, line: LogLine) -> None:
-        self.message(log_text(line), colour_of(line.rank))
+        self.message(log_text(line), style_of(line))
 
     def show(self, status: RunStatus | None) -> None:
         # The watch keeps the last status: another object is another answer.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from airflow_provider_ocidist.agent.train.shared_log import level_of
 from airflow_provider_ocidist.model.masking import masked_messages, masked_text
 
 if TYPE_CHECKING:
@@ -30,6 +33,16 @@ _hidden: set[str] = set()
 
 class Unusable(Exception):
     """The command cannot be carried out; the message is one line for the user."""
+
+
+def local_path(given: Path) -> Path:
+    """Return a path of this machine that a user has given, with the home that `~` means. Raises Unusable."""
+    try:
+        return given.expanduser()
+    except RuntimeError as error:
+        raise Unusable(
+            f"{given} names no place: there is no user of that name here; write ./{given} for a name that begins so"
+        ) from error
 
 
 class Terminated(KeyboardInterrupt):
@@ -136,6 +149,14 @@ def state_text(node: NodeStatus) -> str:
 def colour_of(rank: int) -> str:
     """Return the colour of a node, the same in every command."""
     return NODE_COLOURS[rank % len(NODE_COLOURS)]
+
+
+def style_of(line: LogLine) -> str:
+    """Return the style of a node's line: what its agent warns of stands out from the colour of the node."""
+    level = level_of(line.text)
+    if level >= logging.ERROR:
+        return "red"
+    return "yellow" if level >= logging.WARNING else colour_of(line.rank)
 
 
 def print_yaml(value: Any) -> None:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.cli.numbers import seconds
 from airflow_provider_ocidist.cli.status import status_json
 from airflow_provider_ocidist.cli.terminal import FAILED, FINE, last_output, say
 from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
-from airflow_provider_ocidist.model.homes import command_on
+from airflow_provider_ocidist.model.homes import command_on, ways_to_end
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -175,8 +175,11 @@ class _Follower:
         if self.may_end_it:
             self.watch.end(ending)
         else:
-            command = command_on("cancel", self.options.backend, self.options.target, named_by(self.options))
-            self.screen.warning("%s: %s; to end it: %s", ending.cause, ending.message, command)
+            kind = self.options.backend
+            command = command_on("cancel", kind, self.options.target, named_by(self.options))
+            self.screen.warning(
+                "%s: %s; to end it: %s", ending.cause, ending.message, ways_to_end(kind, command)
+            )
 
     def _change(self, change: NodeChange) -> None:
         """Replace nodes, or have the others go on without them; of another's gang, take what its owner has done."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist.cli.terminal import Unusable
+from airflow_provider_ocidist.model import dcp
 
 SAFETENSORS = ".safetensors"
 ENDINGS = (SAFETENSORS, ".pt", ".pth", ".bin", ".ckpt")
@@ -59,6 +60,11 @@ def of_model(fetched: Path, file: str | None) -> Sequence[Path]:
 def is_beside_weights(name: str) -> bool:
     """Whether a name, of a file or an entry, is that of what is saved beside the weights."""
     return any(part in name.lower() for part in BESIDE)
+
+
+def is_of_the_training(name: str) -> bool:
+    """Whether a file is one of weights, or of what a training saves beside them: a model is used without it."""
+    return name == dcp.METADATA or name.endswith((*ENDINGS, dcp.ENDING, INDEX)) or is_beside_weights(name)
 
 
 def _named(fetched: Path, file: str, models: Sequence[_Model]) -> _Model:

@@ -24,6 +24,9 @@ class RunaiSettings:
     token_lifetime_s: float = 3600.0
     lag_s: float = 1.0
     """Seconds by which the endpoints marked as experimental are late: those for one workload by its kind."""
+    shows_variables: bool = True
+    """Whether lists, and answers about one workload, have its environment variables; older versions have them only
+    among what was submitted."""
     exists_status: int = 409
     """Status for a name that is taken: the description promises 400, some versions answer 409."""
     node_pools: tuple[str, ...] = ("default",)

@@ -1,4 +1,4 @@
-"""Another gang: whether a gang that has lost a machine is made again in the same try of its task. Pure; no Airflow."""
+"""Another gang: whether a gang that has lost a machine is created again in the same try. Pure; no Airflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
 
 
 class GangToReplace(Exception):
-    """The gang has lost a machine, and may be made again in this try. Not for users: the waiting task catches it."""
+    """The gang has lost a machine, and may be created again in this try. Not for users: the waiting task catches it."""
 
 
 def lost_gang(cause: Cause, message: str, status: RunStatus) -> Restart | None:

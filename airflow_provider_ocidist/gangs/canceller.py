@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near
 from airflow_provider_ocidist.backends.claims import end_unless_overtaken, overtaken_by
+from airflow_provider_ocidist.backends.connections import named_for
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER
 from airflow_provider_ocidist.gangs.task_log import TaskLog
-from airflow_provider_ocidist.model.homes import cancel_command, words_of
+from airflow_provider_ocidist.model.homes import how_to_end, words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.pauses import END_WITHIN, pause_after
 from airflow_provider_ocidist.model.run import Ending, RunRef, RunStatus
@@ -25,24 +26,40 @@ GONE_AFTER = 3
 
 
 class Canceller:
-    """Ends gangs, and waits until every node of theirs has ended."""
+    """Ends gangs, and waits until every node of theirs has ended.
+
+    Their time to end does not begin anew after an error, but goes on only once the service answers again: no cancel
+    may have reached the nodes meanwhile, and nobody saw them end.
+    """
 
     def __init__(self, backend: Backend, log: TaskLog, stop: threading.Event) -> None:
         self._backend = backend
         self._log = log
         self._stop = stop
         self._begun: dict[str, float] = {}
-        """Time at which the end of each job was begun, by `time.monotonic`; an error meanwhile grants no more time."""
+        """Time at which the end of each job was begun, by `time.monotonic`, later by the time of all outages since."""
+        self._answered_at = -math.inf
+        self._silent_since: float | None = None
+        """Time of the last answer before an error; None: the last look was answered."""
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the gangs that run. Raises BackendError, also when stopped, or if nodes run on after `within` seconds."""
         now = time.monotonic()
-        deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
+        for ref in refs:
+            self._begun.setdefault(ref.job_id, now)
+        try:
+            self._end(refs, why, within)
+        except BackendError as error:
+            if not isinstance(error, StillAlive):
+                self._silent_since = self._answered_at
+            raise
+
+    def _end(self, refs: Sequence[RunRef], why: str, within: float) -> None:
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
-            now = time.monotonic()
+            now, deadline = self._answered_at, self._deadline(refs, within)
             if now > deadline:
-                raise _still_alive(live, within)
+                raise _still_alive(live, within, named_for(self._backend))
             for ref, _ in live:
                 if now - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
                     self._log.warning("ending %s, %s", ref.key.name, why)
@@ -51,7 +68,7 @@ class Canceller:
             self._pause(now - deadline + within)
         for ref in refs:
             if not ref.complete:
-                self._remove(ref, deadline, within)
+                self._remove(ref, self._deadline(refs, within), within)
             near(self._backend, ref).gangs.close_ended(ref)
 
     def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
@@ -88,19 +105,30 @@ class Canceller:
 
     def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
         statuses = [(ref, near(self._backend, ref).status([ref])[0]) for ref in refs]
+        self._note_answer(time.monotonic())
         return [(ref, status) for ref, status in statuses if not status.ended]
 
+    def _deadline(self, refs: Sequence[RunRef], within: float) -> float:
+        return max((self._begun[ref.job_id] for ref in refs), default=0.0) + within
 
-def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> BackendError:
+    def _note_answer(self, now: float) -> None:
+        """Take the time since the last answer, if an error came in between, from that of all gangs."""
+        since, self._silent_since, self._answered_at = self._silent_since, None, now
+        if since is not None:
+            self._begun = {job_id: begun + now - max(begun, since) for job_id, begun in self._begun.items()}
+
+
+def _still_alive(
+    live: Sequence[tuple[RunRef, RunStatus]], after: float, named: str | None = None
+) -> BackendError:
     states = {
         node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
     }
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
-    commands = " and ".join(cancel_command(ref) for ref, _ in live)
-    words = words_of(live[0][0].backend)
+    ways = how_to_end(*(ref for ref, _ in live), named=named)
     return StillAlive(
-        f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with "
-        f"{commands}, or delete the {words.gang} {words.where}; the next try of this task waits for them again",
+        f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with {ways}; the next try of this "
+        "task waits for them again",
         retryable=True,
     )
 

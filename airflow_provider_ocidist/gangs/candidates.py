@@ -91,17 +91,18 @@ class Candidates:
         if (key, number) not in self._plans:
             job = self._job.at_choice(number)
             try:
-                plan = self._at(job.backend.conn_id, number).plan(job, key)
+                plan = self.backend_of(number).plan(job, key)
             except JobFileError as error:
                 raise _in_candidate(error, number) if number else error from None
             self._plans[key, number] = replace(plan, candidate=label(self._job.choices[number]))
         return self._plans[key, number]
 
-    def _at(self, conn_id: str | None, number: int) -> Backend:
+    def backend_of(self, number: int) -> Backend:
         """Return the backend of a choice's connection.
 
         Raises JobFileError where there is none that can be used, and BackendError where that may pass.
         """
+        conn_id = self._job.at_choice(number).backend.conn_id
         try:
             return beside(self._backend, conn_id)
         except BackendError as error:

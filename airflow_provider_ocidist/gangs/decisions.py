@@ -22,13 +22,12 @@ from airflow_provider_ocidist.gangs.actions import (
     Wait,
 )
 from airflow_provider_ocidist.gangs.diagnoses import CONSEQUENCES, Finding, failed_node, is_unexplained
-from airflow_provider_ocidist.model.homes import cancel_command, words_of
+from airflow_provider_ocidist.model.homes import how_to_end, words_of
+from airflow_provider_ocidist.model.pauses import SAVED_WITHIN
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunRecord, RunStatus
 
 CANCEL_AGAIN_AFTER = 15.0
 """Seconds after which a node that has not begun to end is cancelled again."""
-SAVING_LIMIT = 120.0
-"""Seconds after a failure during which nodes that are saving checkpoints are left alone."""
 REPORT_LIMIT = 120.0
 """Seconds after a failure during which unreadable reports are requested again: they decide whether to retry."""
 UNREADABLE_LIMIT = 1800.0
@@ -87,7 +86,7 @@ def _failed_and_saved(record: RunRecord, status: RunStatus) -> Finding | None:
     """Return the failure once it is explained and no node is saving: that checkpoint may be the only one."""
     finding = failed_node(record, status)
     since = durations.seconds(record, durations.FAILURE)
-    if since < SAVING_LIMIT and any(node.is_saving for node in status.nodes):
+    if since < SAVED_WITHIN and any(node.is_saving for node in status.nodes):
         return None
     if since < REPORT_LIMIT and is_unexplained(record, status):
         return None
@@ -151,6 +150,5 @@ def _still_alive(record: RunRecord, status: RunStatus, after: float) -> str:
     ref, words = record.ref, words_of(record.ref.backend)
     return (
         f"NOT ENDED {after:.0f} s after the first cancel, {words.cost}: {nodes}. "
-        f"Cancel again with `{cancel_command(ref)}` or {words.where}; "
-        f"if that does not end them, contact {words.helper}"
+        f"Cancel again with {how_to_end(ref, named=record.named)}; if that does not end them, contact {words.helper}"
     )

@@ -9,13 +9,13 @@ from typing import TypeVar
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near, now_at
 from airflow_provider_ocidist.backends.claims import GIVE_UP_CLAIM_PATIENCE, overtaken_by
-from airflow_provider_ocidist.backends.connections import beside, is_connected
+from airflow_provider_ocidist.backends.connections import beside, is_connected, named_for
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.gangs.attempt_notes import noted_in
 from airflow_provider_ocidist.gangs.canceller import given_up
 from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged_records
-from airflow_provider_ocidist.model.homes import cancel_command, words_of
+from airflow_provider_ocidist.model.homes import how_to_end, words_of
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
@@ -233,9 +233,9 @@ class EarlierTryCanceller:
         try:
             there.cancel(ref, self._ending)
         except CancelFailed as error:
-            return [] if error.stop_requested else [_alive(ref, str(error))]
+            return [] if error.stop_requested else [self._alive(ref, str(error))]
         except BackendError as error:
-            return [_alive(ref, str(error))]
+            return [self._alive(ref, str(error))]
         return []
 
     def _is_claimed(self, home: Backend | None, gang: RunRef | Attempt, try_number: int) -> bool:
@@ -247,10 +247,13 @@ class EarlierTryCanceller:
         """Write a stop request for a gang whose home cannot be reached; return the message about it."""
         asked = self._homes.present.directories.request_stop(ref.key, ref.run_dir, self._stop)
         found = "its nodes find a stop request in" if asked else "and no stop request could be written to"
-        return _alive(
+        return self._alive(
             ref,
             f"backend {ref.backend} cannot be reached with {_with(ref)}; {found} {ref.run_dir}",
         )
+
+    def _alive(self, ref: RunRef, why: str) -> str:
+        return _alive(ref, why, named_for(self._homes.present))
 
     def _request_stop(self, attempt: Attempt, try_number: int) -> bool:
         """Write a stop request for an attempt without a known gang, unless a later try owns it; False: that failed."""
@@ -280,13 +283,9 @@ def _with(ref: RunRef) -> str:
     return "this connection" if ref.conn_id is None else f"connection {ref.conn_id!r}"
 
 
-def _alive(ref: RunRef, why: str) -> str:
+def _alive(ref: RunRef, why: str, named: str | None = None) -> str:
     runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id)) or "no run known"
-    words = words_of(ref.backend)
-    return (
-        f"{ref.key.name} may still be running ({runs}; {why}): end it with "
-        f"{cancel_command(ref)}, or delete the {words.gang} {words.where}"
-    )
+    return f"{ref.key.name} may still be running ({runs}; {why}): end it with {how_to_end(ref, named=named)}"
 
 
 def _begun(attempt: Attempt) -> str:

@@ -11,6 +11,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.diagnoses import node_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.plain_text import plain_text
 from airflow_provider_ocidist.model.run import RunRecord, RunStatus
 
 LAST_LINES = 20
@@ -43,12 +44,12 @@ class Failure:
         tail = (report.tail if report else None) or (node.tail if node else None) or ""
         return cls(
             cause=cause,
-            message=masked_text(message),
+            message=plain_text(masked_text(message)),
             remedy=remedy_of(cause, message),
             rank=node.rank if node else None,
             node=node.run_id if node else None,
             exit_code=node.exit_code if node else None,
-            last_lines=tuple(map(masked_text, tail.splitlines()[-LAST_LINES:])),
+            last_lines=tuple(map(masked_text, plain_text(tail).splitlines()[-LAST_LINES:])),
             checkpoint_uri=status.checkpoint.uri if status.checkpoint else None,
         )
 

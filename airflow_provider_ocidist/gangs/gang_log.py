@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_provider_ocidist.agent.train.shared_log import level_of
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
 from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.status_line import status_line
-from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog, logs_at
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunStatus
 
@@ -41,8 +42,8 @@ class GangLog:
             self.write_status(status, said)
 
     def write_line(self, line: LogLine) -> None:
-        """Log a line of a node."""
-        self._log.info("[node %d] %s", line.rank, masked_text(line.text))
+        """Log a line of a node, the agent's warnings and errors at their level."""
+        logs_at(self._log, level_of(line.text))("[node %d] %s", line.rank, masked_text(line.text))
 
     def write_status(self, status: RunStatus, said: str) -> None:
         """Log that the gang's state has changed; `said` is one line for a person."""

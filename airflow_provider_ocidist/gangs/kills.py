@@ -16,23 +16,13 @@ from collections.abc import Callable
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import PreparesCancels, now_at
 from airflow_provider_ocidist.backends.claims import GIVE_UP_CLAIM_PATIENCE, overtaken_by
-from airflow_provider_ocidist.errors import (
-    BackendError,
-    CancelFailed,
-    Cause,
-    GaveUp,
-    Overtaken,
-    StillAlive,
-    StorageError,
-    refusal_in,
-)
+from airflow_provider_ocidist.backends.connections import named_for
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, StorageError
 from airflow_provider_ocidist.gangs.canceller import end_unless_claimed, given_up
 from airflow_provider_ocidist.gangs.reconnection import read_again
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.stopwatch import Stopwatch
 from airflow_provider_ocidist.gangs.task_log import TaskLog
-from airflow_provider_ocidist.model.evidence import ANSWERED
-from airflow_provider_ocidist.model.homes import cancel_command
+from airflow_provider_ocidist.model.homes import how_to_end
 from airflow_provider_ocidist.model.run import RunRef
 
 HANDLER_PATIENCE = 1.5
@@ -45,71 +35,6 @@ GIVE_UP_WITHIN = 600.0
 """Seconds for which a task that gives up tries to end its gang while neither service nor nodes can be reached."""
 GIVE_UP_PAUSE = 15.0
 """Seconds between two of these cancels."""
-FIRST_PAUSE = 10.0
-"""Seconds between the first refusal and the next request."""
-
-
-def may_pass(error: BackendError) -> bool:
-    """Whether an error may pass: its reason is neither the request itself, nor running nodes, nor a later try."""
-    if error.is_refused:
-        return True
-    return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
-
-
-AMID_REFUSALS = 4
-AMID_FOR = 120.0
-"""Number of refusals, and seconds, for which a refusal amid a first submission is not believed. By then the service
-had accepted the job, and no gang runs that would be worth a longer wait."""
-
-
-class Backoff:
-    """Waits out refusals and outages while a gang may be running, until the evidence is conclusive."""
-
-    def __init__(self, stop: threading.Event, log: TaskLog) -> None:
-        self._stop = stop
-        self._log = log
-        self._evidence = ANSWERED
-        self._after_acceptance = False
-        """Whether the service had accepted a part of a submission, or a gang, before one of the errors."""
-        self._asked = Stopwatch(time.monotonic)
-
-    def is_worth_another(self, error: BackendError, try_number: int) -> bool:
-        """Whether try `try_number` asks again after an error; a first try has no gang yet that may be running.
-
-        Its first refusal may be wrong, or of credentials that are just being renewed: with those of then it asks once
-        more, and believes the second.
-        """
-        if not may_pass(error):
-            return False
-        if try_number > 1:
-            return True
-        # After one error amid the submission, the first request of the next round is not the first of the try.
-        if error.after_acceptance or self._after_acceptance:
-            return not self._is_believed(error)
-        return refusal_in(error) is not None and self._evidence.questions == 0
-
-    def _is_believed(self, error: BackendError) -> bool:
-        """Whether a first submission fails with an error: with a refusal after others, never with an outage."""
-        met = self._evidence
-        were_refused = met.refused_in_all >= AMID_REFUSALS and met.seconds >= AMID_FOR
-        return were_refused and refusal_in(error) is not None
-
-    def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
-        """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""
-        self._evidence = self._evidence.met(refusal_in(error), self._asked.lap())
-        self._after_acceptance |= isinstance(error, BackendError) and error.after_acceptance
-        if self._evidence.is_conclusive:
-            last = error if isinstance(error, BackendError) else BackendError(str(error))
-            what = "refused" if self._evidence.is_refused else "not answered"
-            raise GaveUp(f"{what} for {self._evidence.seconds:.0f} s; last error: {error}", last) from error
-        pause = self._evidence.pause(FIRST_PAUSE)
-        why = "one answer may be wrong, or a gang of this task may be running"
-        self._log.warning("%s; %s: asking again in %.0f s", error, why, pause)
-        if self._stop.wait(pause):
-            why = f"the task was killed while it waited for the service to recover: {error}"
-            raise BackendError(why, cause=Cause.CANCELED) from error
-        if read_again(reconnect, self._log.warning):
-            self._evidence = self._evidence.with_new_credentials()
 
 
 class Killer:
@@ -204,7 +129,7 @@ def end_before_giving_up(
                     "%s: %s; a node that does not read it runs until its lease ends (limits.lease); %s",
                     ref.key.name,
                     error,
-                    _how_to_end(ref),
+                    _runs_and_how_to_end(ref, named_for(backend)),
                 )
                 return None
             failed: Exception = error
@@ -215,7 +140,7 @@ def end_before_giving_up(
                 "%s: its nodes may still run, until their lease ends (limits.lease): %s; %s",
                 ref.key.name,
                 failed,
-                _how_to_end(ref),
+                _runs_and_how_to_end(ref, named_for(backend)),
             )
             return None
         log.warning("%s: could not be ended yet (%s); trying again", ref.key.name, failed)
@@ -223,6 +148,6 @@ def end_before_giving_up(
         read_again(reconnect, log.warning)
 
 
-def _how_to_end(ref: RunRef) -> str:
+def _runs_and_how_to_end(ref: RunRef, named: str | None) -> str:
     runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id))
-    return f"runs: {runs}; to end them: {cancel_command(ref)}"
+    return f"runs: {runs}; to end them: {how_to_end(ref, named=named)}"

@@ -140,7 +140,7 @@ def _stuck(record: RunRecord, status: RunStatus) -> Finding | None:
     margin = HANG_MARGIN + (END_MARGIN if any(each.stack_positions is not None for each in reports) else 0.0)
     if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + margin:
         return None
-    return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"
+    return Cause.HANG, f"no progress on any node for {still:.0f} s (limits.hang_timeout)"
 
 
 def _never_ends(record: RunRecord, status: RunStatus) -> Finding | None:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near
+from airflow_provider_ocidist.backends.connections import named_for
 from airflow_provider_ocidist.errors import Overtaken
 from airflow_provider_ocidist.model.attempts import Attempt
-from airflow_provider_ocidist.model.homes import cancel_command
+from airflow_provider_ocidist.model.homes import how_to_end
 from airflow_provider_ocidist.model.run import Plan, RunRef
 
 
@@ -46,14 +47,14 @@ def give_way(backend: Backend, draft: Plan, known: Sequence[Attempt], try_number
     ]
     if living or unseen:
         latest = max(later, key=lambda each: each.tries.try_number if each.tries else 0)
-        raise _overtaken_by(latest, living, try_number)
+        raise _overtaken_by(latest, living, try_number, named_for(backend))
 
 
-def _overtaken_by(latest: Attempt, living: Sequence[RunRef], try_number: int) -> Overtaken:
+def _overtaken_by(latest: Attempt, living: Sequence[RunRef], try_number: int, named: str | None) -> Overtaken:
     assert latest.tries is not None
-    key, commands = latest.key, " and ".join(cancel_command(ref) for ref in living)
+    key = latest.key
     record = f"g{key.generation}-a{key.attempt}-*.json below attempts/{key.task_digest}/ of its work_dir"
-    remedy = f"end it with {commands}" if commands else f"remove its record, {record}"
+    remedy = f"end it with {how_to_end(*living, named=named)}" if living else f"remove its record, {record}"
     return Overtaken(
         f"try {latest.tries.try_number} of this task has begun {key.name}, and this is try {try_number}: it gives up "
         "and does not end that gang. If the DAG run was deleted and created again, so that tries count from 1, "

@@ -143,7 +143,7 @@ def _in_words(failures: Sequence[Restart]) -> str:
 
 
 def _note_refusal(watch: Watch, error: BackendError) -> None:
-    """Record a refusal for want of machines: a gang that is made anew asks for as many, and for others of the job's."""
+    """Record a refusal for want of machines: a gang created again asks for as many, and for others of the job's."""
     if error.cause in NO_MACHINE:
         at, nodes = now_at(watch.backend), watch.record.ref.nodes
         refused = Refusal(cause=error.cause, message=str(error), at=at, nodes=nodes)

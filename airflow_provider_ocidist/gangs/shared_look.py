@@ -110,4 +110,5 @@ def _compartment(watch: Watched) -> Hashable:
 
 def _log_place(watch: Watched) -> Hashable:
     ref = watch.record.ref
-    return ref.compartment_id, ref.log_group_id, ref.log_id
+    # Gangs of several compartments may share a log group.
+    return (ref.log_group_id, ref.log_id) if ref.log_group_id else ref.compartment_id

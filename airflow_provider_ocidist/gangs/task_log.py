@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 SAME_WARNING_AFTER = 60.0
@@ -14,6 +16,15 @@ class TaskLog(Protocol):
     def info(self, msg: Any, /, *args: Any) -> Any: ...
 
     def warning(self, msg: Any, /, *args: Any) -> Any: ...
+
+    def error(self, msg: Any, /, *args: Any) -> Any: ...
+
+
+def logs_at(log: TaskLog, level: int) -> Callable[..., Any]:
+    """Return what logs at a level, as `logging` numbers it; below warnings all is information."""
+    if level >= logging.ERROR:
+        return log.error
+    return log.warning if level >= logging.WARNING else log.info
 
 
 class RareWarnings:

@@ -7,13 +7,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
+from airflow_provider_ocidist.agent.train.shared_log import level_of
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backports import UTC, Self
 from airflow_provider_ocidist.gangs.gang_log import GangLog
 from airflow_provider_ocidist.gangs.log_follower import LogFollower
-from airflow_provider_ocidist.gangs.task_log import TaskLog
+from airflow_provider_ocidist.gangs.task_log import TaskLog, logs_at
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.masking import masked_text
@@ -175,8 +176,7 @@ class TaskGangLog(GangLog):
         """Log a line under a unique time, next to the one at which its node wrote it."""
         self._has_logged = True
         self._kept_back += 1
-        log: Any = self._log
-        log.info(
+        logs_at(self._log, level_of(line.text))(
             "[node %d] %s", line.rank, masked_text(line.text), timestamp=self._moments.of(line).isoformat()
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend, LogPart
 from airflow_provider_ocidist.backends.capabilities import CountsMissing, EndsLeftovers, near, now_at
+from airflow_provider_ocidist.backends.connections import named_for
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, GaveUp, StorageError, refusal_in
 from airflow_provider_ocidist.gangs.actions import Action, Cancel, Wait
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, decide, unread
@@ -55,7 +56,8 @@ class Watch:
         `leaves_the_end`: if the decision is not Wait, the new log lines are left to the caller that acts on it.
         """
         self.backend = backend
-        self.record = record
+        # An earlier process may have had another.
+        self.record = replace(record, named=named_for(backend))
         self.leaves_the_end = leaves_the_end
         self._clock = clock
         self._read = Stopwatch(clock)

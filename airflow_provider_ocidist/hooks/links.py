@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
@@ -51,17 +52,21 @@ class CheckpointLink(PushedLink):
     xcom_key = "oci_checkpoint_link"
 
 
-def links_of_run(ref: RunRef, access: OciAccess) -> dict[str, str]:
+def links_of_run(
+    ref: RunRef, access: OciAccess, log_place: Callable[[], str | None] = lambda: None
+) -> dict[str, str]:
     """Return the address of each link to a run, by its key in XCom; links without an address are left out.
 
-    An emulator's runs are on its own status page, where a job's page has the logs as well.
+    An emulator's runs are on its own status page, where a job's page has the logs as well. `log_place`: returns what a
+    search for its lines names; None: as if its log group lay in the compartment of the run.
     """
     if not words_of(ref.backend).has_console:
         return {}
     if access.endpoint:
         page = f"{access.endpoint.rstrip('/')}/#/jobs/{quote(ref.job_id, safe='')}"
         return {JobRunLink.xcom_key: page, LogsLink.xcom_key: page}
-    found = {JobRunLink.xcom_key: job_run_url(ref, access), LogsLink.xcom_key: logs_url(ref, access)}
+    logs = logs_url(ref, access, log_place() if ref.log_group_id else None)
+    found = {JobRunLink.xcom_key: job_run_url(ref, access), LogsLink.xcom_key: logs}
     return {key: url for key, url in found.items() if url}
 
 
@@ -73,15 +78,18 @@ def job_run_url(ref: RunRef, access: OciAccess) -> str | None:
     return f"{console(region)}/data-science/job-runs/{ref.main_run_id}?region={region}"
 
 
-def logs_url(ref: RunRef, access: OciAccess) -> str | None:
-    """Return the log explorer with the query for the lines of the run; None without a log group or a known region."""
+def logs_url(ref: RunRef, access: OciAccess, place: str | None = None) -> str | None:
+    """Return the log explorer with the query for the lines of the run; None without a log group or a known region.
+
+    `place`: compartment of the log group, group and log; None: the group lies in the compartment of the run.
+    """
     region = _region(ref, access)
     if region is None or ref.log_group_id is None:
         return None
-    place = "/".join(part for part in (ref.compartment_id, ref.log_group_id, ref.log_id) if part)
+    beside_run = "/".join(part for part in (ref.compartment_id, ref.log_group_id, ref.log_id) if part)
     runs = list(dict.fromkeys(run_id for run_id in ref.run_ids if run_id))
     sources = " or ".join(f"source = '*{run_id}'" for run_id in runs[:MOST_SOURCES])
-    query = f'search "{place}" | where {sources} | sort by datetime desc'
+    query = f'search "{place or beside_run}" | where {sources} | sort by datetime desc'
     return f"{console(region)}/logging/search?searchQuery={quote(query, safe='')}&regions={region}"
 
 

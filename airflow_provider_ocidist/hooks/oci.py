@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.backports import cached_property
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
@@ -26,7 +26,7 @@ DEFAULT_CLUSTER = "kubernetes_default"
 class OciHook(BaseHook):
     """Turn a connection into a backend of any kind, or into credentials for storage.
 
-    :param conn_id: an Airflow connection of type `oci`
+    :param conn_id: an Airflow connection of a type that the backend reads
     """
 
     conn_name_attr = "conn_id"
@@ -188,7 +188,9 @@ class OciHook(BaseHook):
 
         self._kind = kind or self._kind or kinds.DEFAULT_BACKEND
         backend = _backend_class(self._kind).connect(self.fields)
-        backend.connections = Connections(backend, self._backend_at)
+        # The default of commands, whatever this class has for its own.
+        named = None if self.conn_id == DEFAULT_CONN_ID else self.conn_id
+        backend.connections = Connections(backend, self._backend_at, named)
         return backend
 
     def _backend_at(self, conn_id: str | None) -> Backend:

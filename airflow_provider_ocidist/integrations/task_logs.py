@@ -144,7 +144,9 @@ def is_open_elsewhere(path: Path) -> bool:
 
 def _lines(text: str) -> Generator[str]:
     """Yield the lines; Airflow accepts generators only, no other iterators."""
-    yield from text.splitlines()
+    # Not `splitlines`: Airflow writes a line separator of Unicode as it is, within a line of JSON.
+    lines = text.split("\n")
+    yield from (line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1]))
 
 
 def _joined(sent: bytes, local: bytes) -> bytes:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.job_file.candidates import HOMES_OF_OTHERS, MOST_CANDIDATES, THE_SAME_EVERYWHERE
 from airflow_provider_ocidist.job_file.hints import hints_of, is_optional, metadata_of, plain_of, required_of
 from airflow_provider_ocidist.model.field_limits import Above, AtLeast, Duration
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -149,10 +150,27 @@ def _backend(definitions: dict[str, Any]) -> dict[str, Any]:
         section = _section(options, definitions)
         section["properties"]["kind"] = {"enum": [kind], "description": "Where to run."}
         section["required"] = [] if kind == kinds.DEFAULT_BACKEND else ["kind"]
+        section["properties"]["candidates"] |= {
+            "items": _candidate(kind, section["properties"], options.__name__),
+            "maxItems": MOST_CANDIDATES,
+        }
         definitions[options.__name__] = section
         choices.append({"$ref": f"#/definitions/{options.__name__}"})
     definitions.pop("BackendOptions", None)
     return {"description": "Where to run.", "oneOf": choices}
+
+
+def _candidate(kind: str, keys: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what a candidate may change in the section of a kind of backend, whose definition has this name."""
+    fixed = {*THE_SAME_EVERYWHERE, *([] if kind in HOMES_OF_OTHERS else ["conn_id"])}
+    return {
+        "type": "object",
+        "properties": {
+            key: {"$ref": f"#/definitions/{name}/properties/{key}"} for key in keys if key not in fixed
+        },
+        "minProperties": 1,
+        "additionalProperties": False,
+    }
 
 
 @cache

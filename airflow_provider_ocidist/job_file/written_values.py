@@ -39,6 +39,12 @@ class WrittenFloat(float):
         return self.text
 
 
+def whole_in(value: Any) -> int | None:
+    """Return the whole number that a value is, or that its text is; None for any other value."""
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) < LONGEST_NUMBER else None
+
+
 def numbers(value: Any, kind: type[str]) -> Any:
     """Return a value with numbers in rendered text as numbers, which keep their text."""
     match value:

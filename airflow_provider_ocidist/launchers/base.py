@@ -29,7 +29,7 @@ class Placement:
     address: str
     """Address at which the other nodes reach this one; unique among the nodes."""
     rendezvous_id: str
-    """Id of the rendezvous, unique for each attempt, so that nodes of two attempts never join."""
+    """Id of the rendezvous, unique for each launch, so that processes of two launches never join."""
     join_timeout: float
     addresses: tuple[str, ...] = ()
     """Addresses of all nodes, by rank."""
@@ -134,10 +134,13 @@ def program_command(program: Program) -> list[str]:
     return [*(["-m"] if program.module else []), program.script, *program.args]
 
 
-def given_flags(args: Sequence[str], short: Mapping[str, str] | None = None) -> Mapping[str, str]:
+def given_flags(
+    args: Sequence[str], short: Mapping[str, str] | None = None, *, joined: bool = False
+) -> Mapping[str, str]:
     """Return the flags among arguments with their values: `--nproc_per_node=2` gives `nproc-per-node: 2`.
 
-    A flag without a value, or at the end, has an empty one. `short`: the long names of one-letter flags.
+    A flag without a value, or at the end, has an empty one. `short`: the long names of one-letter flags; `joined`:
+    whether their values may follow at once, as argparse takes them (`-r3`).
     """
     found: dict[str, str] = {}
     for argument, following in zip_longest(args, args[1:], fillvalue=""):
@@ -146,6 +149,9 @@ def given_flags(args: Sequence[str], short: Mapping[str, str] | None = None) -> 
             flag = name[2:].replace("_", "-")
         elif short and name[:1] == "-" and name[1:] in short:
             flag = short[name[1:]]
+        elif joined and short and argument[:1] == "-" and argument[1:2] in short:
+            found[short[argument[1]]] = argument[2:]
+            continue
         else:
             continue
         found[flag] = value if equals or following.startswith("-") else following

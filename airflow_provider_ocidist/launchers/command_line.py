@@ -68,6 +68,8 @@ MODULES = {
 """Kinds of launchers by the module that `python -m` runs."""
 OLD_LAUNCHER = "torch.distributed.launch"
 SHELL_WORDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
+QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
+"""Parts of a text that a shell takes as they are written, as far as operators go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +85,31 @@ class CommandLine:
     args: tuple[str, ...] = ()
 
 
+def joined_lines(text: str) -> str:
+    """Join lines that end in a backslash, as a shell does."""
+    return text.replace("\\\n", " ").strip()
+
+
+def without_quoted(text: str) -> str:
+    """Return a command with a letter in place of each part that is quoted, or follows a backslash."""
+    return QUOTED.sub("q", joined_lines(text))
+
+
+def refuse_operators(text: str) -> None:
+    """Raise ValueError for a command, as it is written, whose words include operators; a quoted one is plain text."""
+    for word in without_quoted(text).split():
+        if word in SHELL_WORDS:
+            raise ValueError(
+                f"contains {word!r}, but no shell reads it: put a script into the code, or call bash"
+            )
+
+
 def parse(words: Sequence[str]) -> CommandLine:
-    """Parse the words of a command line. Raises ValueError that says what is wrong."""
+    """Parse the words of a command line, each as it reaches a program. Raises ValueError that says what is wrong."""
     if not words:
         raise ValueError("is empty: name the program")
     first, *rest = words
-    _refuse_shell(words)
+    _refuse_assignment(first)
     name = posixpath.basename(first)
     if name == "accelerate" and rest[:1] == ["launch"]:
         return _launched("accelerate", rest[1:])
@@ -128,15 +149,10 @@ def _pairs(flags: Sequence[str], launcher: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _refuse_shell(words: Sequence[str]) -> None:
-    if re.match(r"[A-Za-z_]\w*=", words[0]):
-        name = words[0].partition("=")[0]
+def _refuse_assignment(first: str) -> None:
+    if re.match(r"[A-Za-z_]\w*=", first):
+        name = first.partition("=")[0]
         raise ValueError(f"begins with an assignment, but no shell reads it: put {name} into the environment")
-    for word in words:
-        if word in SHELL_WORDS:
-            raise ValueError(
-                f"contains {word!r}, but no shell reads it: put a script into the code, or call bash"
-            )
 
 
 def _launched(launcher: str, words: Sequence[str]) -> CommandLine:

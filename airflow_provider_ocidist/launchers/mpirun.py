@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -36,6 +37,8 @@ RANKS = {
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
 """Open MPI's variable for each of torch's."""
+IN_ONE = "--in-one"
+"""Flag before the program's words where they are one argument, as JSON."""
 EXITED = re.compile(
     r"The first process to do so was:\s+Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
 )
@@ -76,7 +79,7 @@ class Mpirun(Launcher):
             sys.executable,
             "-m",
             __name__,
-            *program_command(program),
+            *_as_arguments(program_command(program)),
         ]
         return ssh.serving(placement, command) if placement.nodes > 1 else command
 
@@ -101,14 +104,22 @@ class Mpirun(Launcher):
 
 def _through_ssh(placement: Placement) -> list[str]:
     login = ["--mca", "plm_rsh_args", f"-F {file_in(placement, 'ssh_config')}"]
+    # Beyond 64 nodes those that have been reached would reach others, whom no other node than the first may log in to.
+    first_alone = ["--mca", "plm_rsh_no_tree_spawn", "1"]
     # Otherwise its daemons would leave the session, which would end the node.
-    return [*login, "--leave-session-attached"]
+    return [*login, *first_alone, "--leave-session-attached"]
+
+
+def _as_arguments(words: Sequence[str]) -> list[str]:
+    """Return the program's words as mpirun takes them: one that is a colon would begin another program."""
+    return [IN_ONE, json.dumps(words)] if ":" in words else [*words]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Become the program, as one rank of it."""
+    words = json.loads(arguments[1]) if arguments[:1] == [IN_ONE] else arguments
     ranks = {name: os.environ[source] for name, source in RANKS.items() if source in os.environ}
-    os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **ranks})  # noqa: S606 - that is the point
+    os.execve(sys.executable, [sys.executable, *words], {**os.environ, **ranks})  # noqa: S606 - that is the point
 
 
 LAUNCHER = Mpirun()

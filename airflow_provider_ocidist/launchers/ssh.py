@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ TOOLS = ("ssh", "sshd", "ssh-keygen")
 KEY_FILE = "key"
 LOOK_INTERVAL = 0.1
 """Seconds between two looks for the end of the session."""
-SERVER = "/usr/sbin/sshd"
+DAEMON_FOLDERS = ("/usr/sbin", "/sbin")
+"""Folders in which sshd is also looked for when they are not on PATH."""
 
 CLIENT_SETTINGS = """\
 Port {port}
@@ -108,12 +110,18 @@ def serve(folder: Path, command: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: _pass_on(folder, number))
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    server = subprocess.Popen([SERVER, "-D", "-e", "-f", str(folder / "sshd_config")])
+    server = subprocess.Popen([server_program(), "-D", "-e", "-f", str(folder / "sshd_config")])
     try:
         return _run(command, folder) if command else _await_session(server, folder)
     finally:
         server.terminate()
         server.wait()
+
+
+def server_program() -> str:
+    """Return the path of sshd, which starts itself again by it."""
+    places = os.pathsep.join([*DAEMON_FOLDERS, os.environ.get("PATH", os.defpath)])
+    return os.path.abspath(shutil.which("sshd", path=places) or "/usr/sbin/sshd")  # noqa: PTH100 - links stay
 
 
 def _run(command: Sequence[str], folder: Path) -> int:
@@ -142,7 +150,9 @@ def session(folder: Path) -> int:
     command = ["/bin/sh", "-c", os.environ["SSH_ORIGINAL_COMMAND"]]
     signal.signal(signal.SIGTERM, lambda *_: None)  # it is for the command, which shares our process group
     _write_private(folder / "session.group", str(os.getpgrp()))
-    code = _exit_status(subprocess.Popen(command, env=node["environment"]).wait())
+    # As bytes: a login may have a locale that knows ASCII only.
+    environ = {_in_bytes(name): _in_bytes(value) for name, value in node["environment"].items()}
+    code = _exit_status(subprocess.Popen(command, env=environ).wait())
     _write_private(folder / "ended", str(code))
     return code
 
@@ -153,6 +163,10 @@ def _pass_on(folder: Path, number: int) -> None:
         os.killpg(int((folder / "session.group").read_text()), number)
     except (OSError, ValueError):
         (folder / "ended").write_text(str(128 + number))
+
+
+def _in_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _exit_status(code: int) -> int:

@@ -51,7 +51,7 @@ class Torchrun(Launcher):
         return kept_logs(options.args, placement)
 
     def hides_output(self, options: LauncherOptions) -> bool:
-        given = given_flags(options.args, SHORT_OPTIONS)
+        given = given_flags(options.args, SHORT_OPTIONS, joined=True)
         return bool(_streams(given, "redirects")) and not _streams(given, "tee")
 
     def main_node(self, options: LauncherOptions, placement: Placement) -> int:
@@ -72,7 +72,7 @@ class Torchrun(Launcher):
 
 def kept_logs(args: Sequence[str], placement: Placement) -> str | None:
     """Return where torchrun keeps its processes' output, if the flags request it."""
-    given = given_flags(args, SHORT_OPTIONS)
+    given = given_flags(args, SHORT_OPTIONS, joined=True)
     if not (_streams(given, "redirects") or _streams(given, "tee")):
         return None
     return given.get("log-dir") or file_in(placement, "logs")

@@ -75,7 +75,7 @@ class AgentConfig:
     them."""
     starts_again: bool = False
     """Whether the platform restarts a node's container by itself. The restarted node does nothing: another pod takes
-    its place, or the gang is made again."""
+    its place, or the gang is created again."""
     replaces: bool = False
     """Whether the waiting side replaces a lost node; then the other nodes wait for the new one."""
     min_nodes: int | None = None

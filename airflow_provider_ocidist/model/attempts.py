@@ -174,7 +174,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
     | as in the newest attempt      | the task saw its success, and was cleared      | cleared, with other  |
     |                               | since (`Tries.cleared_after`)                  | `retries`            |
     | as in the newest attempt      | a try of this number or a later one saw its    | of a DAG run that    |
-    |                               | success                                        | was made again       |
+    |                               | success                                        | was created again    |
     | another, higher or lower      | any                                            | cleared              |
     """
     latest = newest_attempt(known)
@@ -186,7 +186,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
 
 
 def _begins_anew(end: End | None, now: Tries) -> bool:
-    """Whether the task was cleared, or its DAG run made again, since an end, though `max_tries` is the same."""
+    """Whether the task was cleared, or its DAG run created again, since an end, though `max_tries` is the same."""
     if end is not None and end.final:
         return True
     if end is None or not end.succeeded or end.try_number is None:

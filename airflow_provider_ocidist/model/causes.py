@@ -123,8 +123,10 @@ MEANINGS: Mapping[Cause, Meaning] = {
     ),
     Cause.BUDGET: Meaning(
         retry=Retry.NEVER,
-        remedy="raise the limit to resume from the newest checkpoint, or clear the task to count from 0",
-        on_terminal="raise the limit, and run it again from its newest checkpoint",
+        remedy="clear the task: it counts from 0, and begins anew, or from its newest checkpoint if the job has "
+        "checkpoints and sets checkpoints.resume_after_clear: true; raise the limit only if that is too little",
+        on_terminal="run it again from its newest checkpoint: it counts from 0; raise the limit only if that is too "
+        "little",
         exit_code=77,
     ),
     Cause.IDLE: Meaning(

@@ -22,7 +22,9 @@ class Words:
     gang: str
     """Noun of what holds all nodes of a gang: `PyTorchJob`."""
     where: str
-    """Way to delete it by hand: `with kubectl`."""
+    """Place or program to delete it by hand: `with kubectl`."""
+    by_hand: str = ""
+    """Way to end it there, where the place alone does not say it; empty: it does."""
     cost: str = "and may still occupy their machines"
     """Consequence of nodes that have not ended, as a part of a sentence."""
     helper: str = "the cluster's administrators"
@@ -38,7 +40,7 @@ class Words:
 
 
 def _on_kubernetes(gang: str) -> Words:
-    return Words(node="pod", gang=gang, where=f"with kubectl delete {gang.lower()}")
+    return Words(node="pod", gang=gang, where="with kubectl", by_hand=f"by deleting the {gang} with kubectl")
 
 
 WORDS: Mapping[str, Words] = {
@@ -80,9 +82,26 @@ def command_on(verb: str, kind: str, job_id: str, conn_id: str | None = None) ->
     return shlex.join(["ocidist", verb, *connection, *backend, job_id])
 
 
-def cancel_command(ref: RunRef) -> str:
-    """Return the command line that ends a gang, at the connection where it is."""
-    return command_on("cancel", ref.backend, ref.job_id, ref.conn_id)
+def cancel_command(ref: RunRef, named: str | None = None) -> str:
+    """Return the command line that ends a gang, at the connection where it is.
+
+    `named`: the connection of its task; None: the usual one.
+    """
+    return command_on("cancel", ref.backend, ref.job_id, ref.conn_id or named)
+
+
+def how_to_end(*refs: RunRef, named: str | None = None) -> str:
+    """Return how a person ends gangs of one home that may still live, as a part of a sentence: `end them with ...`.
+
+    `named`: as for `cancel_command`.
+    """
+    return ways_to_end(refs[0].backend, *(cancel_command(ref, named) for ref in refs))
+
+
+def ways_to_end(kind: str, *commands: str) -> str:
+    """Return what `how_to_end` does, where the commands name the gangs in another way than by their references."""
+    words = words_of(kind)
+    return f"{' and '.join(commands)}, or {words.by_hand or words.where}"
 
 
 def place_in(kind: str, resource_id: str) -> tuple[str, ...]:

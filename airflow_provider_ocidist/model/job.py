@@ -222,13 +222,14 @@ class Limits:
     lost_timeout: Seconds = 120.0
     """Longest time without a heartbeat from a node that the service reports as running."""
     stop_grace: Seconds = 20.0
-    """Time between SIGTERM and SIGKILL of the training."""
+    """Time between SIGTERM and SIGKILL of the training; at most 5 seconds where `restarts` launches it again."""
     save_timeout: Seconds = 3600.0
     """Time after a successful training for which a node keeps its last checkpoints and outputs, and tries again to save
     them."""
     lease: SecondsOrZero | None = None
     """Longest time without a renewal of the run's lease; then its nodes end it themselves. 0: never. None: the default
-    of the submitter, which is 2 hours for an Airflow task and never for the command line."""
+    of the submitter, which is 2 hours for an Airflow task and `ocidist run --wait`, 10 minutes for `ocidist drill`, and
+    never for `ocidist run` without `--wait`."""
 
     @property
     def replaced_within(self) -> float:
@@ -249,7 +250,7 @@ class Restarts:
     program: Annotated[int, AtLeast(0)] = 0
     """Launches after the program ended by itself: an exception, a killed process, no memory, unreadable data."""
     hang: Annotated[int, AtLeast(0)] = 0
-    """Launches after `limits.hang_timeout`."""
+    """Launches after `limits.hang_timeout` or `limits.first_step_timeout`."""
     node: Annotated[int, AtLeast(0)] = 0
     """Launches after an error of a GPU or of the network by which no node died. It also limits how many lost machines
     of a gang are replaced, and how often a try of the task creates a new gang instead. A preempted machine does not

@@ -7,6 +7,8 @@ SHARE = 1 / 20
 END_WITHIN = 1800.0
 """Seconds for which the end of a gang is pursued that no task waits for: its cancel is retried, and `limits.stop_grace`
 and the last checkpoint are waited for. What is not cancelled by then ends by its lease."""
+SAVED_WITHIN = 120.0
+"""Seconds after a failure in which nodes may save a checkpoint while a process waits: then that cancels them."""
 MOST_DOUBLINGS = 20
 """Most doublings of a pause, enough for any; without a limit the power would overflow in a long outage."""
 

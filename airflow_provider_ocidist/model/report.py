@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from dataclasses import field
@@ -11,7 +12,10 @@ from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.plain_text import plain_texts
 
+_HARMFUL = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+"""Escapes of JSON that may stand for what no plain text has; few reports have one, and each is read at every poll."""
 ALL_DAMAGED = "all damaged"
 """Value of `NodeReport.starts_from` of a node that has found all stored checkpoints to be damaged."""
 OVER_THE_LONGEST = 2.0
@@ -333,8 +337,18 @@ class NodeReport:
 
     @classmethod
     def from_json(cls, text: bytes) -> NodeReport:
-        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form."""
-        return codec.read(cls, text)
+        """Read what `to_json` returned, in any version. Raises TypeError or ValueError for another form.
+
+        What a program has printed is read as plain text: Airflow's database would refuse the failure of its task.
+        """
+        return codec.read(cls, _plain(text) if _HARMFUL.search(text) else text)
+
+
+def _plain(text: bytes) -> bytes:
+    try:
+        return json.dumps(plain_texts(json.loads(text))).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +370,7 @@ class Renewal:
 
 @dataclass(frozen=True, kw_only=True)
 class StopRequest:
-    """A request to all nodes: end the training now."""
+    """A request to all nodes: end the run, or this launch, after which all launch the training again."""
 
     cause: Cause
     message: str
@@ -367,6 +381,15 @@ class StopRequest:
     hang: bool = False
     """Whether no node made progress, whatever the cause; then each node records the stacks of its processes."""
 
+    @property
+    def ends_run(self) -> bool:
+        """Whether no launch follows."""
+        return not self.restarts
+
+    def asks_for_launch_after(self, launch: int) -> bool:
+        """Whether it asks for a launch after that of this number, from 0."""
+        return len(self.restarts) > launch
+
     def restarts_of(self, rank: int, launch: int) -> tuple[Restart, ...]:
         """Return the restarts in which a node of this launch, from 0, takes part: none for one that is lost."""
         # What was lost before is its predecessor.
@@ -374,7 +397,7 @@ class StopRequest:
 
     def concerns(self, launch: int) -> bool:
         """Whether it ends the launch of this number, from 0."""
-        return not self.restarts or len(self.restarts) > launch
+        return self.ends_run or self.asks_for_launch_after(launch)
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

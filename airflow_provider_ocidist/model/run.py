@@ -131,6 +131,8 @@ class RunRecord:
     """Ranks of the nodes that take part, by the last report that says so; empty: all."""
     task_began: float | None = None
     """Time at which the present try of its task began; None: it is not known, or no task waits for the gang."""
+    named: str | None = None
+    """Connection that a command has to name to reach the gang, unless the gang is at another; None: the usual one."""
 
     @classmethod
     def of(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.oci_client.errors import first_line, is_foreign
+
+if TYPE_CHECKING:
+    import oci
 
 AuthKind = Literal["config_file", "api_key", "session_token", "instance_principal", "resource_principal"]
 
@@ -184,18 +188,25 @@ def _with_region(config: dict[str, Any], access: OciAccess) -> dict[str, Any]:
     return {"region": "us-ashburn-1", **config} if access.endpoint else config
 
 
-def _api_key_signer(config: dict[str, Any]) -> Any:
+def _api_key_signer(config: dict[str, Any]) -> oci.signer.Signer:
     import oci
 
     oci.config.validate_config(config)
-    return oci.signer.Signer(
-        tenancy=config["tenancy"],
-        user=config["user"],
-        fingerprint=config["fingerprint"],
-        private_key_file_location=config.get("key_file"),
-        pass_phrase=config.get("pass_phrase"),
-        private_key_content=config.get("key_content"),
-    )
+    # As the SDK chooses between the two.
+    key = config.get("key_content") or Path(config["key_file"]).expanduser().read_bytes().strip()
+    if not key:
+        raise ValueError(f"{config['key_file']} is empty, and should hold the private key")
+    return _signer(config["tenancy"], config["user"], config["fingerprint"], key, config.get("pass_phrase"))
+
+
+@functools.lru_cache(maxsize=16)
+def _signer(
+    tenancy: str, user: str, fingerprint: str, key: str | bytes, pass_phrase: str | None
+) -> oci.signer.Signer:
+    """Return the signer of an API key: one for all clients, as reading a key takes longer than a request."""
+    import oci
+
+    return oci.signer.Signer(tenancy, user, fingerprint, None, pass_phrase, private_key_content=key)
 
 
 def _from_session_token(access: OciAccess) -> tuple[dict[str, Any], Any]:

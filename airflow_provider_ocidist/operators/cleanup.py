@@ -33,7 +33,8 @@ class EndTrainingOperator(BaseOperator):
     in a mapped task group, it ends the run of its own map index only.
 
     :param training: the training task of the same DAG, or its id
-    :param conn_id: Airflow connection of type `oci`; None: that of the training task, unless it is mapped over several
+    :param conn_id: Airflow connection of the job's backend; None: that of the training task, unless it is mapped over
+        several
     :param backend: `backend.kind` of its job; needed where it is not `oci_data_science`, the connection names no
         `work_dir` in which it could be read, and its worker may die before it has published the XCom `run`
     :param compartment_id: if its job names another compartment than the connection; needed when its worker may die

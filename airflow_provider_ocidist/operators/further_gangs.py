@@ -47,7 +47,7 @@ class FurtherGangs:
         return self._ask_candidates(lambda candidates: candidates.several and candidates.lacks_capacity(key))
 
     def why_none(self, ref: RunRef, failure: Restart) -> str | None:
-        """Return why a gang that has failed is not created anew in this try; None: it is.
+        """Return why a gang that has failed is not created again in this try; None: it is.
 
         An empty text: the job does not ask for restarts, or they do not help against this cause.
         """

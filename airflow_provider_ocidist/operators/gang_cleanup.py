@@ -13,9 +13,9 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, near
 from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.backends.recorded_gangs import by_age
-from airflow_provider_ocidist.errors import BackendError, RunNotFound
+from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
+from airflow_provider_ocidist.gangs.backoff import Backoff, may_pass
 from airflow_provider_ocidist.gangs.canceller import Canceller
-from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
 from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.task_log import TaskLog
@@ -85,7 +85,10 @@ class GangCleanup:
         self._log = log
 
     def end_all(self, keys: Sequence[RunKey]) -> list[str]:
-        """Return the names of the gangs that had to be ended. Raises BackendError when some have not ended in time."""
+        """Return the names of the gangs that had to be ended. Raises BackendError when some have not ended in time.
+
+        Raises it also when this task was killed before nothing could be created any more.
+        """
         begun = time.monotonic()
         ended: dict[str, None] = {}
         while True:
@@ -96,7 +99,12 @@ class GangCleanup:
                 return list(ended)
             pause = max(0.0, begun + SETTLED_AFTER - time.monotonic())
             self._log.info("looking again in %.0f s: its worker may still be creating nodes", pause)
-            self._stop.wait(pause)
+            if self._stop.wait(pause):
+                raise BackendError(
+                    "the task was killed while it waited to see whether its worker still creates nodes",
+                    retryable=True,
+                    cause=Cause.CANCELED,
+                )
 
     def _ended_now(self, keys: Sequence[RunKey]) -> tuple[list[RunRef], list[RunRef]]:
         """End the gangs that run; return all gangs that were found, and those that had to be ended.

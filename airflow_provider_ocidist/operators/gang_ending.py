@@ -12,10 +12,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.claims import CLAIM_PATIENCE, GIVE_UP_CLAIM_PATIENCE
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, JobFileError, Overtaken
+from airflow_provider_ocidist.gangs.backoff import Backoff
 from airflow_provider_ocidist.gangs.earlier_tries import cancel_noted
 from airflow_provider_ocidist.gangs.kills import (
     KILLED_PATIENCE,
-    Backoff,
     Killer,
     end_before_giving_up,
     killer_of,

@@ -6,10 +6,11 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
+from airflow_provider_ocidist.backends.capabilities import PlacesLogs, near
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.gangs import another_gang
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
@@ -38,12 +39,6 @@ UPLOADS_LIMIT = 10.0
 """Seconds for each answer about uploads that a gang has left open."""
 
 
-class ErrorLog(TaskLog, Protocol):
-    """A task's log, with a level for errors."""
-
-    def error(self, msg: Any, /, *args: Any) -> object: ...
-
-
 class TryOutcome:
     """Publishes what one try of a task has created, and how it has ended."""
 
@@ -53,7 +48,7 @@ class TryOutcome:
         job: TaskJob,
         connection: TaskConnection,
         further: FurtherGangs,
-        log: ErrorLog,
+        log: TaskLog,
     ) -> None:
         self._context = context
         self._ti: Any = context["ti"]
@@ -89,8 +84,16 @@ class TryOutcome:
     def publish_run(self, ref: RunRef) -> None:
         """Publish the reference to a gang, with the runs that it has now, and the links to them."""
         self._push("run", ref.to_json())
-        for key, url in links_of_run(ref, self._connection.access_to(ref)).items():
+        links = links_of_run(ref, self._connection.access_to(ref), lambda: self._log_place(ref))
+        for key, url in links.items():
             self._push(key, url)
+
+    def _log_place(self, ref: RunRef) -> str | None:
+        with contextlib.suppress(BackendError):
+            backend: object = near(self._connection.backend(ref.backend), ref)
+            if isinstance(backend, PlacesLogs):
+                return backend.log_place(ref)
+        return None
 
     def succeed(self, watch: Watch, warning: str | None) -> dict[str, Any]:
         """Return the result of a gang that has succeeded."""
@@ -171,7 +174,11 @@ class TryOutcome:
         Airflow masks logs, but not XComs.
         """
         self.failure = failure
-        self._push("failure", task_context.without_secrets({**failure.to_json(), **self._spent}))
+        published = task_context.without_secrets({**failure.to_json(), **self._spent})
+        try:
+            self._push("failure", published)
+        except Exception as error:  # noqa: BLE001 - Airflow's own: the task ends with its failure, and not with this
+            self._log.warning("the failure could not be published as XCom: %s", error)
 
     def _close(self, ref: RunRef, end: End) -> None:
         """Record the end of the attempt: by it a later try detects a clear in between."""

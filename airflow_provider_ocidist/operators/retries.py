@@ -33,7 +33,10 @@ class TrainingRetries(RetryPolicy):
         cause = exception.cause
         retry = MEANINGS[cause].retry
         if retry.hopeless:
-            return RetryDecision.fail(f"{cause}: a retry would fail in the same way")
+            # DAG files import this module: heavy imports are made on first use.
+            from airflow_provider_ocidist.gangs.failure import remedy_of
+
+            return RetryDecision.fail(f"{cause}: not retried; {remedy_of(cause, str(exception))}")
         if retry is Retry.AT_ONCE:
             return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
         if retry is Retry.WITH_TIME:

@@ -56,7 +56,7 @@ class DistributedTrainingOperator(BaseOperator):
     Any string in the job may hold Jinja, also in place of a number.
 
     :param job: path of a job file (relative to the DAG file), its URI, a mapping of the same form, or a TrainingJob
-    :param conn_id: Airflow connection of type `oci`
+    :param conn_id: Airflow connection of the job's backend
     :param nodes: replaces the job's number of nodes
     :param shape: replaces the job's shape of a node
     :param env: added to the job's environment; a mapping, or JSON text of one, as `{{ params.env | tojson }}`

@@ -17,12 +17,13 @@ from airflow_provider_ocidist.backends.connections import beside
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail, NodeChange, Succeed, Wait
 from airflow_provider_ocidist.gangs.another_gang import GangToReplace
+from airflow_provider_ocidist.gangs.backoff import Backoff
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
-from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.replacements import change_nodes
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.task_log import TaskLog
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
@@ -34,7 +35,7 @@ from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.operators.further_gangs import FurtherGangs
 from airflow_provider_ocidist.operators.gang_ending import GangEnding
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
-from airflow_provider_ocidist.operators.outcomes import ErrorLog, TryOutcome, failure_with_remedy
+from airflow_provider_ocidist.operators.outcomes import TryOutcome, failure_with_remedy
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 from airflow_provider_ocidist.triggers.training import CAN_KILL, DistributedTrainingTrigger, PauseTrigger
 
@@ -60,7 +61,7 @@ class TrainingOperator(Protocol):
     outlets: Any
 
     @property
-    def log(self) -> ErrorLog: ...
+    def log(self) -> TaskLog: ...
 
     def job_arguments(self, context: Context) -> JobArguments:
         """Return the rendered arguments. Raises JobFileError and AirflowFailException."""

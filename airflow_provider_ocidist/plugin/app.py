@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +17,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
 from airflow_provider_ocidist.model.masking import masked_messages
+from airflow_provider_ocidist.model.plain_text import strict_json
 from airflow_provider_ocidist.plugin import records, view
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
 from airflow_provider_ocidist.plugin.log_tail import LogTail
-from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.plugin.records import Position, TaskId, TaskRecord
 from airflow_provider_ocidist.plugin.status_cache import Snapshot, StatusCache
 
 UNCACHED = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -78,11 +78,11 @@ def _file(path: Path) -> FileResponse:
 def _serve_runs(app: FastAPI) -> None:
     @app.get("/api/runs")
     def runs(
-        request: Request, user: GetUserDep, before: Annotated[datetime | None, Query()] = None
+        request: Request, user: GetUserDep, before: Annotated[str | None, Query()] = None
     ) -> JSONResponse:
         """Return the newest training runs of the DAGs that the user may read, with XComs only if readable."""
         readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-        found, older = records.recent_tasks(readable, before)
+        found, older = records.recent_tasks(readable, _position(before))
         dag_ids = {record.id.dag_id for record in found}
         with_xcoms = {dag_id for dag_id in dag_ids if _may_read_xcoms(request, user, dag_id)}
         rows = [
@@ -92,10 +92,17 @@ def _serve_runs(app: FastAPI) -> None:
         return _json(
             {
                 "runs": masked_messages(rows),
-                "before": older.isoformat() if older else None,
+                "before": older.text if older else None,
                 "now": time.time(),
             }
         )
+
+
+def _position(before: str | None) -> Position | None:
+    try:
+        return None if before is None else Position.of_text(before)
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from error
 
 
 def _may_read_xcoms(request: Request, user: BaseUser, dag_id: str) -> bool:
@@ -153,4 +160,8 @@ async def _record(task: TaskId) -> TaskRecord:
 
 
 def _json(value: Any) -> JSONResponse:
-    return JSONResponse(value, headers=UNCACHED)
+    try:
+        return JSONResponse(value, headers=UNCACHED)
+    except ValueError:
+        # A loss that is no number, half of a surrogate pair: others write XComs, checkpoints and reports too.
+        return JSONResponse(strict_json(value), headers=UNCACHED)

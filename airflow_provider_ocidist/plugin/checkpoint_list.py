@@ -13,7 +13,10 @@ from airflow_provider_ocidist.storage.locations import join
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.bounded_store import UnansweredCalls, bounded
 
+LISTED_WITHIN = 300.0
+"""Seconds for a list of a place, which may hold very many files; the page shows meanwhile what it knows."""
 SHOWN = 100
 """Most checkpoints that are read, the newest of all."""
 
@@ -53,11 +56,12 @@ class CheckpointList:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], Manifest | None] = {}
         self._last = FoundCheckpoints()
+        self._left_open = UnansweredCalls()
 
     def read(self, uri: str, access: OciAccess) -> FoundCheckpoints:
         """Return the checkpoints below a URI; if it cannot be read now, those known before, and why."""
         try:
-            store = open_store(uri, access)
+            store = bounded(open_store(uri, access), self._left_open, within=LISTED_WITHIN)
             published = [files for files in by_folder(store.list()).values() if MANIFEST in files]
             # The order is in the manifests; of very many, the last written ones are read.
             published.sort(key=lambda files: files[MANIFEST].modified or 0.0, reverse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,12 +18,15 @@ from airflow.utils.session import create_session
 from sqlalchemy import select, tuple_
 
 from airflow_provider_ocidist.backends.local.plans import KIND as LOCAL
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.run import RunRef
 
 RUN, RESULT, FAILURE = "run", "return_value", "failure"
 PAGE_RUNS = 50
 """Most training runs on one page of the list."""
+MOST_ROUNDS = 10
+"""Number of times that one page reads `PAGE_RUNS` XComs of the name of ours: other programs may have many."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _ID = re.compile(rf"(?:{_NAME})?")
 """Pattern of the services' ids, since they are inserted into searches; an id may be empty."""
@@ -139,26 +142,74 @@ def mapped_indexes(task: TaskId) -> list[tuple[int, str | None]]:
         return [(int(index), state) for index, state in found]
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a page of the list ends: at an XCom, by its time and, of those of one time, by the rest of its key."""
+
+    timestamp: datetime
+    dag_run_id: int
+    map_index: int
+    task_id: str
+
+    @classmethod
+    def of(cls, entry: Any) -> Self:
+        return cls(entry.timestamp, entry.dag_run_id, entry.map_index, entry.task_id)
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Return the position that `text` was made of. Raises ValueError for another text."""
+        try:
+            timestamp, dag_run_id, map_index, task_id = text.split("~", 3)
+            return cls(datetime.fromisoformat(timestamp), int(dag_run_id), int(map_index), task_id)
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no position in the list of runs") from error
+
+    @property
+    def text(self) -> str:
+        return f"{self.timestamp.isoformat()}~{self.dag_run_id}~{self.map_index}~{self.task_id}"
+
+
 def recent_tasks(
-    dag_ids: Collection[str], before: datetime | None
-) -> tuple[list[TaskRecord], datetime | None]:
+    dag_ids: Collection[str], before: Position | None
+) -> tuple[list[TaskRecord], Position | None]:
     """Return the newest tasks of these DAGs that have started a gang, and the position of the older ones."""
+    found: list[TaskRecord] = []
     with create_session() as session:
-        wanted = select(XComModel).where(XComModel.key == RUN, XComModel.dag_id.in_(dag_ids))
-        if before is not None:
-            wanted = wanted.where(XComModel.timestamp < before)
-        entries = session.scalars(wanted.order_by(XComModel.timestamp.desc()).limit(PAGE_RUNS)).all()
-        found = {id_of(entry): entry for entry in entries}
-        rows = {id_of(row): row for row in session.scalars(_among(select(TaskInstance), TaskInstance, found))}
-        results = _among(select(XComModel).where(XComModel.key == RESULT), XComModel, found)
-        returned = {id_of(entry): _value(entry.value) for entry in session.scalars(results)}
-        records = [
-            _record(task, rows[task], {RUN: _value(entry.value), RESULT: returned.get(task)}, None)
-            for task, entry in found.items()
-            if task in rows
-        ]
-    older = entries[-1].timestamp if len(entries) == PAGE_RUNS else None
-    return [record for record in records if record.ref is not None], older
+        for _ in range(MOST_ROUNDS):
+            entries = _entries_before(session, dag_ids, before)
+            for entry, record in zip(entries, _records_of(session, entries), strict=True):
+                before = Position.of(entry)
+                found += [record] if record is not None and record.ref is not None else []
+                if len(found) == PAGE_RUNS:
+                    return found, before
+            if len(entries) < PAGE_RUNS:
+                return found, None
+    return found, before
+
+
+def _entries_before(session: Any, dag_ids: Collection[str], before: Position | None) -> list[Any]:
+    """Return the newest XComs of the name of ours."""
+    at = (XComModel.timestamp, XComModel.dag_run_id, XComModel.map_index, XComModel.task_id)
+    wanted = select(XComModel).where(XComModel.key == RUN, XComModel.dag_id.in_(dag_ids))
+    if before is not None:
+        end = (before.timestamp, before.dag_run_id, before.map_index, before.task_id)
+        wanted = wanted.where(tuple_(*at) < end)
+    newest_first = wanted.order_by(*(column.desc() for column in at))
+    return list(session.scalars(newest_first.limit(PAGE_RUNS)))
+
+
+def _records_of(session: Any, entries: Sequence[Any]) -> list[TaskRecord | None]:
+    """Return the task of each XCom; None where Airflow has it no more."""
+    tasks = [id_of(entry) for entry in entries]
+    rows = {id_of(row): row for row in session.scalars(_among(select(TaskInstance), TaskInstance, tasks))}
+    results = _among(select(XComModel).where(XComModel.key == RESULT), XComModel, tasks)
+    returned = {id_of(entry): _value(entry.value) for entry in session.scalars(results)}
+    return [
+        _record(task, rows[task], {RUN: _value(entry.value), RESULT: returned.get(task)}, None)
+        if task in rows
+        else None
+        for task, entry in zip(tasks, entries, strict=True)
+    ]
 
 
 def id_of(row: Any) -> TaskId:

@@ -37,12 +37,16 @@ CHECKPOINTS_FRESH = 10.0
 """Seconds for which a list of the checkpoints of a gang that runs is shared."""
 PATIENCE = 10.0
 """Seconds that a browser waits for the service; then it gets the previous state."""
+LIST_PATIENCE = 2.0
+"""Seconds that a browser waits for the first list of the checkpoints, and for that of an ended gang."""
 CONNECTION_FRESH = 600.0
 """Seconds after which a connection is read again, so that its correction needs no restart of the API server."""
 THREADS = 4
-"""Most threads of the API server that wait for the service."""
+"""Most threads of the API server that wait for the service of one connection, and as many for its lists of checkpoints:
+where it does not answer, each keeps its thread for minutes."""
 MOST_REMEMBERED = 100
-"""Most gangs, and most nodes with their last lines, that are kept; the least recently used are dropped."""
+"""Most gangs, most nodes with their last lines, and most connections with their threads, that are kept; the least
+recently used are dropped. Threads that are dropped end with their last call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +62,8 @@ class Snapshot:
     """Seconds until the last step, by the pace."""
     steps_per_second: float | None = None
     checkpoints: FoundCheckpoints = field(default_factory=FoundCheckpoints)
+    is_listing: bool = False
+    """Whether the checkpoints may have changed since they were listed: a list is under way, or due."""
     console_url: str | None = None
     """Address of the main run's page in the OCI console, or at the emulator; None where its home has none."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
@@ -86,10 +92,28 @@ class _Shared(Generic[T]):
         """Return the answer, at most so many seconds old. Raises TimeoutError; a later answer is still kept."""
         if time.monotonic() - self._answered_at < fresh:
             return self.value
+        return await asyncio.wait_for(asyncio.shield(self.begin(threads, work)), PATIENCE)
+
+    def begin(self, threads: Executor, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Return the request that is under way; a new one if there is none."""
         if self._running is None:
             self._running = asyncio.get_running_loop().run_in_executor(threads, work)
             self._running.add_done_callback(self._take)
-        return await asyncio.wait_for(asyncio.shield(self._running), PATIENCE)
+        return self._running
+
+    async def wait(self, seconds: float) -> None:
+        """Wait so long at most for the request that is under way."""
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=seconds)
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._running is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there has been an answer."""
+        return self._answered_at > float("-inf")
 
     def _take(self, done: asyncio.Future[T]) -> None:
         self._running = None
@@ -103,8 +127,18 @@ class _Watched:
 
     answer: _Shared[Snapshot] = field(default_factory=lambda: _Shared(Snapshot()))
     pace: Pace = field(default_factory=Pace)
+    looked_at: float = float("-inf")
+    """Time of the last state, by the monotonic clock."""
     checkpoints: CheckpointList = field(default_factory=CheckpointList)
+    listed: _Shared[FoundCheckpoints] = field(default_factory=lambda: _Shared(FoundCheckpoints()))
     listed_at: float = float("-inf")
+    """Time at which the last list was begun, by the same clock."""
+
+    def list_is_due(self, *, ended: bool) -> bool:
+        """Whether to list the checkpoints again: for a gang that has ended once after each look."""
+        if ended:
+            return self.listed_at < self.looked_at
+        return time.monotonic() - self.listed_at >= CHECKPOINTS_FRESH
 
 
 class StatusCache:
@@ -112,7 +146,8 @@ class StatusCache:
 
     def __init__(self, connect: Callable[[str], OciHook] = OciHook) -> None:
         self._connect = connect
-        self._threads = ThreadPoolExecutor(THREADS, "ocidist-page")
+        self._threads: OrderedDict[tuple[str, str], ThreadPoolExecutor] = OrderedDict()
+        self._listing_threads: OrderedDict[tuple[str, str], ThreadPoolExecutor] = OrderedDict()
         self._watched: OrderedDict[tuple[str, RunKey, str], _Watched] = OrderedDict()
         self._tails: OrderedDict[tuple[str, RunKey, str, int], _Shared[LogTail]] = OrderedDict()
         self._gangs: OrderedDict[tuple[str, str, str, str], _Known] = OrderedDict()
@@ -122,27 +157,58 @@ class StatusCache:
     async def at(self, conn_id: str, ref: RunRef) -> Snapshot:
         """Return the state of a gang, at most two seconds old if the service answers; never raises."""
         watched = _remembered(self._watched, (conn_id, ref.key, ref.job_id), _Watched)
+        return await self._with_checkpoints(conn_id, await self._seen(conn_id, ref, watched), watched)
+
+    async def _seen(self, conn_id: str, ref: RunRef, watched: _Watched) -> Snapshot:
         known = watched.answer.value
         ended = known.status is not None and known.status.ended and not known.problem
         try:
             return await watched.answer.get(
                 ENDED_FRESH if ended else RUNNING_FRESH,
-                self._threads,
+                self._threads_for(conn_id, ref, self._threads),
                 lambda: self._look(conn_id, ref, watched),
             )
         except asyncio.TimeoutError:
             return replace(known, problem=f"the service has not answered for {PATIENCE:.0f} s")
+
+    async def _with_checkpoints(self, conn_id: str, seen: Snapshot, watched: _Watched) -> Snapshot:
+        """Add the last list of the checkpoints. A new one is made beside the looks: it may take minutes."""
+        if seen.record is None or seen.status is None or seen.record.ref.checkpoints_uri is None:
+            return seen
+        ref, listed, ended = seen.record.ref, watched.listed, seen.status.ended
+        if not listed.is_under_way and not seen.problem and watched.list_is_due(ended=ended):
+            watched.listed_at = time.monotonic()
+            threads = self._threads_for(conn_id, ref, self._listing_threads)
+            listed.begin(threads, lambda: self._listed(conn_id, ref, watched))
+        if ended or not listed.is_answered:
+            await listed.wait(max(0.0, watched.listed_at + LIST_PATIENCE - time.monotonic()))
+        found = listed.value
+        if listed.is_under_way and time.monotonic() - watched.listed_at > PATIENCE:
+            found = replace(
+                found, problem=f"the place of the checkpoints has not answered for {PATIENCE:.0f} s"
+            )
+        is_listing = listed.is_under_way or (not seen.problem and watched.list_is_due(ended=ended))
+        return replace(seen, checkpoints=found, is_listing=is_listing)
 
     async def tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
         """Return the last lines of a node; never raises."""
         answer = _remembered(self._tails, (conn_id, ref.key, ref.job_id, rank), lambda: _Shared(LogTail()))
         try:
             return await answer.get(
-                RUNNING_FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at)
+                RUNNING_FRESH,
+                self._threads_for(conn_id, ref, self._threads),
+                lambda: self._tail(conn_id, ref, rank, ended_at),
             )
         except asyncio.TimeoutError:
             problem = f"no lines were read within {PATIENCE:.0f} s; see the log of the task"
             return replace(answer.value, problem=problem)
+
+    def _threads_for(
+        self, conn_id: str, ref: RunRef, threads: OrderedDict[tuple[str, str], ThreadPoolExecutor]
+    ) -> Executor:
+        """Return the threads of a connection: who waits for another's service takes none of them."""
+        place = conn_id, ref.conn_id or ""
+        return _remembered(threads, place, lambda: ThreadPoolExecutor(THREADS, "ocidist-page"))
 
     def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Snapshot:
         before = watched.answer.value
@@ -152,6 +218,7 @@ class StatusCache:
             ref = known.record.ref
             (status,) = backend.status([ref])
             watched.pace.add(status, time.time())
+            watched.looked_at = time.monotonic()
             return Snapshot(
                 at=time.time(),
                 status=status,
@@ -162,22 +229,20 @@ class StatusCache:
                 secrets=known.secrets,
                 remaining=None if status.ended else watched.pace.remaining(status),
                 steps_per_second=watched.pace.steps_per_second,
-                checkpoints=self._checkpoints(hook, ref, status, watched),
             )
         except Exception as error:
             log.debug("%s: %s", ref.key.name, error, exc_info=True)
             return replace(before, problem=_in_words(error, conn_id))
 
-    def _checkpoints(
-        self, hook: OciHook, ref: RunRef, status: RunStatus, watched: _Watched
-    ) -> FoundCheckpoints:
-        if ref.checkpoints_uri is None:
-            return FoundCheckpoints()
-        now = time.monotonic()
-        if now - watched.listed_at < CHECKPOINTS_FRESH and not status.ended:
-            return watched.answer.value.checkpoints
-        watched.listed_at = now
-        return watched.checkpoints.read(ref.checkpoints_uri, hook.access)
+    def _listed(self, conn_id: str, ref: RunRef, watched: _Watched) -> FoundCheckpoints:
+        assert ref.checkpoints_uri is not None
+        try:
+            hook, _ = self._backend(conn_id, ref)
+            return watched.checkpoints.read(ref.checkpoints_uri, hook.access)
+        except Exception as error:
+            log.debug("%s: %s", ref.key.name, error, exc_info=True)
+            problem = f"the checkpoints cannot be read now: {_in_words(error, conn_id)}"
+            return replace(watched.listed.value, problem=problem)
 
     def _tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
         try:

@@ -30,6 +30,12 @@ Json = dict[str, Any]
 
 OUR_OPERATORS = ("DistributedTraining", "distributed_training")
 """Words in the class names of operators, and of the decorator, that start gangs."""
+NODE_WORDS = ("state", "phase", "details", "cause", "host", "message")
+NODE_NUMBERS = (
+    *("started_at", "finished_at", "heartbeat_at", "exit_code", "step"),
+    *("cores", "memory", "memory_limit", "gpu", "gpu_memory"),
+)
+"""Names of what a task publishes of a node in numbers; `NODE_WORDS`: in words."""
 TAILS = 20
 """Most nodes whose last lines are sent along, those that failed first; the log of the others is requested."""
 
@@ -68,8 +74,8 @@ def run_row(record: TaskRecord) -> Json:
         "nodes": ref.nodes,
         "topology": ref.topology,
         "submitted_at": ref.submitted_at,
-        "step": progress.get("step") or checkpoint.get("step"),
-        "loss": progress.get("loss") or checkpoint.get("loss"),
+        "step": _first_number(progress.get("step"), checkpoint.get("step")),
+        "loss": _first_number(progress.get("loss"), checkpoint.get("loss")),
         "checkpoint_uri": record.result.get("checkpoint_uri"),
     }
 
@@ -85,7 +91,9 @@ def goes_on(record: TaskRecord, snapshot: Snapshot) -> bool:
     """Whether the content may still change."""
     if record.state not in ENDED_STATES:
         return record.ref is not None or starts_gangs(record.operator)
-    return record.ref is not None and snapshot.status is not None and not snapshot.status.ended
+    if record.ref is None or snapshot.status is None:
+        return False
+    return not snapshot.status.ended or snapshot.is_listing
 
 
 def _task(record: TaskRecord) -> Json:
@@ -137,7 +145,7 @@ def _progress(record: TaskRecord, snapshot: Snapshot) -> Json:
         known = dict(_part(record, "progress"))
     names = ("step", "steps", "loss", "throughput", "learning_rate", "updated_at")
     return {
-        **{name: known.get(name) for name in names},
+        **{name: _number(known.get(name)) for name in names},
         "remaining": snapshot.remaining,
         "steps_per_second": snapshot.steps_per_second,
     }
@@ -146,8 +154,11 @@ def _progress(record: TaskRecord, snapshot: Snapshot) -> Json:
 def restarts_of(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
     """Return why the nodes have launched the training again, the first one first."""
     known = codec.encode(snapshot.status.restarts) if snapshot.status else _parts(record, "restarts")
-    names = ("cause", "message", "rank", "step", "seconds")
-    return [{name: each.get(name) for name in names} for each in known]
+    words, numbers = ("cause", "message"), ("rank", "step", "seconds")
+    return [
+        {**{name: each.get(name) for name in words}, **{name: _number(each.get(name)) for name in numbers}}
+        for each in known
+    ]
 
 
 def members_of(record: TaskRecord, snapshot: Snapshot) -> tuple[int, ...]:
@@ -216,7 +227,7 @@ def _nodes(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
 def _known(record: TaskRecord, snapshot: Snapshot) -> list[Json]:
     status = snapshot.status
     if status is None:
-        return [dict(node) for node in _parts(record, "nodes")]
+        return [_published_node(node) for node in _parts(record, "nodes")]
     failed = [node.rank for node in status.nodes if node.report and node.report.cause and node.report.tail]
     with_tail = set(failed[:TAILS])
     slow = {each.node: each.line for node in status.nodes if node.report for each in node.report.slow}
@@ -256,6 +267,11 @@ def _node(node: NodeStatus, *, with_tail: bool) -> Json:
     }
 
 
+def _published_node(node: Mapping[str, Any]) -> Json:
+    words = {name: _text(node[name]) for name in NODE_WORDS if name in node}
+    return {**node, **words, **{name: _number(node[name]) for name in NODE_NUMBERS if name in node}}
+
+
 def losses_of(record: TaskRecord, snapshot: Snapshot) -> list[list[float]]:
     """Return step and loss: of all checkpoints, and of the node with most points of the present attempt."""
     curves: list[Sequence[Sequence[float]]] = [
@@ -281,8 +297,8 @@ def _checkpoints(record: TaskRecord, snapshot: Snapshot) -> Json:
     known = _part(record, "checkpoint")
     if not items and snapshot.status is not None and snapshot.status.checkpoint is not None:
         items = [asdict(snapshot.status.checkpoint)]
-    elif not items and known:
-        items = [dict(known)]
+    elif not items and isinstance(known.get("uri"), str):
+        items = [{**known, **{name: _number(known.get(name)) for name in ("step", "loss")}}]
     return {
         "items": items,
         "older": snapshot.checkpoints.older,
@@ -308,8 +324,7 @@ def spent(snapshot: Snapshot, record: TaskRecord, now: float) -> Json | None:
     """Return node-hours and cost of the task's attempts since its last clear, and a forecast; None if not known."""
     if snapshot.status is None:
         names = ("node_hours", "cost")
-        known = {name: record.result[name] for name in names if name in record.result}
-        return known or {name: record.failure[name] for name in names if name in record.failure} or None
+        return _numbers_in(record.result, names) or _numbers_in(record.failure, names) or None
     price = record.ref.price if record.ref else None
     at = now if snapshot.status.at is None else snapshot.status.at
     used = Spending.of(snapshot.status, at, price, snapshot.remaining)
@@ -335,7 +350,20 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _first_number(*values: Any) -> float | None:
+    return next((found for found in map(_number, values) if found is not None), None)
+
+
+def _numbers_in(published: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    found = {name: _number(published.get(name)) for name in names}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _numbers(value: Any) -> list[float]:

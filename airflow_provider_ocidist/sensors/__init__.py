@@ -123,8 +123,9 @@ class DistributedTrainingSensor(Waiting):
     one attempt, and a retry of the training task is another run. It does not renew the lease of a run that its own
     task has left (`limits.lease`).
 
-    :param run: the `run` XCom of a DistributedTrainingOperator: `train.output["run"]`, a mapping, or either as text
-    :param conn_id: Airflow connection of type `oci`
+    :param run: the `run` XCom of a DistributedTrainingOperator in another DAG, a mapping or text, as
+        `{{ ti.xcom_pull(dag_id=..., run_id=..., task_ids="train", key="run") }}`
+    :param conn_id: Airflow connection of the run's backend
     :param require_checkpoint: whether a run without a checkpoint counts as failed
     :param poke_interval: seconds between two looks
     :param deferrable: wait in the triggerer

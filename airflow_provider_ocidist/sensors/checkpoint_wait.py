@@ -40,7 +40,7 @@ def step_of(value: object) -> int:
     """Return a sensor's argument `after_step`. Raises AirflowFailException for one that is no number."""
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]  # whatever a template gives
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise AirflowFailException(
             f"after_step is {value!r}: must be a whole number; -1 accepts any step, and a template needs a default, "
             "as {{ params.step or -1 }}"

@@ -145,17 +145,30 @@ def _ref_in(run: Mapping[str, Any] | str) -> RunRef:
     except (ValueError, TypeError, SyntaxError, LookupError) as error:
         raise AirflowFailException(
             f"run is {str(run)[:80]!r}, which names no run ({error}): give it the XCom `run` of a training "
-            'task, as run=train.output["run"]; that is there once the task has created its run'
+            'task, as {{ ti.xcom_pull(dag_id=..., run_id=..., task_ids="train", key="run") }}'
         ) from error
 
 
 def _mapping_in(value: Any) -> Mapping[str, Any]:
     """Return a mapping that Jinja may have rendered as text, as Python or as JSON."""
     if isinstance(value, str):
-        value = json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
+        try:
+            value = json.loads(value)
+        except ValueError as no_json:
+            value = _python_in(value.strip(), no_json)
     if not isinstance(value, Mapping):
         raise TypeError(f"it is of type {type(value).__name__}")
     return value
+
+
+def _python_in(text: str, no_json: ValueError) -> Any:
+    """Return what a text is in Python. Raises ValueError, for one that begins as JSON what JSON's reader said."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        if text.startswith('{"'):
+            raise no_json from None
+        raise
 
 
 def _failed(cause: Cause, message: str) -> AirflowFailException:

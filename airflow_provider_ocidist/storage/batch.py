@@ -114,13 +114,18 @@ class _Batch:
         one, attempts = self.surveyed[index], itertools.count()
         return until_whole(
             lambda: self._attempt(index, one, repeated or next(attempts) > 0, part_size),
-            bytes_done=lambda: self._progress[index].bytes_done,
+            bytes_done=lambda: self._moved(index),
             may_go_on=lambda error: error.retryable and not self._is_over(),
             say=lambda error: self.write(
                 f"{self.label}: item {one.item.number} was interrupted: {error_text(error)}; resuming"
             ),
             cancel=self.cancel,
         )
+
+    def _moved(self, index: int) -> int:
+        """Return the bytes at an item's target, if its latest attempt has moved any; else it got no further."""
+        now = self._progress[index]
+        return now.bytes_at_target if now.bytes_done else 0
 
     def _attempt(self, index: int, one: Surveyed, repeated: bool, part_size: int) -> CopyReport:
         if self._is_over():

@@ -212,7 +212,7 @@ def _older(found: Sequence[Item], than: float) -> list[Item]:
 def what_differs(store: Store, item: Item) -> str | None:
     """Read every file of a published checkpoint, and return what differs from its manifest; None: nothing.
 
-    Raises StorageError when the place cannot be read.
+    Raises StorageError when the place cannot be read, FileNotFoundError when a file was deleted since it was listed.
     """
     if item.manifest is None or item.fault is not None:
         return item.fault or f"it has no {MANIFEST}"

@@ -136,8 +136,13 @@ def save_folder(name: str, folder: str) -> str:
     return name if is_version else folder
 
 
-def publishing_attempt(folder: str) -> int:
-    """Return the attempt that publishes to a checkpoint's folder; only attempts after 1 are named."""
+def publishing_attempt(folder: str) -> int | None:
+    """Return the attempt that publishes to a checkpoint's folder; only attempts after 1 are named.
+
+    None: nodes of any attempt write there what nothing proves.
+    """
+    if folder == UNPROVED:
+        return None
     named = _OWNER.search(folder)
     return int(named["attempt"]) if named else 1
 

@@ -23,7 +23,7 @@ from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import named_folder, published_folder
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of, manifests_in
 from airflow_provider_ocidist.storage.locations import is_partial_file, is_text, join, shown, unfinished_name
-from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile, SaveFacts
 from airflow_provider_ocidist.storage.reuse import link_known
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["MANIFEST", "CheckpointRef", "Manifest", "ManifestFile"]
+__all__ = ["MANIFEST", "CheckpointRef", "Manifest", "ManifestFile", "SaveFacts"]
 
 _GATHERED = "checkpoint"
 """Name of the hidden folders in which checkpoints are gathered, but for what makes each unique."""
@@ -54,55 +54,40 @@ Through = Callable[[Store, Callable[[str], Path], int], Store]
 def publish(
     folder_or_file: Path,
     uri: str,
+    save: SaveFacts,
     *,
-    step: int | None,
-    fence: Fence,
-    sequence: int,
-    proof: str,
-    loss: float | None = None,
-    metrics: Mapping[str, float] | None = None,
     confirm: Callable[[], object] | None = None,
     cancel: threading.Event | None = None,
     access: OciAccess | None = None,
 ) -> CheckpointRef:
     """Copy a checkpoint below a URI and publish it, as the newest of its attempt.
 
-    `sequence` counts the attempt's checkpoints from 1, in the order of saving; `proof` says why this one is complete;
     `confirm` is called when all files have arrived, and raises where they are not the proved ones. Once `cancel` is
-    set, what is being sent is aborted. A published checkpoint is never overwritten: a program with one name for all its
-    checkpoints gets a folder for each. Raises Fenced when a later attempt saves there, CheckpointError when there is no
-    file or no place for it, StorageError when it changes while it is read or cannot be sent.
+    set, what is being sent is aborted. A published checkpoint is never overwritten: a program with one name for all
+    its checkpoints gets a folder for each. Raises Fenced when a later attempt saves there, CheckpointError when there
+    is no file or no place for it, or a file that was sent is gone, StorageError when it changes while it is read or
+    cannot be sent.
     """
     path = Path(folder_or_file)
     source, entries = _local_entries(path)
     stores = Stores(access)
     root = stores.open(uri)
     _require_text(path, entries, root)
-    fences.advance_fence(root, fence)
-    folder = _free_folder(root, path.name, step, fence, sequence)
+    fences.advance_fence(root, save.fence)
+    folder = _free_folder(root, path.name, save)
     target = stores.open(join(uri, folder))
-    manifest = Manifest.of_save(
-        path.name,
-        _send(source, target, entries, cancel),
-        single_file=path.is_file(),
-        step=step,
-        fence=fence,
-        sequence=sequence,
-        proof=proof,
-        loss=loss,
-        metrics=metrics,
-    )
+    with _names_that_fit(path):
+        sent = _send(source, target, entries, cancel)
+    manifest = Manifest.of_save(path.name, sent, save, single_file=path.is_file())
     if confirm:
         confirm()
-    _offer(root, target, manifest, fence)
+    _offer(root, target, manifest, save.fence)
     return manifest.ref(target.uri)
 
 
-def reserve(
-    uri: str, name: str, *, step: int | None, fence: Fence, sequence: int, access: OciAccess | None = None
-) -> str:
+def reserve(uri: str, name: str, save: SaveFacts, access: OciAccess | None = None) -> str:
     """Return the URI of an empty folder for a checkpoint that several nodes upload in parts."""
-    return join(uri, _free_folder(open_store(uri, access), name, step, fence, sequence, empty=True))
+    return join(uri, _free_folder(open_store(uri, access), name, save, empty=True))
 
 
 def send_part(
@@ -121,21 +106,12 @@ def send_part(
     wanted = [entry for entry in entries if entry.name not in leave_out]
     target = open_store(uri, access)
     _require_text(folder, wanted, target)
-    return _send(source, target, wanted, cancel)
+    with _names_that_fit(folder):
+        return _send(source, target, wanted, cancel)
 
 
 def seal(
-    uri: str,
-    name: str,
-    files: Sequence[ManifestFile],
-    *,
-    step: int | None,
-    fence: Fence,
-    sequence: int,
-    proof: str,
-    loss: float | None = None,
-    metrics: Mapping[str, float] | None = None,
-    access: OciAccess | None = None,
+    uri: str, name: str, files: Sequence[ManifestFile], save: SaveFacts, access: OciAccess | None = None
 ) -> CheckpointRef:
     """Publish a checkpoint whose parts were sent.
 
@@ -143,18 +119,20 @@ def seal(
     """
     stores = Stores(access)
     target = stores.open(uri)
-    manifest = Manifest.of_save(
-        name, files, step=step, fence=fence, sequence=sequence, proof=proof, loss=loss, metrics=metrics
-    )
-    fault = fault_of(manifest, {entry.name: entry for entry in target.list()})
-    if fault:
-        raise CheckpointError(f"the checkpoint at {uri} is not complete: {fault}", uri=uri)
-    _offer(stores.open(uri.rstrip("/").rpartition("/")[0]), target, manifest, fence)
+    manifest = Manifest.of_save(name, files, save)
+    _offer(stores.open(uri.rstrip("/").rpartition("/")[0]), target, manifest, save.fence)
     return manifest.ref(target.uri)
 
 
 def _offer(root: Store, target: Store, manifest: Manifest, fence: Fence) -> None:
-    """Write the manifest, unless a later attempt or launch saves there; withdraw it when one begins meanwhile."""
+    """Write the manifest, unless a later attempt or launch saves there; withdraw it when one begins meanwhile.
+
+    Raises CheckpointError unless all files are there.
+    """
+    # What was sent first may be gone by now: a person clears up, a rule of the bucket deletes, a mount loses.
+    fault = fault_of(manifest, {entry.name: entry for entry in target.list()})
+    if fault:
+        raise CheckpointError(f"the checkpoint at {target.uri} is not complete: {fault}", uri=target.uri)
     fences.advance_fence(root, fence)
     target.write(MANIFEST, manifest.to_json())
     try:
@@ -338,20 +316,29 @@ def _require_text(path: Path, entries: Sequence[Entry], target: Store) -> None:
         raise Unpublishable(f"the name {odd[0]!r} in {str(path)!r} is not UTF-8: rename it", uri=str(path))
 
 
-def _free_folder(
-    store: Store, name: str, step: int | None, fence: Fence, sequence: int, *, empty: bool = False
-) -> str:
+@contextmanager
+def _names_that_fit(path: Path) -> Iterator[None]:
+    """Raise Unpublishable where the place cannot hold so long a name: it would fail at each try."""
+    try:
+        yield
+    except StorageError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENAMETOOLONG:
+            raise Unpublishable(f"{error}: give {path.name!r} a shorter name", uri=str(path)) from error
+        raise
+
+
+def _free_folder(store: Store, name: str, save: SaveFacts, *, empty: bool = False) -> str:
     """Return a folder name that no published checkpoint has; `empty`: of an empty folder.
 
     Two attempts or launches never take the same: an upload of the earlier one may arrive while the later one publishes.
     """
-    named = named_folder(name, step, sequence)
-    wanted = published_folder(named, fence)
+    named = named_folder(name, save.step, save.sequence)
+    wanted = published_folder(named, save.fence)
     places = [entry.name.partition("/") for entry in store.list(wanted)]
     taken = {folder for folder, _, name in places if empty or name == MANIFEST}
     # What is written to a link of that name would lie in another checkpoint.
     taken.update(store.skipped)
-    for folder in (published_folder(named, fence, count) for count in range(1, 1000)):
+    for folder in (published_folder(named, save.fence, count) for count in range(1, 1000)):
         if folder not in taken:
             return folder
     raise Unpublishable(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)

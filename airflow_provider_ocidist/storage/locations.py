@@ -9,6 +9,7 @@ import secrets
 from dataclasses import field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError, Unopenable
@@ -70,10 +71,23 @@ def parse(uri: str) -> Location:
         return _oci(text, rest)
     question = len(text)
     if scheme in ("http", "https"):
+        _require_address(text)
         question = min(text.find(mark) if mark in text else question for mark in "?#")
     written, query = text[:question], text[question:].partition("#")[0]
     bare = written.rstrip("/")
     return Location(kind="fsspec", uri=bare, path=bare, is_folder=written.endswith("/"), query=query)
+
+
+def _require_address(text: str) -> None:
+    """Raise Unopenable for a web address without a host, or with a port that is none."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+        if not parts.hostname:
+            raise ValueError("it has no host")
+    except ValueError as error:
+        what = str(error)
+        raise Unopenable(f"{shown(text)} names no place: {what[:1].lower()}{what[1:]}", uri=text) from error
 
 
 def join(uri: str, *parts: str) -> str:
@@ -168,7 +182,15 @@ _MISSPELT = re.compile(r"(oci|s3a?|gs|gcs|az|abfss?|https?):/?[^/]")
 
 
 def _local(path: str) -> Location:
-    expanded = str(Path(path).expanduser()) if path.startswith("~") else path
+    expanded = path
+    if path.startswith("~"):
+        try:
+            expanded = str(Path(path).expanduser())
+        except RuntimeError as error:
+            raise Unopenable(
+                f"{path} names no place: there is no user of that name here; write ./~ for a name that begins so",
+                uri=path,
+            ) from error
     bare = expanded.rstrip("/") or "/"
     is_folder = path.endswith("/") or bare.rpartition("/")[2] in (".", "..")
     return Location(kind="local", uri=bare, path=bare, is_folder=is_folder)

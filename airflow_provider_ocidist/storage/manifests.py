@@ -33,6 +33,21 @@ class ManifestFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SaveFacts:
+    """What is known of one save of the program, beside its files."""
+
+    step: int | None
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    fence: Fence
+    """Fence of the launch whose program saved it."""
+    sequence: int
+    """Number among the attempt's checkpoints, from 1, in the order of saving."""
+    proof: str
+    """Proof that the checkpoint is whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """A checkpoint's files; written last, so that its presence means completeness."""
 
@@ -57,32 +72,22 @@ class Manifest:
 
     @classmethod
     def of_save(
-        cls,
-        name: str,
-        files: Iterable[ManifestFile],
-        *,
-        single_file: bool = False,
-        step: int | None,
-        fence: Fence,
-        sequence: int,
-        proof: str,
-        loss: float | None,
-        metrics: Mapping[str, float] | None,
+        cls, name: str, files: Iterable[ManifestFile], save: SaveFacts, *, single_file: bool = False
     ) -> Manifest:
         """Return the manifest of a checkpoint that is published now."""
         return cls(
             version=VERSION,
             name=name,
-            step=step,
-            loss=loss,
+            step=save.step,
+            loss=save.loss,
             created_at=time.time(),
             files=tuple(files),
             single_file=single_file,
-            generation=fence.generation,
-            attempt=fence.attempt,
-            sequence=sequence,
-            proof=proof,
-            metrics=metrics or {},
+            generation=save.fence.generation,
+            attempt=save.fence.attempt,
+            sequence=save.sequence,
+            proof=save.proof,
+            metrics=save.metrics,
         )
 
     @property

@@ -17,18 +17,19 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 log = logging.getLogger(__name__)
 
 
-def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
+def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None, *, aside: bool = True) -> int:
     """Abort the unfinished uploads of a task's earlier attempts, and return their number.
 
     `uri`: the folder of the task's checkpoints, which this attempt has fenced. Earlier ones publish nothing more
-    there. Never raises: an open upload only costs storage.
+    there. `aside`: also those of what is kept aside there, which do not say whose they are: not while a node of this
+    attempt may send one. Never raises: an open upload only costs storage.
     """
     base, _, own = uri.rstrip("/").rpartition("/")
     aborted = 0
     try:
         store = open_store(base, access)
         for upload in store.open_uploads(stem_of(own)):
-            if _is_earlier(upload.name, own, fence):
+            if _is_earlier(upload.name, own, fence, aside=aside):
                 store.abort_upload(upload)
                 aborted += 1
     except (OcidistError, OSError) as error:
@@ -60,13 +61,14 @@ def stem_of(place: str) -> str:
     return found[0] if found else place
 
 
-def _is_earlier(name: str, own: str, fence: Fence) -> bool:
+def _is_earlier(name: str, own: str, fence: Fence, *, aside: bool) -> bool:
     """Whether a file, of this name below the folders of all tasks, was sent by an earlier attempt of this task."""
     place, _, rest = name.partition("/")
     folder, inside, _ = rest.partition("/")
     if not inside:
         return False
     if place == own:
-        return publishing_attempt(folder) < fence.attempt
+        owner = publishing_attempt(folder)
+        return aside if owner is None else owner < fence.attempt
     ours, theirs = RunKey.stem_in(own), RunKey.stem_in(place)
     return ours is not None and theirs is not None and ours[0] == theirs[0] and theirs[1] < ours[1]

@@ -127,6 +127,10 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
         each for each in _remains(folders, complete[0], fence) if not holds_checkpoints(store, folders[each])
     ]
     doomed = without_needed([*doomed, *remains], folders)
+    if doomed:
+        # Otherwise a power cut could leave neither what is deleted nor what has taken its place.
+        kept = [folders[item.folder] for item in complete if item.folder not in doomed]
+        store.sync([entry.name for files in kept for entry in files.values()])
     for folder in doomed:
         fences.advance_fence(store, fence)
         delete_folder(store, folders[folder])
@@ -145,7 +149,10 @@ def _abort_uploads(store: Store, newest: Complete, fence: Fence) -> None:
         folder, inside, _ = upload.name.partition("/")
         owner = publishing_attempt(folder)
         is_abandoned = upload.begun_at < newest.modified - ABANDONED_AFTER_S
-        if inside and (owner < fence.attempt or (owner == fence.attempt and is_abandoned)):
+        # What is kept aside does not say by which attempt.
+        is_ours = owner is None or owner == fence.attempt
+        is_earlier = owner is not None and owner < fence.attempt
+        if inside and (is_earlier or (is_ours and is_abandoned)):
             store.abort_upload(upload)
 
 
@@ -154,5 +161,6 @@ def _remains(folders: Mapping[str, Mapping[str, Entry]], newest: Complete, fence
     for folder, files in folders.items():
         changed = max(entry.modified or math.inf for entry in files.values())
         is_abandoned = changed < newest.modified - ABANDONED_AFTER_S
-        if MANIFEST not in files and is_abandoned and publishing_attempt(folder) <= fence.attempt:
+        owner = publishing_attempt(folder)
+        if MANIFEST not in files and is_abandoned and owner is not None and owner <= fence.attempt:
             yield folder

@@ -174,6 +174,10 @@ def copy_selection(
     refuse_links((landed.rename or entry.name for entry in wanted), landed.store)
     with destination(landed, found, resume=resume) as place, budget.member():
         there = _already_there(found.store, wanted, place, rules, repeated=repeated)
+        lacking = there.lacking(wanted)
+        meter.bytes_there = sum(entry.size or 0 for entry in wanted) - sum(
+            entry.size or 0 for entry in lacking
+        )
         engine = Engine(
             found.store,
             place.store,
@@ -185,7 +189,7 @@ def copy_selection(
             on_arrival=place.note,
             in_flight=in_flight,
         )
-        copied = engine.run(there.lacking(wanted), place.rename)
+        copied = engine.run(lacking, place.rename)
         unverified = _verified(found.store, wanted, place) if rules.verify else ()
     deleted = _delete_extra(found, landed.store, rules) if rules.delete_extra else ()
     report = _report(found.store, wanted, there, copied, meter)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import cached_property
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_ocidist.backports import cached_property
 from airflow_provider_ocidist.errors import BackendError, StorageError, service_error_in
 from airflow_provider_ocidist.gangs.reconnection import RENEW_EVERY, read_again
 from airflow_provider_ocidist.hooks.oci import OciHook
@@ -27,14 +29,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READ_LIMIT = 60.0
-"""Seconds within which Airflow must return a connection's fields."""
+READ_LIMIT = 3.0
+"""Seconds for which the looks at all gangs of a connection wait for its present fields: what was read before may do."""
 READ_AGAIN_WITHIN = 10.0
 """Seconds for which a cancel that was refused waits for the connection's present fields, before it is repeated."""
+FORGOTTEN_AFTER = 300.0
+"""Seconds after which a question that Airflow has not answered is asked again, twice as many each time: an answer may
+be lost, and each question that is left keeps a thread."""
 KEPT_FOR = 300.0
 """Seconds after which a connection for storage is read again: it may have been edited."""
 
 Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A refresh that Airflow was asked for."""
+
+    answer: concurrent.futures.Future[None]
+    asked_at: float
+    """Time by the monotonic clock."""
+    forgotten_after: float = FORGOTTEN_AFTER
+    """Seconds after which it is asked again."""
 
 
 class OpenedConnection:
@@ -74,6 +90,8 @@ class SharedConnection:
         self._backend: Backend | None = None
         self._poller: Poller | None = None
         self._renewal: asyncio.Task[None] | None = None
+        self._questions: dict[bool, Question] = {}
+        """The last refresh, by whether it was anew: while Airflow hangs, there is one."""
 
     # for storage
 
@@ -108,7 +126,7 @@ class SharedConnection:
         """Return the poller of this connection, ready to follow gangs."""
         self._loop = asyncio.get_running_loop()
         if self._poller is None:
-            await in_thread(self._open)
+            await in_thread(self._open, place=self)
         assert self._poller is not None
         return self._poller
 
@@ -153,16 +171,41 @@ class SharedConnection:
 
     def reconnect(self, *, anew: bool) -> None:
         """Let the backend use the connection as it is now; `anew`: even if its fields are the same. Blocks."""
-        opened, before = self._anew(), self._opened
-        if anew or before is None or opened.hook.fields != before.hook.fields:
+        opened = self._anew()
+        fields = opened.hook.fields
+        # Only now: what was not read is not the connection that the backend uses.
+        before = self._opened
+        if before is not None and opened.made_at < before.made_at:
+            # Another question was asked after this one, and answered before it.
+            return
+        if anew or before is None or fields != before.hook.fields:
             self._opened = opened
-            self.backend.reconnect(opened.hook.fields)
+            self.backend.reconnect(fields)
 
     def refresh(self, *, anew: bool) -> None:
-        """See `reconnect`; for threads in which Airflow does not return connections."""
+        """See `reconnect`; for the one thread that looks at the gangs, in which Airflow does not return connections.
+
+        What Airflow does not answer in `READ_LIMIT` counts once it is answered. Raises BackendError until then.
+        """
+        question, patience = self._questions.get(anew), 0.0
+        if question is None or question.answer.done():
+            question, patience = self._ask(anew=anew), READ_LIMIT
+        elif time.monotonic() - question.asked_at >= question.forgotten_after:
+            again = 2 * question.forgotten_after
+            question, patience = self._ask(anew=anew, forgotten_after=again), READ_LIMIT
+        self._questions[anew] = question
+        done, _ = concurrent.futures.wait({question.answer}, patience)
+        if not done:
+            raise BackendError(
+                f"Airflow does not answer when it is asked for the connection {self.conn_id}", retryable=True
+            )
+        question.answer.result()
+
+    def _ask(self, *, anew: bool, forgotten_after: float = FORGOTTEN_AFTER) -> Question:
         assert self._loop is not None
-        reconnecting = in_thread(lambda: self.reconnect(anew=anew))
-        asyncio.run_coroutine_threadsafe(reconnecting, self._loop).result(READ_LIMIT)
+        reading = ask_airflow(lambda: self.reconnect(anew=anew))
+        answer = asyncio.run_coroutine_threadsafe(reading, self._loop)
+        return Question(answer, time.monotonic(), forgotten_after)
 
     def _open(self) -> None:
         from airflow_provider_ocidist.gangs.poller import Poller
@@ -220,3 +263,6 @@ class LogOf:
 
     def warning(self, msg: Any, /, *args: Any, **fields: Any) -> None:
         self._context.copy().run(self._logger.warning, msg, *args, **fields)
+
+    def error(self, msg: Any, /, *args: Any, **fields: Any) -> None:
+        self._context.copy().run(self._logger.error, msg, *args, **fields)

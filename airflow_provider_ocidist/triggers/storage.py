@@ -139,13 +139,17 @@ class NewDataTrigger(BaseEventTrigger):
 
     async def _look(self) -> Listing | None:
         try:
-            found: Listing = await look_at_storage(self._listing)
+            found: Listing = await look_at_storage(self._listing, place=_threads_of(self.conn_id, self.uri))
         except Unopenable as error:
             # Airflow would start a watcher that ends again and again.
             self.log.error("%s: this trigger can never find data; correct its uri", error)
             return None
         except (OcidistError, OSError) as error:
             self.log.warning("%s; will look again", error)
+            return None
+        except Exception as error:  # noqa: BLE001 - a watcher must not end
+            # Airflow's, while it cannot read the connection. A trigger that it starts again may know nothing any more.
+            self.log.warning("%s: %s; will look again", type(error).__name__, error)
             return None
         return found
 
@@ -210,9 +214,10 @@ class CheckpointTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         await asyncio.sleep(FIRST_LOOK_AFTER)
-        look = CheckpointLook(self.uri, self.conn_id, self.after_step, self.log)
+        look = CheckpointLook(self.uri, self.conn_id, self.after_step, self.log, has_looked=True)
+        place = _threads_of(self.conn_id, self.uri)
         try:
-            while (found := await look_at_storage(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
+            while (found := await look_at_storage(look.look, place=place)) is None:  # noqa: ASYNC110 - what is waited for is in storage
                 await asyncio.sleep(self.poll_interval)
         except OcidistError as error:
             # The task looks once more and fails with this error in its own log.
@@ -232,10 +237,15 @@ class CheckpointLook:
         log: TaskLog,
         *,
         is_evident: bool = False,
+        has_looked: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_evident`: the evidence is already conclusive, so that the next refusal is raised."""
+        """`is_evident`: the evidence is already conclusive, so that the next refusal is raised.
+
+        `has_looked`: the task has looked before, so that its connection exists.
+        """
         self._is_evident = is_evident
+        self._has_looked = has_looked
         self._place = uri, conn_id, after_step
         self._log = log
         self._asked = Stopwatch(clock)
@@ -252,7 +262,8 @@ class CheckpointLook:
         """Return the result of `later_checkpoint`; None, with a warning, if the place may be readable again later.
 
         Raises StorageError or BackendError when the refusals are conclusive (`evidence`), or when the place or the
-        credentials are wrong before any request (Unopenable, and errors without a status).
+        credentials are wrong before any request (Unopenable, and errors without a status). Raises Airflow's exceptions
+        if it cannot read the connection for the first look.
         """
         try:
             found = later_checkpoint(*self._place)
@@ -260,6 +271,13 @@ class CheckpointLook:
             self._note(error)
             self._log.warning("%s; will look again", error)
             return None
+        except Exception as error:
+            if not self._has_looked:
+                raise
+            self.unanswered = self.unanswered.failed(self._asked.lap())
+            self._log.warning("%s: %s; will look again", type(error).__name__, error)
+            return None
+        self._has_looked = True
         self._asked.reset()
         self.unanswered = ANSWERED
         return found
@@ -298,6 +316,15 @@ def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] 
     later = (each for each in latest if after_step < 0 or (each.step is not None and each.step > after_step))
     found = next(later, None)
     return None if found is None else dict(codec.encode(found))
+
+
+def _threads_of(conn_id: str, uri: str) -> tuple[str, str]:
+    """Return what shares threads: the looks by one connection into one bucket, at one host, or below one folder."""
+    scheme, separator, rest = uri.rpartition("://")
+    if separator and scheme not in ("file", "local"):
+        return conn_id, f"{scheme}://{rest.partition('/')[0]}"
+    # Below the work directory, or at the first folders of a path, which are mostly those of a mount.
+    return conn_id, "/".join(rest.split("/", 3)[:3]) if rest.startswith("/") else ""
 
 
 def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:

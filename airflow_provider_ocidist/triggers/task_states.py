@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from airflow_provider_ocidist.hooks.ended_states import ENDED_STATES
-from airflow_provider_ocidist.triggers.threads import in_thread, keep
+from airflow_provider_ocidist.triggers.threads import ask_airflow, keep
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _questions() -> list[list[WaitingTask]]:
 async def _ask_for(tasks: Sequence[WaitingTask]) -> None:
     runs = sorted({task.run_id for task in tasks})
     try:
-        states = await in_thread(partial(_states, tasks[0].dag_id, tasks[0].task_id, runs))
+        states = await ask_airflow(partial(_states, tasks[0].dag_id, tasks[0].task_id, runs))
     except Exception as error:  # noqa: BLE001 - Airflow's or the network's: no answer ends nothing
         log.debug("Airflow does not say whether %s of %s waits: %s", tasks[0].task_id, tasks[0].dag_id, error)
         return

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 THREADS = 32
-"""Number of triggers of one triggerer that call a service at the same time."""
+"""Number of triggers of one connection that call its service or store at the same time: one that does not answer keeps
+each thread for minutes."""
 ENDING_THREADS = 128
-"""Number of gangs that are ended at the same time, in threads of their own: no other call delays them."""
+"""Number of gangs of one connection that are ended at the same time, in threads of their own: no other call delays
+them."""
 ASKING_THREADS = 32
-"""Number of questions to Airflow before the end of a gang, at the same time; while Airflow hangs, each keeps its
-thread."""
+"""Number of questions to Airflow at the same time; while Airflow hangs, each keeps its thread."""
 STORAGE_THREADS = 32
-"""Number of looks for data and checkpoints at the same time; while a store does not answer, each keeps its thread for
-minutes."""
+"""Number of looks for data and checkpoints at one place at the same time; while a store does not answer, each keeps its
+thread for minutes."""
 
 IDLE = 60.0
 """Seconds between the last call and the end of the threads: many triggers start at once, then none for hours."""
@@ -42,6 +43,13 @@ class Threads:
         self._pool: ThreadPoolExecutor | None = None
         self._held = 0
         self._calls = 0
+        self._elsewhere: dict[Hashable, Threads] = {}
+
+    def of(self, place: Hashable) -> Threads:
+        """Return as many threads for the calls to one place; None: these. Calls to others do not delay them."""
+        if place is None:
+            return self
+        return self._elsewhere.setdefault(place, Threads(self._most, self._name))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[ThreadPoolExecutor]:
@@ -72,19 +80,26 @@ _asking_threads = Threads(ASKING_THREADS, "ocidist-asking")
 _storage_threads = Threads(STORAGE_THREADS, "ocidist-storage")
 
 
-async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> Any:
-    """Run a blocking call beside the event loop; a call that ends a gang does not wait for other calls' threads."""
-    return await _run(work, _ending_threads if ends_a_gang else _threads)
+async def in_thread(work: Callable[[], Any], *, place: Hashable = None, ends_a_gang: bool = False) -> Any:
+    """Run a blocking call beside the event loop; a call that ends a gang does not wait for other calls' threads.
+
+    `place`: the connection whose service or store it calls; it waits for no thread of another's calls.
+    """
+    threads = _ending_threads if ends_a_gang else _threads
+    return await _run(work, threads.of(place))
 
 
 async def ask_airflow(work: Callable[[], Any]) -> Any:
-    """Run a call that Airflow has to answer before a gang is ended: the ends of others never wait behind it."""
+    """Run a call that Airflow has to answer: no call to a service, and no end of a gang, waits behind it."""
     return await _run(work, _asking_threads)
 
 
-async def look_at_storage(work: Callable[[], Any]) -> Any:
-    """Run a look for data or a checkpoint: the triggers of gangs, which renew leases, never wait behind it."""
-    return await _run(work, _storage_threads)
+async def look_at_storage(work: Callable[[], Any], *, place: Hashable = None) -> Any:
+    """Run a look for data or a checkpoint: the triggers of gangs, which renew leases, never wait behind it.
+
+    `place`: where it looks; it waits for no thread of a look elsewhere.
+    """
+    return await _run(work, _storage_threads.of(place))
 
 
 async def _run(work: Callable[[], Any], threads: Threads) -> Any:

@@ -15,8 +15,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
-from airflow_provider_ocidist.model.homes import cancel_command
+from airflow_provider_ocidist.model.homes import how_to_end
 from airflow_provider_ocidist.model.pauses import END_WITHIN, next_pause
+from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers import log_channel
 from airflow_provider_ocidist.triggers.connections import (
     LogOf,
@@ -120,7 +121,7 @@ class DistributedTrainingTrigger(BaseTrigger):
     async def _watch_until_action(self) -> RunRecord:
         earliest = time.monotonic() + FIRST_EVENT_AFTER
         poller = await self._connection.open()
-        watch: Watch = await in_thread(self._watch)
+        watch: Watch = await in_thread(self._watch, place=self._connection)
         self._gang = watch
         with asked_for(self.owner, self._end_ownerless):
             outcome = await poller.until_action(watch, self.poll_interval)
@@ -171,7 +172,8 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     async def _finish(self, saving: Callable[[], object]) -> None:
         # Not `wait_for`: in Python 3.11 it can swallow a cancel, and so a user's kill.
-        await asyncio.wait({keep(in_thread(saving))}, timeout=SAVE_CURSOR_LIMIT)
+        saved = keep(in_thread(saving, place=self._connection))
+        await asyncio.wait({saved}, timeout=SAVE_CURSOR_LIMIT)
 
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.model.run import RunRecord
@@ -213,7 +215,7 @@ class DistributedTrainingTrigger(BaseTrigger):
                         "%s: could not be cancelled; its nodes may run until their lease ends (limits.lease); "
                         "to end them: %s",
                         ref.key.name,
-                        cancel_command(ref),
+                        how_to_end(ref, named=None if self.conn_id == DEFAULT_CONN_ID else self.conn_id),
                     )
                     raise
                 log.warning("%s: could not be cancelled yet (%s); trying again", ref.key.name, error)
@@ -226,8 +228,9 @@ class DistributedTrainingTrigger(BaseTrigger):
             log.info("%s is left running: its task waits for it elsewhere", record.ref.key.name)
             self._ending = None
             return
-        backend = await self._connection.at_once(anew=anew)
-        await in_thread(lambda: backend.cancel(record.ref), ends_a_gang=True)
+        connection = self._connection
+        backend = await connection.at_once(anew=anew)
+        await in_thread(lambda: backend.cancel(record.ref), place=connection, ends_a_gang=True)
         log.info("%s: cancelled because its task was killed", record.ref.key.name)
 
     async def _is_owned(self, record: RunRecord, ask_until: float) -> bool:

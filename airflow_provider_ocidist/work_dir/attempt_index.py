@@ -18,7 +18,7 @@ from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.conditional_writes import change
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs, unusable
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores, unusable
 
 Kind = TypeVar("Kind")
 NOT_FOUND_PAUSES = (0.5, 1.5)
@@ -32,7 +32,7 @@ class AttemptIndex:
     later tries to read either.
     """
 
-    def __init__(self, run_dirs: RunDirs, work_dir: str) -> None:
+    def __init__(self, run_dirs: RunDirStores, work_dir: str) -> None:
         self._run_dirs = run_dirs
         self._work_dir = work_dir
 

@@ -14,16 +14,16 @@ from airflow_provider_ocidist.storage import conditional_writes
 from airflow_provider_ocidist.storage.replacements import read_replaced
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.reports import report_in
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 
 
-def read(run_dirs: RunDirs, ref: RunRef) -> Replaced:
+def read(run_dirs: RunDirStores, ref: RunRef) -> Replaced:
     """Return the lost nodes of a gang. Raises BackendError."""
     with _store_errors(ref):
         return read_replaced(*run_dirs.at(ref.run_dir))
 
 
-def record(run_dirs: RunDirs, ref: RunRef, now: Replaced) -> Replaced:
+def record(run_dirs: RunDirStores, ref: RunRef, now: Replaced) -> Replaced:
     """Record further lost nodes of a gang, unless another process has recorded some; return what is recorded then.
 
     Raises BackendError.
@@ -42,7 +42,7 @@ def record(run_dirs: RunDirs, ref: RunRef, now: Replaced) -> Replaced:
     return found
 
 
-def reports(run_dirs: RunDirs, ref: RunRef, ranks: Sequence[int]) -> dict[int, NodeReport | None]:
+def reports(run_dirs: RunDirStores, ref: RunRef, ranks: Sequence[int]) -> dict[int, NodeReport | None]:
     """Return the last reports of some ranks; None for a rank that has none, or a damaged one. Raises BackendError."""
     with _store_errors(ref):
         store, prefix = run_dirs.at(ref.run_dir)

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.storage import conditional_writes
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Refusals:
     """One small file for each kind of machine, with the refusals that hold. A hint: its loss costs time."""
 
-    def __init__(self, run_dirs: RunDirs) -> None:
+    def __init__(self, run_dirs: RunDirStores) -> None:
         self._run_dirs = run_dirs
 
     def note(self, plan: Plan, refusal: Refusal, now: float) -> None:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.model.run import NodeStatus, RunRef
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, rank_of
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Reports:
     each report holds the time at which it was the newest.
     """
 
-    def __init__(self, run_dirs: RunDirs, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, run_dirs: RunDirStores, clock: Callable[[], float] = time.time) -> None:
         self._run_dirs = run_dirs
         self._clock = clock
         self._dirs: dict[str, _RunDir] = {}

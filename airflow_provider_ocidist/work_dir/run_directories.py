@@ -26,7 +26,7 @@ from airflow_provider_ocidist.storage import conditional_writes, weights
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir import claims
 from airflow_provider_ocidist.work_dir.refusals import Refusals
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 class RunDirectories:
     """Leases, claims, log cursors and stop requests of many gangs. Safe to share between threads."""
 
-    def __init__(self, run_dirs: RunDirs, urgent: RunDirs) -> None:
+    def __init__(self, run_dirs: RunDirStores, urgent: RunDirStores) -> None:
         """`urgent` is for cancels: no other request delays them."""
         self._run_dirs = run_dirs
         self._urgent = urgent
@@ -118,7 +118,7 @@ class RunDirectories:
         try:
             request = _stop_request(*self._run_dirs.at(gang.run_dir))
             # Other requests end a launch, for another to follow.
-            return request is not None and not request.restarts
+            return request is not None and request.ends_run
         except (ValueError, TypeError):
             return True
         except (StorageError, OSError) as error:
@@ -130,7 +130,7 @@ class RunDirectories:
             request = _stop_request(*self._run_dirs.at(ref.run_dir))
         except (StorageError, OSError, ValueError, TypeError) as error:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
-        return request is not None and len(request.restarts) > launch
+        return request is not None and request.asks_for_launch_after(launch)
 
     def launch_again(
         self,
@@ -190,7 +190,7 @@ class RunDirectories:
                 nonlocal ends_run
                 # Read or an error: what is listed and not found is there all the same.
                 request = StopRequest.from_json(store.read(prefix + STOP_FILE)) if exists else None
-                ends_run = request is not None and not request.restarts
+                ends_run = request is not None and request.ends_run
                 wanted = request if ends_run else changed(request, store, prefix)
                 return None if wanted is None or wanted == request else wanted.to_json()
 

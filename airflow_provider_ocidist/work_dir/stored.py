@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.errors import BackendError, CheckpointError, StorageError
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -14,6 +14,29 @@ from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Lacking, NodeState, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.work_dir.parallel import Pending
+
+ANSWERS_WITHIN = 60.0
+"""Seconds for which a look waits for a place of checkpoints: the mount of one gang must not hold up the others."""
+AMID_SILENCE = 3.0
+"""Seconds for the same while another gang's place has not answered."""
+ASKED_AGAIN = 300.0
+"""Seconds after which a place is asked anew that has not answered: a mount that is made anew frees no earlier call."""
+Found = tuple[str | None, CheckpointRef | None]
+"""Why the newest reported checkpoint cannot be used, and the newest whole one, if it matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at a reported checkpoint, and when it was begun."""
+
+    asked: CheckpointRef | None
+    begun: float
+    call: Pending[Found]
+
+    def is_given_up(self, now: float) -> bool:
+        """Whether it has had its time; an answer that has come is taken however late it is."""
+        return now - self.begun >= ASKED_AGAIN and not self.call.is_made(0.0)
 
 
 class StoredCheckpoints:
@@ -29,6 +52,8 @@ class StoredCheckpoints:
         self._missed: dict[str, Absent] = {}
         """Looks that found the newest checkpoint of a gang damaged, or no report of a node that had succeeded for the
         service, by `_subject_of_checkpoint` and `_subject_of_report`."""
+        self._left_open: dict[str, _Look] = {}
+        """Looks that were not answered yet, by run directory."""
 
     def with_checkpoint(self, status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
         """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
@@ -36,8 +61,7 @@ class StoredCheckpoints:
             return status
         status = self._with_reports(status, ref)
         try:
-            problem = _problem(status, access)
-            stored = _newest(status, ref, problem, access)
+            problem, stored = self._found(status, ref, access)
         except (StorageError, BackendError) as error:
             place = status.checkpoint.uri if status.checkpoint else ref.checkpoints_uri
             why = f"the checkpoint {place} cannot be read: {error}"
@@ -56,6 +80,7 @@ class StoredCheckpoints:
         """Drop what is kept of a gang between two looks."""
         for subject in _subjects(ref):
             self._missed.pop(subject, None)
+        self._left_open.pop(ref.run_dir, None)
 
     def missed(self, ref: RunRef) -> dict[str, Missed]:
         """Return the looks at a gang that found something missing, for another process."""
@@ -71,6 +96,20 @@ class StoredCheckpoints:
         now = self._clock()
         for subject, each in missed.items():
             self._missed.setdefault(subject, each.until(now))
+
+    def _found(self, status: RunStatus, ref: RunRef, access: OciAccess) -> Found:
+        """Return what the store shows of a gang. Raises StorageError, BackendError.
+
+        An answer that does not come in time is taken by a later look, which waits for it no longer.
+        """
+        now, look, patience = self._clock(), self._left_open.pop(ref.run_dir, None), 0.0
+        if look is None or look.asked != status.checkpoint or look.is_given_up(now):
+            patience = AMID_SILENCE if self._left_open else ANSWERS_WITHIN
+            look = _Look(status.checkpoint, now, Pending(lambda: _look(status, ref, access)))
+        if not look.call.is_made(patience):
+            self._left_open[ref.run_dir] = look
+            raise StorageError("its place has not answered yet", retryable=True)
+        return look.call.result()
 
     def _with_reports(self, status: RunStatus, ref: RunRef) -> RunStatus:
         """Return the status with its reports as unreadable while it is not certain that one is missing."""
@@ -106,6 +145,12 @@ def _subject_of_checkpoint(ref: RunRef) -> str:
 
 def _subject_of_report(ref: RunRef) -> str:
     return f"report of {ref.run_dir}"
+
+
+def _look(status: RunStatus, ref: RunRef, access: OciAccess) -> Found:
+    """Raises StorageError, BackendError."""
+    problem = _problem(status, access)
+    return problem, _newest(status, ref, problem, access)
 
 
 def _problem(status: RunStatus, access: OciAccess) -> str | None:

@@ -14,6 +14,7 @@ import argparse
 import csv
 import math
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -57,7 +58,16 @@ def new_model() -> nn.Module:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    return max(folder.glob("epoch-*.pt"), default=None)
+    """Return the checkpoint of the greatest number; what only resembles the name is a save that was cut off."""
+    name = re.compile(r"epoch-(\d+)\.pt")
+    found = {int(match[1]): path for path in folder.glob("*") if (match := name.fullmatch(path.name))}
+    return found[max(found)] if found else None
+
+
+def report_complete() -> None:
+    """Report to ocidist that nothing was left to train: else a retry after the last step would count as a failure."""
+    with Path(os.environ.get("OCIDIST_PROGRESS_FILE", os.devnull)).open("a") as file:
+        file.write('{"complete": true}\n')
 
 
 def save_checkpoint(epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -82,6 +92,8 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         first = state["epoch"]
     if rank == 0:
         print(f"{len(demand)} hours on each of {world} processes, from epoch {first}")
+        if first >= args.epochs:
+            report_complete()
 
     parallel = DistributedDataParallel(model)
     for epoch in range(first + 1, args.epochs + 1):

@@ -13,6 +13,7 @@ import argparse
 import datetime as dt
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -104,8 +105,18 @@ def accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> flo
 # Training
 
 
-def newest_checkpoint() -> Path | None:
-    return max(CHECKPOINTS.glob("step-*.pt"), default=None)
+def newest_checkpoint(name: str = r"step-(\d+)\.pt") -> Path | None:
+    """Return the checkpoint of the greatest number; what only resembles the name is a save that was cut off."""
+    found = {
+        int(match[1]): path for path in CHECKPOINTS.glob("*") if (match := re.fullmatch(name, path.name))
+    }
+    return found[max(found)] if found else None
+
+
+def report_complete() -> None:
+    """Report to ocidist that nothing was left to train: else a retry after the last step would count as a failure."""
+    with Path(os.environ.get("OCIDIST_PROGRESS_FILE", os.devnull)).open("a") as file:
+        file.write('{"complete": true}\n')
 
 
 def save_checkpoint(step: int, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -135,6 +146,8 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     steps = step + (args.epochs - first_epoch) * len(loader)
     if rank == 0:
         print(f"{len(train_set)} images, {world} processes on {device.type}, from epoch {first_epoch}")
+        if first_epoch >= args.epochs:
+            report_complete()
 
     parallel = DistributedDataParallel(model)
     for epoch in range(first_epoch, args.epochs):

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from digits import Net, accuracy, load_images
+from digits import Net, accuracy, load_images, newest_checkpoint, report_complete
 from torch.utils.data import DataLoader
 
 CHECKPOINTS = Path(os.environ.get("OCIDIST_CHECKPOINT_DIR", "checkpoints"))
@@ -37,9 +38,10 @@ def save_checkpoint(accelerator: Accelerator, step: int) -> None:
     partial = path.with_suffix(".tmp")
     accelerator.save_state(str(partial))
     accelerator.wait_for_everyone()
-    # Processes of one node share a disk, those of two nodes may not.
+    # Processes of one node share a disk, those of two nodes may not: where they do, one of them is the first.
     if accelerator.is_local_main_process:
-        partial.replace(path)
+        with suppress(FileNotFoundError):
+            partial.replace(path)
     accelerator.wait_for_everyone()
 
 
@@ -54,13 +56,15 @@ def main() -> None:
     loader = DataLoader(train_set, args.batch_size, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     step = 0
-    if checkpoint := max(CHECKPOINTS.glob("step-*"), default=None):
+    if checkpoint := newest_checkpoint(r"step-(\d+)"):
         accelerator.load_state(str(checkpoint))
         step = int(checkpoint.name.removeprefix("step-"))
     steps = args.epochs * len(loader)
     accelerator.print(
         f"{accelerator.num_processes} processes, {accelerator.distributed_type}, from step {step}"
     )
+    if step >= steps and accelerator.is_main_process:
+        report_complete()
 
     for _ in range(step // len(loader), args.epochs):
         for images, labels in loader:

@@ -18,7 +18,7 @@ import deepspeed.ops
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from digits import Net, accuracy, load_images
+from digits import Net, accuracy, load_images, newest_checkpoint, report_complete
 from torch.utils.data import DataLoader, DistributedSampler
 
 CHECKPOINTS = Path(os.environ.get("OCIDIST_CHECKPOINT_DIR", "checkpoints"))
@@ -61,12 +61,14 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=configuration(args))
     step = 0
-    if checkpoint := max(CHECKPOINTS.glob("step-*"), default=None):
+    if checkpoint := newest_checkpoint(r"step-(\d+)"):
         engine.load_checkpoint(str(CHECKPOINTS), checkpoint.name)
         step = int(checkpoint.name.removeprefix("step-"))
     steps = args.epochs * len(loader)
     if rank == 0:
         print(f"{world} processes, ZeRO stage {args.zero_stage}, from step {step}")
+        if step >= steps:
+            report_complete()
 
     for epoch in range(step // len(loader), args.epochs):
         sampler.set_epoch(epoch)

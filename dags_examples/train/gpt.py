@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import re
 import runpy
 import sys
 import time
@@ -140,8 +141,18 @@ def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 # Training
 
 
-def newest_checkpoint() -> Path | None:
-    return max(CHECKPOINTS.glob("step-*.pt"), default=None)
+def newest_checkpoint(name: str = r"step-(\d+)\.pt") -> Path | None:
+    """Return the checkpoint of the greatest number; what only resembles the name is a save that was cut off."""
+    found = {
+        int(match[1]): path for path in CHECKPOINTS.glob("*") if (match := re.fullmatch(name, path.name))
+    }
+    return found[max(found)] if found else None
+
+
+def report_complete() -> None:
+    """Report to ocidist that nothing was left to train: else a retry after the last step would count as a failure."""
+    with Path(os.environ.get("OCIDIST_PROGRESS_FILE", os.devnull)).open("a") as file:
+        file.write('{"complete": true}\n')
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -214,6 +225,8 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     parallel = DistributedDataParallel(model)
     batches = torch.Generator().manual_seed(args.seed + 1000 * first + rank)
     report = Report(args, text, model, device, first) if rank == 0 else None
+    if report is not None and first >= args.steps:
+        report_complete()
     for step in range(first + 1, args.steps + 1):
         inputs, targets = random_batch(text.train, share, args.block_size, batches)
         batch = inputs.to(device), targets.to(device)

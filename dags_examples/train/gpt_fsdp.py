@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from gpt import GPT, Text, loss_of, random_batch
+from gpt import GPT, Text, loss_of, random_batch, report_complete
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -59,14 +60,15 @@ def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimize
 
 def resume(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """Load the newest whole checkpoint, whatever the number of processes that wrote it; return its step."""
-    whole = [path.parent for path in CHECKPOINTS.glob("step-*/.metadata")]
+    names = [path.parent.name for path in CHECKPOINTS.glob("step-*/.metadata")]
+    whole = {int(match[1]): name for name in names if (match := re.fullmatch(r"step-(\d+)", name))}
     if not whole:
         return 0
     newest = max(whole)
     state = state_of(model, optimizer)
-    dcp.load(state, checkpoint_id=newest)
+    dcp.load(state, checkpoint_id=CHECKPOINTS / whole[newest])
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    return int(newest.name.removeprefix("step-"))
+    return newest
 
 
 def drop_halves() -> None:
@@ -100,6 +102,8 @@ def main() -> None:
     own = sum(parameter.to_local().numel() for parameter in model.parameters())
     if rank == 0:
         print(f"{world} processes on {device.type}, {own:,} parameters in each, from step {first}")
+        if first >= args.steps:
+            report_complete()
 
     for step in range(first + 1, args.steps + 1):
         inputs, targets = random_batch(text.train, args.batch_size, args.block_size, batches)

@@ -39,7 +39,7 @@ def processes_with(mark: str) -> list[int]:
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            state = place.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+            state = place.joinpath("stat").read_bytes().rpartition(b")")[2].decode().split()[0]
             text = place.joinpath("environ").read_bytes() + place.joinpath("cmdline").read_bytes()
         except OSError:
             continue

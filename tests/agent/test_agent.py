@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.backends.bundle import NODE_SCRIPT
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Input, LauncherOptions, Limits, Output, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -121,7 +122,7 @@ def test_the_last_line_of_the_traceback_is_the_message(tmp_path: Path) -> None:
     assert 'program.py", line 2' in report.tail
     (failure,) = [line for line in said if "failed" in line]
     assert failure.startswith(
-        "ocidist: node 0 of 1 failed: USER: ValueError: bad weights [exit code 1]. Remedy: "
+        "ocidist: ERROR: node 0 of 1 failed: USER: ValueError: bad weights [exit code 1]. Remedy: "
     )
 
 
@@ -161,8 +162,19 @@ def test_a_node_that_never_comes_is_named(tmp_path: Path) -> None:
 
 
 def test_nodes_start_within_a_second_of_the_last_ones_arrival(tmp_path: Path) -> None:
+    """Beside what a Python takes to start here: the programs of three nodes start at once on two cores."""
     # The quickest of three, on a machine that may have others to serve.
-    assert min(_seconds_until_all_have_started(tmp_path / str(number)) for number in range(3)) < 1.0
+    found = [
+        _seconds_until_all_have_started(tmp_path / str(number)) - 2 * _start_of_python()
+        for number in range(3)
+    ]
+    assert min(found) < 1.0
+
+
+def _start_of_python() -> float:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return time.monotonic() - began
 
 
 def _seconds_until_all_have_started(folder: Path) -> float:
@@ -476,12 +488,7 @@ def test_it_runs_from_an_artifact_with_the_code_beside_it(tmp_path: Path) -> Non
     (root / "code" / "program.py").write_text(
         "import os, near\nprint(near.NAME + os.environ['RANK'] + '\\n', end='')"
     )
-    (root / "node.py").write_text(
-        "import pathlib, sys\n"
-        "sys.path.insert(0, str(pathlib.Path(__file__).parent))\n"
-        "from airflow_provider_ocidist.agent.__main__ import main\n"
-        "sys.exit(main())\n"
-    )
+    (root / "node.py").write_text(NODE_SCRIPT)
     config = AgentConfig(
         run_name="artifact",
         nodes=1,

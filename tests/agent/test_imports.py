@@ -54,6 +54,7 @@ def count(frame, event, argument):
     calls += event == "call"
 sys.setprofile(count)
 import airflow_provider_ocidist.agent.__main__
+import airflow_provider_ocidist.agent.start
 for kind in ("torchrun", "python"):
     __import__("airflow_provider_ocidist.launchers." + kind)
 sys.setprofile(None)

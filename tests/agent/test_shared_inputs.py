@@ -11,16 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.job import Checkpoints, Input
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import publish
+from airflow_provider_ocidist.storage.checkpoints import SaveFacts, publish
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.agent.gangs import REPOSITORY, Gang
+from tests.http_client import http
 
 PART = 8 << 20
 LARGE = hashlib.shake_256(b"large").digest(3 * PART - 5)
@@ -66,7 +66,7 @@ class Corpus:
 
     def bytes_read(self) -> int:
         """Return the bytes of all reads; a part of the large file counts as the largest."""
-        calls = httpx.get(
+        calls = http.get(
             f"{self.emulator.url}/_emulator/calls", params={"method": "GET", "path": self.path}
         ).json()
         names = [re.sub("%2F", "/", call["path"]).partition(f"{self.name}/")[2] for call in calls]
@@ -171,7 +171,7 @@ def test_nodes_that_resume_read_the_checkpoint_once_as_their_inputs(
     saved = tmp_path / "step-7.bin"
     saved.write_bytes(LARGE)
     fence = Fence(generation=0, attempt=1)
-    publish(saved, place, step=7, fence=fence, sequence=1, proof="a test", access=access)
+    publish(saved, place, SaveFacts(step=7, fence=fence, sequence=1, proof="a test"), access=access)
     changes = {"checkpoints": Checkpoints(uri=place), "attempt": 2, "share_inputs": shared}
     with Gang(tmp_path, RESTORES, nodes=3, oci_endpoint=emulator.url, **changes) as gang:
         assert gang.run(**patient(tmp_path, emulator)) == [0] * 3
@@ -179,7 +179,7 @@ def test_nodes_that_resume_read_the_checkpoint_once_as_their_inputs(
         assert {agent.stdout.read_text().strip() for agent in gang.agents} == {f"has {digest}"}
         said = "\n".join(agent.stderr.read_text() for agent in gang.agents)
     wanted = {"method": "GET", "path": f"/n/.*/o/{name}.*"}
-    calls = httpx.get(f"{emulator.url}/_emulator/calls", params=wanted).json()
+    calls = http.get(f"{emulator.url}/_emulator/calls", params=wanted).json()
     parts = [call for call in calls if call["path"].endswith("step-7.bin")]
     assert (said.count("of the checkpoint came from other nodes") == 3) == shared
     assert len(parts) <= times * 3, said

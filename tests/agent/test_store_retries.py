@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_ocidist.agent import store_retries
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.vault import read_secret
-from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
+from airflow_provider_ocidist.agent.save.checkpoints import Fetching, resume, start_from
 from airflow_provider_ocidist.agent.stages.context import open_heartbeat
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.store_retries import (
@@ -201,7 +201,9 @@ def test_a_refusal_may_be_wrong_and_is_asked_again(
     oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)
     checkpoints = Checkpoints(uri=place(oci_emulator, "none"))
     assert (
-        with_retries(lambda: resume(tmp_path, checkpoints, access, StopSwitch()), 60.0, threading.Event())
+        with_retries(
+            lambda: resume(checkpoints, Fetching(tmp_path, access, StopSwitch())), 60.0, threading.Event()
+        )
         is None
     )
 
@@ -234,11 +236,11 @@ def _input(uri: str, folder: Path, access: OciAccess) -> None:
 
 
 def _resume(uri: str, folder: Path, access: OciAccess) -> None:
-    resume(folder, Checkpoints(uri=uri.rstrip("/")), access, StopSwitch())
+    resume(Checkpoints(uri=uri.rstrip("/")), Fetching(folder, access, StopSwitch()))
 
 
 def _start(uri: str, folder: Path, access: OciAccess) -> None:
-    start_from(folder, Checkpoints(start_from=uri.rstrip("/")), access, StopSwitch())
+    start_from(Checkpoints(start_from=uri.rstrip("/")), Fetching(folder, access, StopSwitch()))
 
 
 @pytest.mark.parametrize("stage", [_input, _resume, _start])

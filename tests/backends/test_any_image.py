@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import base64
 import os
+import re
 import subprocess
 import sys
 import venv
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.backends import bundle
-from airflow_provider_ocidist.backends.bundle import START_SCRIPT
+from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT
 from airflow_provider_ocidist.backends.kubernetes import agent_parts
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.model.run import NodeState
@@ -63,11 +67,20 @@ def test_a_gang_trains_in_an_image_without_a_single_package(
     assert open_store(results, backend.access).read("model.txt") == b"trained"
 
 
-@pytest.mark.parametrize(
-    "script",
-    [bundle.NODE_SCRIPT, bundle.BOOT_SCRIPT, bundle.START_SCRIPT, agent_parts.START_SCRIPT],
-    ids=["node", "boot", "start", "start of a pod"],
-)
+SCRIPTS = {
+    "node": bundle.NODE_SCRIPT,
+    "boot": bundle.BOOT_SCRIPT,
+    "start": bundle.START_SCRIPT,
+    "start of a pod": agent_parts.START_SCRIPT,
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_programs_that_are_no_files_have_no_gap_left_to_fill(script: str) -> None:
+    assert re.findall(r"\b(VERSION|BOOT_VARIABLE|OLDEST|BLOCK_SIGNALS)\b", script) == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_programs_that_are_no_files_have_the_syntax_of_the_oldest_python(script: str) -> None:
     assert ast.parse(script, feature_version=bundle.OLDEST_PYTHON).body
     with pytest.raises(SyntaxError):
@@ -79,6 +92,30 @@ def test_an_old_python_is_reported_as_one() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("ocidist: the python3 of this image is 3.8, the agent needs 3.9 or later")
+
+
+@pytest.mark.parametrize(
+    "version, agent",
+    [
+        (__version__, "def main(): raise SystemExit('an agent that this start does not know')"),
+        (__version__, "import no_such_module"),
+        ("0.0.1", "def run_and_exit(): raise SystemExit('an older agent')"),
+    ],
+    ids=["of an earlier checkout", "broken", "of an earlier version"],
+)
+def test_the_agent_is_fetched_into_an_image_whose_own_does_not_fit(
+    tmp_path: Path, version: str, agent: str
+) -> None:
+    package = tmp_path / "airflow_provider_ocidist"
+    (package / "agent").mkdir(parents=True)
+    (package / "__init__.py").write_text(f"__version__ = {version!r}")
+    (package / "agent/__init__.py").touch()
+    (package / "agent/__main__.py").write_text(agent)
+    boot = base64.b64encode(zlib.compress(b"print('fetched')")).decode()
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), BOOT_VARIABLE: boot}
+    command = [sys.executable, "-c", START_SCRIPT]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "fetched\n"), done.stderr
 
 
 def test_an_agent_that_cannot_be_fetched_is_one_clear_line(backend: OciDataScience, bare_path: str) -> None:

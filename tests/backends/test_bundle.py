@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,3 +161,69 @@ def test_a_folder_that_is_written_without_its_name_has_it_for_check_and_node(
     monkeypatch.chdir(tmp_path / "project")
     assert sent(Path(written)).namelist() == ["project/train.py"]
     assert not list(rules._script_in(Path(written), "project/train.py", ""))
+
+
+# what changes while it is packed
+
+
+def test_what_runs_write_in_a_work_directory_inside_the_code_is_no_code(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    a_script(project / "train.py", 0o600)
+    (project / "linked").symlink_to("runs/work")
+    work_dir = project / "runs/work"
+    before = bundle.code_bundle(str(project), str(work_dir))
+    a_script(work_dir / "checkpoints/step-1/model.pt", 0o600)
+    a_script(project / "runs/notes.txt", 0o600)
+    for written in (str(work_dir), f"{work_dir}/", f"file://{work_dir}", str(tmp_path / "project/linked")):
+        members = zipfile.ZipFile(io.BytesIO(bundle.code_bundle(str(project), written))).namelist()
+        assert sorted(members) == ["project/runs/notes.txt", "project/train.py"]
+    (project / "runs/notes.txt").unlink()
+    assert bundle.code_bundle(str(project), str(work_dir)) == before
+    # Elsewhere, or nowhere: all is sent.
+    for elsewhere in (
+        None,
+        "oci://bucket@namespace/work",
+        str(tmp_path),
+        str(project),
+        str(tmp_path / "none"),
+    ):
+        members = zipfile.ZipFile(io.BytesIO(bundle.code_bundle(str(project), elsewhere))).namelist()
+        assert "project/runs/work/checkpoints/step-1/model.pt" in members
+
+
+def test_what_another_program_removes_amid_the_packing_is_no_code_and_what_it_replaces_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    for name in ("a.py", "b.py", "c.py", "inner/d.py", "other/e.py"):
+        a_script(project / name, 0o600)
+    read, listed = bundle._file_member, os.scandir
+
+    def amid_reading(name: str, file: Path) -> bundle._Member:
+        if name == "a.py" and file.exists():
+            for gone in ("b.py", "c.py"):
+                (project / gone).unlink()
+        if name == "inner/d.py":
+            # As an editor, or `git pull`: removed, and there again.
+            a_script(project / "c.py", 0o600)
+        return read(name, file)
+
+    def amid_listing(place: Any) -> Any:
+        # `rmtree` lists by descriptors.
+        if isinstance(place, str) and Path(place).name == "other":
+            shutil.rmtree(place)
+        return listed(place)
+
+    monkeypatch.setattr(bundle, "_file_member", amid_reading)
+    monkeypatch.setattr(bundle.os, "scandir", amid_listing)
+    assert sent(project).namelist() == ["project/a.py", "project/inner/d.py", "project/c.py"]
+    with pytest.raises(FileNotFoundError):
+        sent(tmp_path / "absent")
+
+
+def test_check_does_not_find_a_script_that_lies_in_the_work_directory(tmp_path: Path) -> None:
+    a_script(tmp_path / "project/runs/train.py", 0o600)
+    found = [tmp_path / "project", "runs/train.py", ""]
+    assert not list(rules._script_in(*found, str(tmp_path / "elsewhere")))
+    (problem,) = rules._script_in(*found, str(tmp_path / "project/runs"))
+    assert "is not in" in problem.message

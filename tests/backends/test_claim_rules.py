@@ -15,8 +15,8 @@ from airflow_provider_ocidist.backends.claims import end_unless_overtaken, overt
 from airflow_provider_ocidist.errors import BackendError, Overtaken
 from airflow_provider_ocidist.model.run import Plan, RunRef, Tries
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.service_in_memory import LIVE, Model
 from tests.training_jobs import a_key
 
@@ -28,7 +28,7 @@ def ref(tmp_path: Path) -> RunRef:
 
 @pytest.fixture
 def directories() -> RunDirectories:
-    return RunDirectories(RunDirs(open_store), RunDirs(open_store))
+    return RunDirectories(RunDirStores(open_store), RunDirStores(open_store))
 
 
 class Silent:

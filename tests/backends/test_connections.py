@@ -21,8 +21,8 @@ from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.triggers.connections import location_of, shared_connection
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import BACKEND, a_job, a_key
 
 BEFORE = {"region": "us-ashburn-1", "tenancy": "ocid1.tenancy.oc1..a", "profile": "OLD", "work_dir": "old"}
@@ -86,7 +86,7 @@ def test_gangs_of_another_home_share_a_connection_whatever_their_ids_look_like()
 
 def test_a_store_is_kept_for_as_long_as_its_gang_is_watched(tmp_path: Any) -> None:
     opened: list[str] = []
-    run_dirs = RunDirs(lambda uri: opened.append(uri) or LocalStore(uri))  # type: ignore[func-returns-value]  # short
+    run_dirs = RunDirStores(lambda uri: opened.append(uri) or LocalStore(uri))  # type: ignore[func-returns-value]  # short
     for number in range(3):
         folder = str(tmp_path / str(number))
         for _ in range(2):
@@ -95,7 +95,7 @@ def test_a_store_is_kept_for_as_long_as_its_gang_is_watched(tmp_path: Any) -> No
     assert len(opened) == 3
     assert run_dirs._stores == {}
     # One bucket is one store for all run directories in it, and stays.
-    shared = RunDirs(LocalStore)
+    shared = RunDirStores(LocalStore)
     shared.at("oci://bucket@namespace/work/a")
     shared.forget("oci://bucket@namespace/work/a")
     assert len(shared._stores) == 1
@@ -124,7 +124,7 @@ def test_run_dirs_that_are_cleared_while_one_is_opened_are_opened_all_the_same(t
             super().__setitem__(name, value)
             self.clear()
 
-    run_dirs = RunDirs(open_store)
+    run_dirs = RunDirStores(open_store)
     run_dirs._stores = Cleared()
     run_dirs.write(str(tmp_path), "x", b"1")
     assert (tmp_path / "x").read_bytes() == b"1"
@@ -143,7 +143,7 @@ def test_nodes_are_left_word_to_stop_while_the_service_still_keeps_the_cancel_wa
             assert answers.wait(20)
             raise oci.exceptions.ServiceError(429, "TooManyRequests", {}, "fewer requests")
 
-    class Written(RunDirs):
+    class Written(RunDirStores):
         def write(self, run_dir: str, name: str, data: bytes) -> None:
             super().write(run_dir, name, data)
             answers.set()

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.base import Backend
@@ -40,6 +39,7 @@ from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_d
 from tests.backends import clusters
 from tests.backends.contract import Home
 from tests.backends.silent import Silent
+from tests.http_client import http
 from tests.training_jobs import BACKEND, a_key
 
 LOG = logging.getLogger(__name__)
@@ -65,13 +65,13 @@ class Place:
     def waits_for_all_else(self, status: int) -> None:
         """Let the service answer every request that does not end a gang with a wait of a minute."""
         rule = {"method": self.reads, "path": self.paths, "status": status, "retry_after_s": 60}
-        httpx.post(f"{self.control}/faults", json=rule, trust_env=False).raise_for_status()
+        http.post(f"{self.control}/faults", json=rule).raise_for_status()
 
     def is_well(self) -> None:
-        httpx.delete(f"{self.control}/faults", trust_env=False).raise_for_status()
+        http.delete(f"{self.control}/faults").raise_for_status()
 
     def calls(self) -> list[dict[str, Any]]:
-        found = httpx.get(f"{self.control}/calls", trust_env=False).raise_for_status().json()
+        found = http.get(f"{self.control}/calls").raise_for_status().json()
         return [{**call, "path": call["path"].partition("?")[0]} for call in found]
 
     def ends(self, ids: Iterable[str]) -> bool:
@@ -95,7 +95,7 @@ def emulator() -> Iterator[Emulator]:
     cluster = ClusterSettings(**clusters.FAST)
     with Emulator(options=Options(kubernetes=cluster, runai=RunaiSettings(lag_s=0.0))) as running:
         no_node = {"never_starts": True}
-        httpx.post(f"{running.url}/_emulator/nodes", json=no_node, trust_env=False).raise_for_status()
+        http.post(f"{running.url}/_emulator/nodes", json=no_node).raise_for_status()
         yield running
 
 

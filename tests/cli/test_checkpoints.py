@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors import torch as safetensors
 
-from airflow_provider_ocidist.cli import dcp_weights, main
-from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.cli import dcp_weights, main, weight_files
+from airflow_provider_ocidist.storage import catalog, checkpoints
 from tests.storage.published import publish
 
 WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.ones(2)}
@@ -184,6 +184,57 @@ def test_verify_takes_one_checkpoint_and_whole_work_directories(place, tmp_path,
     assert "step-20.pt is not what was published" in capsys.readouterr().out
 
 
+def test_what_is_deleted_while_it_is_verified_is_damaged_only_where_its_manifest_stays(
+    place, monkeypatch, capsys
+):
+    """A training may go on meanwhile, and delete its old ones."""
+    compare, gone = catalog.what_differs, [place / "step-30.pt", place / "step-20.pt" / "step-20.pt"]
+
+    def slowly(store, item):
+        for path in gone:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        return compare(store, item)
+
+    monkeypatch.setattr(catalog, "what_differs", slowly)
+    assert ocidist("verify", place) == 1
+    shown = capsys.readouterr().out
+    assert "step-30.pt" not in shown
+    assert f"{place}/step-20.pt: a file of it was deleted while it was read" in shown
+    assert "2 checkpoints read: 1 damaged" in shown
+
+
+@pytest.mark.parametrize("action", ["fetch", "export"])
+def test_a_target_that_the_system_refuses_is_one_line(place, tmp_path, capsys, action):
+    (tmp_path / "file").write_text("x")
+    assert ocidist(action, place, tmp_path / "file" / "x") == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("ocidist: ")
+    assert f"{tmp_path}/file" in shown
+    assert shown.count("\n") == 1
+
+
+def test_weights_that_have_no_room_are_one_line_and_leave_nothing(tmp_path):
+    part = torch.ones(1 << 19, dtype=torch.uint8)
+    # Tied: three times as large in safetensors.
+    torch.save({"a": part, "b": part, "c": part}, tmp_path / "m.pt")
+    publish(tmp_path / "m.pt", str(tmp_path / "place"), step=1)
+    (tmp_path / "out").mkdir()
+    limited = (
+        "import resource, sys\n"
+        "from airflow_provider_ocidist.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["checkpoints", "export", tmp_path / "place", tmp_path / "out" / "new", "--to", "safetensors"]
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *words], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("ocidist: the weights cannot be written: ")
+    assert done.stderr.count("\n") == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_manifest_of_another_program_above_a_place_is_in_no_commands_way(place, tmp_path, capsys):
     work = tmp_path / "work"
     shutil.copytree(place, work / "checkpoints" / "train-g0")
@@ -269,15 +320,21 @@ def test_the_layout_of_hugging_face_has_the_weights_and_what_stands_beside(tmp_p
     folder.mkdir(parents=True)
     torch.save(WEIGHTS, folder / "pytorch_model.bin")
     torch.save({}, folder / "optimizer.pt")
-    for name in ("config.json", "tokenizer.json", "trainer_state.json", "rng_state.pth"):
+    beside = {"config.json", "tokenizer.json", "spiece.model", "added_tokens.json", "modeling_own.py"}
+    of_the_training = {
+        "trainer_state.json",
+        "rng_state.pth",
+        "training_args.bin",
+        "scheduler.pt",
+        "__0_0.distcp",
+    }
+    # A description that is none would be an error.
+    assert weight_files.is_of_the_training(".metadata")
+    for name in beside | of_the_training:
         (folder / name).write_text("{}")
     publish(folder, str(tmp_path / "place"), step=5)
     assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "huggingface") == 0
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {
-        "model.safetensors",
-        "config.json",
-        "tokenizer.json",
-    }
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"model.safetensors", *beside}
     assert _equal(safetensors.load_file(tmp_path / "new" / "model.safetensors"))
 
 

@@ -247,6 +247,22 @@ def test_a_replacement_that_nobody_could_mean_is_refused_in_a_line(folder, capsy
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["preflight", "run", "drill"])
+def test_a_template_that_airflow_would_render_is_refused_but_in_what_is_the_programs_own(
+    folder, capsys, command
+):
+    given = 'outputs=[{"path": "out", "uri": "oci://b@n/{{ run_id }}/"}]'
+    assert main([command, "good.yaml", "--set", given, "--set", "env.A={{ x }}"]) == 1
+    (line,) = [line for line in "".join(capsys.readouterr()).splitlines() if "Jinja" in line]
+    assert "outputs.0.uri: contains Jinja, which only Airflow fills in" in line
+    assert line.endswith("--set outputs.0.uri=VALUE")
+    assert main(["plan", "good.yaml", "--set", given]) == 0
+    assert load("good.yaml", argparse.Namespace(set=['program.args=["{{ x }}"]', "env.A={{ x }}"])).env == {
+        "SEED": "1",
+        "A": "{{ x }}",
+    }
+
+
 def test_plan_shows_the_environment_of_each_role(folder, capsys):
     plan = plan_of(capsys, "--set", "main_env.ROLE=main", "--set", "worker_env.ROLE=worker")
     assert [environment["ROLE"] for environment in plan["environment"]] == ["main", "worker"]
@@ -529,6 +545,88 @@ def test_where_the_connection_is_missing_it_is_named(folder, capsys):
     )
     assert not (folder / "info.yaml").exists()
     assert hint.endswith("without an account: ocidist run good.yaml --set backend.kind=local --wait")
+
+
+LONG = "x" * 300
+ODD_PLACES = [LONG, f"{LONG}.yaml", "~nobody-here/x.yaml", "http://[::1/x", "adir.yaml", "good.yaml/x", " "]
+PLACED = [
+    "init",
+    "check",
+    "plan",
+    "diff good.yaml",
+    "preflight",
+    "run",
+    "run good.yaml --info",
+    "status",
+    "status --backend local",
+    "cancel",
+    "checkpoints list",
+    "checkpoints verify",
+    "copy good.yaml",
+    "copy --",
+]
+
+
+CAN_BE = {
+    *(("init", place) for place in ("http://[::1/x", "adir.yaml", " ")),
+    *(("copy good.yaml", place) for place in ("adir.yaml", " ")),
+    ("copy --", "adir.yaml"),
+}
+"""Names that are odd, and may be those of a folder."""
+
+
+@pytest.mark.parametrize("command", PLACED)
+@pytest.mark.parametrize("place", ODD_PLACES)
+def test_a_place_that_cannot_be_is_an_error_of_one_line(folder, capsys, monkeypatch, command, place):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", '{"conn_type": "oci"}')
+    (folder / "adir.yaml").mkdir()
+    words = [*command.split(), place, *(["out/"] if command == "copy --" else [])]
+    code = main(words)
+    err = capsys.readouterr().err
+    assert (code == 0) is ((command, place) in CAN_BE)
+    assert code == 0 or err
+    assert code != 2 or (err.startswith("ocidist: ") and err.count("\n") == 1), err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "init {}",
+        "run good.yaml --info {}",
+        "drill good.yaml --report {}",
+        "checkpoints fetch here {}",
+        "checkpoints export here {}",
+    ],
+)
+def test_the_home_of_nobody_is_an_error_that_names_the_path_and_no_folder(folder, capsys, command):
+    place = "~nobody-here/x"
+    before = sorted(folder.iterdir())
+    assert main(command.format(place).split()) == 2
+    assert capsys.readouterr().err == (
+        f"ocidist: {place} names no place: there is no user of that name here; write ./{place} for a name that begins "
+        "so\n"
+    )
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_home_that_no_shell_has_expanded_is_that_home(folder, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    assert main(["init", "~/new"]) == 0
+    assert (folder / "home" / "new" / "job.yaml").is_file()
+
+
+@pytest.mark.parametrize("command", ["run", "preflight", "drill"])
+@pytest.mark.parametrize("connection", [None, '{"conn_type": "oci"}'])
+def test_a_job_that_this_machine_refuses_is_told_of_no_connection(
+    folder, capsys, monkeypatch, command, connection
+):
+    if connection is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", connection)
+    given = ["--set", "backend.kind=local", "--set", "work_dir=oci://b@n/work"]
+    assert main([command, "good.yaml", *given]) == 1
+    said = capsys.readouterr().err
+    assert "work_dir: must be a folder of this machine" in said
+    assert "connection" not in said
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.cli import main
+from airflow_provider_ocidist.job_file import rules
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE, AgentConfig
 
 FILES = ["Dockerfile", "compose.yaml", "job.schema.json", "job.yaml", "train/train.py"]
@@ -76,8 +81,85 @@ def test_a_name_that_yaml_takes_for_something_else_stays_a_name(tmp_path, capsys
     assert node["image"] == written
 
 
-@pytest.mark.parametrize("option", [["--launcher", "torchrn"], ["--nodes", "0"]])
-def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, capsys, option):
+@pytest.mark.parametrize("kind", kinds.names("launchers"))
+def test_the_image_has_what_the_chosen_launcher_needs(tmp_path: Path, kind: str) -> None:
+    assert main(["init", str(tmp_path), "--launcher", kind]) == 0
+    words = (tmp_path / "Dockerfile").read_text().split()
+    wanted = [*kinds.load("launchers", kind).LAUNCHER.requires]
+    wanted += ["openmpi-bin", "openssh-server"] if kind == "mpirun" else []
+    assert set(wanted) <= set(words)
+    services = yaml.safe_load((tmp_path / "compose.yaml").read_text())["services"]
+    job = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    program = AgentConfig.from_env(services["main"]["environment"]).program
+    assert (program.script, program.module) == (job["program"]["script"], job["program"].get("module", False))
+
+
+@pytest.mark.torch
+def test_what_is_written_for_the_launcher_command_trains_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "new", "--launcher", "command", "--nodes", "1"]) == 0
+    few = ["--set", 'program.args=["--steps", "3"]']
+    code = main(["run", "new/job.yaml", "--set", "backend.kind=local", *few, "--wait"])
+    assert code == 0, capsys.readouterr().out
+
+
+def trained(folder: Path, *arguments: str) -> str:
+    """Run the script alone, and return what it has printed."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    progress = {"OCIDIST_PROGRESS_FILE": str(folder / "progress.jsonl")}
+    done = subprocess.run(
+        [sys.executable, "train.py", *arguments],
+        cwd=folder,
+        env={**os.environ, **alone, **progress},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.torch
+def test_the_script_takes_what_deepspeed_passes_and_a_retry_after_its_last_step_counts_as_complete(
+    tmp_path: Path,
+) -> None:
+    assert main(["init", str(tmp_path)]) == 0
+    trained(tmp_path / "train", "--local_rank=0", "--steps", "3")
+    assert not (tmp_path / "train" / "progress.jsonl").exists()
+    assert "beginning after step 3" in trained(tmp_path / "train", "--steps", "3")
+    reported = json.loads((tmp_path / "train" / "progress.jsonl").read_text())
+    assert reported == {"complete": True, "step": 3, "steps": 3}
+    # From a million on, the names are no longer in the order of their steps.
+    kept = tmp_path / "train" / "checkpoints"
+    (kept / "step-000003.pt").rename(kept / "step-1000000.pt")
+    (kept / "step-999999.pt").write_text("older, and no checkpoint")
+    trained(tmp_path / "train", "--steps", "3")
+
+
+@pytest.mark.parametrize(
+    "option, named",
+    [
+        (["--launcher", "torchrn"], "--launcher torchrn"),
+        (["--nodes", "0"], "--nodes 0"),
+        (["--name", "n" * 256], "--name"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, capsys, option, named):
     assert main(["init", str(tmp_path / "new"), *option]) == 2
-    assert capsys.readouterr().err.startswith(f"ocidist: {' '.join(option)}: ")
+    assert capsys.readouterr().err.startswith(f"ocidist: {named}: ")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_whose_name_is_too_long_for_a_job_is_named_with_the_remedy(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(rules, "MAX_NAME", 20)
+    folder = tmp_path / ("n" * 21)
+    assert main(["init", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"ocidist: {folder}: ")
+    assert "21 characters; 20 are allowed" in said
+    assert "--name" in said
+    assert not folder.exists()
+    assert main(["init", str(folder), "--name", "short"]) == 0

@@ -218,4 +218,5 @@ def test_who_may_only_watch_a_gang_is_given_the_command_that_ends_it(conn_id: st
         to_go_on=lambda _: None,
     )
     follower._cancel(Ending(cause=Cause.DEADLINE, message="too late", since=0.0))
-    assert said == [f"DEADLINE: too late; to end it: ocidist cancel {connection}--backend pytorchjob team/x"]
+    command = f"ocidist cancel {connection}--backend pytorchjob team/x"
+    assert said == [f"DEADLINE: too late; to end it: {command}, or by deleting the PyTorchJob with kubectl"]

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.capabilities import Finding, Mark
@@ -30,6 +29,7 @@ from airflow_provider_ocidist.model.git_source import Repository
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, a_job
 
 Preflight = Callable[..., dict[str, dict[str, Any]]]
@@ -137,7 +137,7 @@ def test_a_compartment_that_may_not_be_read_is_a_warning_that_names_the_policy_w
     preflight: Preflight, emulator: Access
 ) -> None:
     refused = {"method": "GET", "path": "/20160918/compartments/[^/]*", "status": 404, "times": 2}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=refused).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=refused).raise_for_status()
     found = preflight(0)["compartment"]
     assert found["mark"] == "WARN"
     assert found["fix"] == "allow group <yours> to inspect compartments in tenancy"
@@ -195,7 +195,7 @@ def test_a_check_that_hangs_or_breaks_does_not_hide_the_others(monkeypatch: pyte
     monkeypatch.setattr(module, "CHECKS", checks)
     backend = {**BACKEND, "compartment_id": "ocid1.compartment.oc1..a", "project_id": "ocid1.project.oc1..a"}
     job = a_job(backend=backend, work_dir="oci://bucket@namespace/work")
-    found = module.preflight(job, OciAccess(), Defaults())
+    found = module.preflight(job, OciAccess(), OciAccess(), Defaults())
     never.set()
     assert [(each.subject, each.mark) for each in found] == [
         ("hangs", Mark.FAIL),

@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -29,6 +28,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import list_runs, 
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import RunKey, RunRecord
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS, a_job
 
 
@@ -95,7 +95,7 @@ def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
     ocidist: Terminal, backend: OciDataScience, ends
 ) -> None:
     job = a_job(
-        seconds=60,
+        seconds=600,
         limits={"stop_grace": 1, "max_runtime": "1h"},
         backend={**BACKEND, "topology": "multi_node"},
     )
@@ -142,19 +142,19 @@ def test_an_id_of_nothing_that_runs_is_one_line(ocidist: Terminal, target: str, 
 
 def test_a_watch_goes_on_when_the_service_answers_again(ocidist: Terminal, emulator: Access) -> None:
     # It may end while nobody can see it: the watch goes on either way.
-    ocidist.write_job(seconds=4)
+    ocidist.write_job(seconds=12)
     ocidist("run", "job.yaml")
     watching = ocidist.start("watch", "--json", "--interval", "0.3")
     assert watching.stdout is not None
     json.loads(watching.stdout.readline())
     faults = f"{emulator.url}/_emulator/faults"
-    httpx.post(faults, json={"path": "/20190101/.*", "status": 503}).raise_for_status()
+    http.post(faults, json={"path": "/20190101/.*", "status": 503}).raise_for_status()
     try:
         events = [json.loads(watching.stdout.readline())]
         while "will ask again" not in events[-1].get("text", ""):
             events.append(json.loads(watching.stdout.readline()))
     finally:
-        httpx.delete(faults).raise_for_status()
+        http.delete(faults).raise_for_status()
     rest, _ = watching.communicate(timeout=120)
     events += [json.loads(line) for line in rest.splitlines()]
     assert watching.returncode == 0
@@ -299,9 +299,9 @@ def test_a_run_without_a_log_group_has_no_logs_and_says_so(ocidist: Terminal, em
 def slow_answers(emulator: Access) -> Iterator[None]:
     """Give a test the time to end a process while it creates a gang."""
     rule = {"method": "POST", "path": "/20190101/.*", "latency_s": 0.5}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     yield
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 @pytest.mark.usefixtures("slow_answers")
@@ -335,7 +335,7 @@ def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
 def has_created(emulator: Access, since: float) -> bool:
     """Whether something was asked to be created since a time; what a killed process had asked is recorded late."""
     asked = {"method": "POST", "path": "/20190101/.*"}
-    calls = httpx.get(f"{emulator.url}/_emulator/calls", params=asked).json()
+    calls = http.get(f"{emulator.url}/_emulator/calls", params=asked).json()
     return any(call["time"] >= since for call in calls)
 
 

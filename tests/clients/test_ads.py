@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import httpx
 import oci
 import pytest
 import yaml
@@ -26,6 +25,7 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState, RunStatus
 from scripts.emulator_process import Access
 from tests.clients.processes import AGENT_IMAGE, CLUSTER_IMAGE, CONDA, PROGRAMS
+from tests.http_client import http
 from tests.training_jobs import a_key
 
 OCID = re.compile(r"ocid1\.\w+\.[\w.]+")
@@ -51,12 +51,12 @@ def lines(access: Access, logs: Any, run_id: str) -> list[str]:
 
 
 def forget_calls(access: Access) -> None:
-    httpx.delete(f"{access.url}/_emulator/calls").raise_for_status()
+    http.delete(f"{access.url}/_emulator/calls").raise_for_status()
 
 
 def job_calls(access: Access) -> list[str]:
     """Return the calls to Data Science since then, OCIDs left out."""
-    calls = httpx.get(f"{access.url}/_emulator/calls").json()
+    calls = http.get(f"{access.url}/_emulator/calls").json()
     return [
         OCID.sub("ID", f"{call['method']} {call['path']}")
         for call in calls

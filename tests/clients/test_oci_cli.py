@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.processes import Cli
+from tests.documents import blocks
 
 PROGRAM = """
 import os, sys, time
@@ -105,7 +106,7 @@ def test_a_tree_sent_in_bulk_comes_back_the_same_and_a_sync_sends_and_deletes_wh
     assert bucket not in str(cli("os", "bucket", "list", "-c", cli.access.compartment_id))
 
 
-def job_of(cli: Cli, folder: Path) -> str:
+def job_of(cli: Cli, folder: Path, **tags: str) -> str:
     """Create a job with its artifact and return its OCID."""
     access = cli.access
     (folder / "program.py").write_text(PROGRAM)
@@ -128,6 +129,7 @@ def job_of(cli: Cli, folder: Path) -> str:
         *("--configuration-details", json.dumps(configuration)),
         *("--infrastructure-configuration-details", json.dumps(infrastructure)),
         *("--log-configuration-details", json.dumps(logs)),
+        *("--freeform-tags", json.dumps(tags)),
     )["data"]["id"]
     cli(
         *("data-science", "job", "create-job-artifact", "--job-id", job),
@@ -175,6 +177,23 @@ def test_jobs_and_job_runs(cli, tmp_path):
         *("--wait-for-state", "SUCCEEDED", *EVERY_SECOND),
     )
     assert cli("data-science", "job", "get", "--job-id", job)["data"]["lifecycle-state"] == "DELETED"
+
+
+def test_old_jobs_of_ocidist_are_deleted_as_the_page_says_and_no_others(cli, tmp_path):
+    (block,) = (found for found in blocks("bash") if "data-science job delete" in found.text)
+    ours, other = job_of(cli, tmp_path, **{"ocidist-task": "1f"}), job_of(cli, tmp_path, task="1f")
+    now = dt.datetime.now(dt.timezone.utc)
+    # The last has none left to delete.
+    for days, left in ((-1, {ours, other}), (1, {other}), (1, {other})):
+        script = block.text.replace("ocid1.compartment...", cli.access.compartment_id)
+        script = script.replace("2026-09-01", (now + dt.timedelta(days)).strftime("%Y-%m-%d"))
+        (tmp_path / "delete.sh").write_text(f"set -eu\n{script}")
+        cli.programs.run("/bin/bash", tmp_path / "delete.sh")
+        found = cli(
+            *("data-science", "job", "list", "-c", cli.access.compartment_id),
+            *("--lifecycle-state", "ACTIVE", "--all"),
+        )
+        assert {ours, other} & {job["id"] for job in found["data"]} == left
 
 
 def test_what_is_around_them(cli):

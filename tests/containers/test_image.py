@@ -102,12 +102,20 @@ def test_the_versions_in_it_are_the_locked_ones(podman: Podman, image: str) -> N
     installed = dict(line.split("==") for line in listed.splitlines())
     locks = ["requirements/constraints.txt", "requirements/pip.txt", "container/torch-cpu.txt"]
     lines = [line for lock in locks for line in (REPOSITORY / lock).read_text().splitlines()]
-    locked = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    locked = dict(
+        line.partition(";")[0].split("==") for line in lines if "==" in line and not line.startswith("#")
+    )
     ours = installed.pop("airflow-provider-ocidist")
     assert ours == image_of.version_of_package()
     assert {
         name: version for name, version in installed.items() if locked.get(canonical(name)) != version
     } == {}
+
+
+def test_the_agent_in_it_is_compiled_so_that_no_node_has_to(podman: Podman, image: str) -> None:
+    folder = "/opt/node/lib/*/site-packages/airflow_provider_ocidist/agent/__pycache__"
+    listed = podman("run", "--rm", "--entrypoint=sh", image, "-c", f"ls {folder}")
+    assert {"__main__", "start", "node"} <= {name.split(".")[0] for name in listed.split()}
 
 
 def test_it_is_small(image: str) -> None:

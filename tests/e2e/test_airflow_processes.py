@@ -48,7 +48,8 @@ LONG = 3600.0
 FASTER = {
     # Where tasks that wait stay on their workers, those of the runs that are started at once have one each.
     "AIRFLOW__CORE__PARALLELISM": "10" if CAN_KILL else "20",
-    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+    # No file changes.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,nobody:",

@@ -15,9 +15,7 @@ from airflow_provider_ocidist.backends.bundle import ROOT, agent_bundle
 from airflow_provider_ocidist.emulator.nodes.machine import Artifact, NodeError, _unpack
 
 PACKAGE = "airflow_provider_ocidist"
-STARTS = (
-    f"import {PACKAGE}.agent.__main__ as begun; print(begun.__file__); print(begun.main.__code__.co_filename)"
-)
+STARTS = f"import {PACKAGE}.agent.start as begun; print(begun.__file__); print(begun.run_node.__code__.co_filename)"
 
 
 def unpacked(folder: Path, bundle: bytes) -> Path:
@@ -56,7 +54,7 @@ def test_a_node_starts_the_agent_of_its_own_folder_and_compiles_none_of_it(tmp_p
     place = unpacked(tmp_path, agent_bundle(None))
     done = node(place)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines() == [str(place / PACKAGE / "agent" / "__main__.py")] * 2
+    assert done.stdout.splitlines() == [str(place / PACKAGE / "agent" / "start.py")] * 2
     assert compiled_by(done, place) == set()
 
 

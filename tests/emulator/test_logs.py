@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import time
 
 import oci
@@ -163,6 +164,8 @@ def test_pushed_entries_are_found_with_all_they_say(cloud):
         ("data.level > 2", ["2"]),
         ("data.level = 3", ["2"]),
         ("data.level <= 2", []),
+        ("data.level != 3", ["1"]),
+        ("data.level != 4", ["1", "2"]),
         ("data.message = 'h*'", ["1"]),
         ("logContent.data.message != 'h*'", ["2"]),
         ("subject = 's' and source in ('web', 'other')", ["1", "2"]),
@@ -351,6 +354,20 @@ def test_a_log_file_of_a_killed_emulator_goes_on(tmp_path):
     third = StoredLog(tmp_path / "a.log")
     assert [third.read(number) for number in third.between(0, 1000)] == ["a", "b", "c"]
     third.close()
+
+
+def test_logs_that_are_only_read_stay_closed(tmp_path):
+    logs = [StoredLog(tmp_path / f"{number}.log") for number in range(40)]
+    for log in logs:
+        log.append(lines((1, "x")), 1)
+        log.close()
+    before = len(os.listdir("/proc/self/fd"))
+    assert {log.read(0) for log in logs} == {"x"}
+    # Other threads of this process may open one meanwhile.
+    assert len(os.listdir("/proc/self/fd")) < before + len(logs)
+    logs[0].append(lines((2, "y")), 2)
+    assert [logs[0].read(number) for number in range(2)] == ["x", "y"]
+    logs[0].close()
 
 
 def test_lines_longer_than_a_block_are_whole(tmp_path):

@@ -27,6 +27,7 @@ from airflow_provider_ocidist.emulator.listening import check_host, is_own_user,
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import OPTIONS, Cloud
 from tests.emulator.test_job_runs import STUBBORN, first_message, is_alive
+from tests.http_client import http
 
 COMMAND = [sys.executable, "-m", "airflow_provider_ocidist.emulator"]
 
@@ -265,7 +266,7 @@ def test_it_can_be_stopped_twice():
     emulator.stop()
     emulator.stop()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/health")
+        http.get(f"{url}/health")
 
 
 def test_nodes_are_gone_once_it_is_stopped():

@@ -378,6 +378,8 @@ def test_what_is_not_there_yet_is_counted_apart_from_errors(cloud, method):
     "text, level",
     [
         ("ocidist: node 0 has joined; 0 errors", ""),
+        ("ocidist: WARNING: 3 checkpoints wait", "warning"),
+        ("[node 1] ocidist: ERROR: node 1 of 2 failed: USER: exit code 1", "error"),
         ("step 3/9 loss 0.5", ""),
         ("2026-11-28 02:20:00,000 WARNING train: the disk is slow", "warning"),
         ("train.py:3: UserWarning: deprecated", "warning"),

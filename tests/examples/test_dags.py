@@ -39,7 +39,8 @@ SETTINGS = {
     "AIRFLOW__CORE__PARALLELISM": "4",
     # As in most installations: none of them shall begin before its test wants it to.
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
-    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+    # No file changes.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
 }
 AT_A_TIME = {"slots": 3, "include_deferred": True}
 EMISSIONS = [

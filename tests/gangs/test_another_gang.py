@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import DAG
@@ -24,6 +23,7 @@ from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.checkpoints import complete
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS
 from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
 
@@ -140,12 +140,12 @@ def test_where_no_machine_takes_the_place_of_a_lost_one_the_gang_is_made_anew(
     ti: Ti, emulator: Access, backend: OciDataScience
 ) -> None:
     rule = {"display_name": r".*-1\.1", "failure": NO_CAPACITY}
-    httpx.post(f"{emulator.url}/_emulator/nodes", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/nodes", json=rule).raise_for_status()
     try:
         # After the other node has reported a step, which it does every two seconds.
         assert a_task({"node": 1}, step=8).execute(context(ti))["checkpoint_uri"]
     finally:
-        httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
     ref = RunRef.from_json(ti.xcoms["run"])
     assert ref.key.attempt == 2
     runs = pages(backend._client.list_job_runs, ref.compartment_id)
@@ -175,7 +175,7 @@ def test_the_failure_of_a_gang_that_has_lost_a_machine_ends_the_next_one_at_the_
     program = {"source": str(tmp_path), "script": "fails.py"}
     # With `job_runs` no machine comes in the place of the lost one.
     rule = {"display_name": r".*-1\.1", "failure": NO_CAPACITY}
-    httpx.post(f"{emulator.url}/_emulator/nodes", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/nodes", json=rule).raise_for_status()
     task = a_task(
         {"program": 5, "node": 1}, topology=topology, step=9, program=program, checkpoints={"required": False}
     )
@@ -183,7 +183,7 @@ def test_the_failure_of_a_gang_that_has_lost_a_machine_ends_the_next_one_at_the_
         with pytest.raises(AirflowFailException) as failed:
             task.execute(context(ti))
     finally:
-        httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
     assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 2
     assert "ValueError: a bad batch" in str(failed.value)
     assert "crash loop: USER at step 4 for the second time" in str(failed.value)

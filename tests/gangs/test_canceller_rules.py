@@ -167,7 +167,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
     runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
     said = str(caught.value)
     assert f"cancelled nodes have not ended within 1800 s: {runs}; end them" in said
-    assert f"ocidist cancel --backend {ref.backend} {ref.job_id}, or delete the run" in said
+    assert f"ocidist cancel --backend {ref.backend} {ref.job_id}, or at the service; the next try" in said
     assert ended.job_id not in said
     assert caught.value.retryable
     assert len(model.done("status")) > 20
@@ -176,7 +176,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
+def test_an_error_amid_the_end_of_an_earlier_gang_lets_its_time_not_begin_anew(
     model: Model, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -202,6 +202,65 @@ def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
         except BackendError:
             # As `TrainingTry._created_or_adopted` does.
             continue
+
+
+def test_a_gang_that_could_not_be_ended_for_an_outage_is_cancelled_after_it(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(0.0)
+    monkeypatch.setattr(module, "time", clock)
+    ref = model.has(a_key(), [LIVE])
+    answers = model.status
+    model.status = lambda _: unanswered()
+    ends = canceller(model)
+    with pytest.raises(BackendError, match="503"):
+        ends.end([ref], "it is old", within=600.0)
+    clock.now += 2 * 600.0
+    model.status = answers
+    ends.end([ref], "it is old", within=600.0)
+    assert model.done("cancel") == [ref.job_id]
+    assert model.done("close") == [ref.job_id]
+
+
+def unanswered() -> list[RunStatus]:
+    raise BackendError("503", status_code=503, retryable=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_time_in_which_the_service_does_not_answer_is_none_that_a_gang_has_had_to_end(
+    model: Model, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = random.Random(seed)
+    clock = Clock(0.0)
+    monkeypatch.setattr(module, "time", clock)
+    ref = model.has(a_key(), [LIVE])
+    model.ends_at_once = False
+    status, away_until, last_answer, answered = model.status, 0.0, clock.now, 0.0
+
+    def with_outages(refs: Sequence[RunRef]) -> list[RunStatus]:
+        nonlocal away_until, last_answer, answered
+        if clock.now < away_until:
+            unanswered()
+        if dice.random() < 0.1:
+            away_until = clock.now + dice.choice([30.0, 300.0, 3000.0, 30_000.0])
+            unanswered()
+        was_away = last_answer < away_until
+        answered += 0.0 if was_away else clock.now - last_answer
+        last_answer = clock.now
+        return status(refs)
+
+    model.status = with_outages
+    ends = canceller(model, Pauses(clock))
+    monkeypatch.setattr(Canceller, "_pause", REAL_PAUSE)
+    while True:
+        try:
+            ends.end([ref], "it is old")
+        except StillAlive:
+            break
+        except BackendError:
+            clock.now += 60.0
+    # A look comes at most ten seconds after the one before.
+    assert 1800.0 < answered <= 1810.0, f"seed {seed}"
 
 
 def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:
@@ -280,8 +339,8 @@ def test_a_job_that_cannot_be_removed_is_named_at_the_end(
         in said
     )
     assert caught.value.retryable
-    # One a second, at the beginning too.
-    assert len(model.done("delete")) == 61
+    # One a second, at the beginning too, after the look at its nodes.
+    assert len(model.done("delete")) == 60
 
 
 def test_a_whole_job_stays_in_the_books(model: Model) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import DAG
@@ -29,6 +28,7 @@ from airflow_provider_ocidist.model.refusal import REMEMBERED, KnownRefusals, Re
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
 
@@ -103,10 +103,10 @@ def _connection(emulator: Access, fields: dict[str, Any], monkeypatch: pytest.Mo
 @pytest.fixture
 def nodes(emulator: Access) -> Iterator[Callable[..., None]]:
     def rule(**values: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/nodes", json=values).raise_for_status()
+        http.post(f"{emulator.url}/_emulator/nodes", json=values).raise_for_status()
 
     yield rule
-    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_request_that_is_refused_for_the_place_of_a_lost_machine_leads_to_the_
         try:
             return replace_nodes(*arguments)
         finally:
-            httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+            http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
     monkeypatch.setattr(OciDataScience, "replace_nodes", refuses)
     fault = {DRILL_VARIABLE: "kill-node@training:node=1,step=8"}
@@ -567,7 +567,7 @@ def test_while_a_node_of_a_refused_candidate_may_live_no_other_is_asked_for(
     ti.run_id = key.run_id
     with pytest.raises(LeftRuns, match=r"LimitExceeded.*may still run"):
         GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     (left,) = runs_of(backend, ti)
     assert shape_of(left) == FIRST
     record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2)
@@ -588,7 +588,7 @@ def test_while_a_run_that_no_list_shows_may_live_no_other_candidate_is_asked_for
     ti.run_id = key.run_id
     with pytest.raises(LeftRuns, match=r"LimitExceeded.*may still run: runs of ocid1"):
         GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     (left,) = runs_of(backend, ti)
     assert (shape_of(left), left.lifecycle_state) == (FIRST, "ACCEPTED")
     record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2)

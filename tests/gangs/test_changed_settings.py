@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from oci.identity.models import CreateCompartmentDetails
 
@@ -25,6 +24,7 @@ from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.work_dir import attempt_index
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
 SEED = random.randrange(1_000_000)
@@ -117,10 +117,10 @@ def stage(emulator: Access, fields: dict[str, Any]) -> Iterator[Stage]:
     projects = [fields["project_id"], str(backend._client.create_project(project).data.id)]
     job: dict[str, Any] = {"nodes": 2, "seconds": 60.0}
     stage = Stage(emulator, dict(fields), job, compartments, projects)
-    httpx.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
     yield stage
-    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 @pytest.fixture
@@ -152,12 +152,12 @@ def test_whatever_changes_between_two_tries_one_gang_lives_and_none_is_forgotten
         ended(stage.submit(key, notes))
     if how == "lists behind":
         rule = {"method": "GET", "path": "/20190101/job(s|Runs)", "stale_s": 8}
-        httpx.post(f"{stage.emulator.url}/_emulator/faults", json=rule).raise_for_status()
+        http.post(f"{stage.emulator.url}/_emulator/faults", json=rule).raise_for_status()
     for change in dict.fromkeys(changes):
         stage.change(change, chance)
     asked = dataclasses.replace(key, generation=4) if chance.random() < 0.5 else key
     last = ended(stage.submit(asked, notes, 2))
-    httpx.delete(f"{stage.emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{stage.emulator.url}/_emulator/faults").raise_for_status()
     assert last.complete, told
     assert stage.live_jobs(key) == {last.job_id}, told
 
@@ -175,11 +175,11 @@ def test_a_list_of_attempts_that_is_not_found_is_no_empty_one(
     first = ended(stage.submit(key, None))
     stage.change("compartment", random.Random(1))
     rule = {"method": "GET", "path": "/n/.*/b/[^/]*/o", "status": 404, "code": "BucketNotFound"}
-    httpx.post(f"{stage.emulator.url}/_emulator/faults", json={**rule, "times": times}).raise_for_status()
+    http.post(f"{stage.emulator.url}/_emulator/faults", json={**rule, "times": times}).raise_for_status()
     if times == 1000:
         with pytest.raises(BackendError, match="reading which attempts") as caught:
             stage.submit(key, None, 2)
-        assert caught.value.status_code == 404, "a later try asks again: kills.may_pass"
+        assert caught.value.status_code == 404, "a later try asks again: backoff.may_pass"
         assert stage.live_jobs(key) == {first.job_id}
     else:
         assert stage.live_jobs(key) == {ended(stage.submit(key, None, 2)).job_id}
@@ -232,13 +232,13 @@ def test_a_gang_that_cannot_be_seen_any_more_stops_the_next_one_and_is_named(
     # As with credentials of another tenancy.
     for path in ("/20190101/jobs/.*", "/20190101/job(s|Runs)"):
         rule = {"method": "GET", "path": path, "status": 404, "code": "NotAuthorizedOrNotFound"}
-        httpx.post(f"{stage.emulator.url}/_emulator/faults", json=rule).raise_for_status()
+        http.post(f"{stage.emulator.url}/_emulator/faults", json=rule).raise_for_status()
     with pytest.raises(
         BackendError, match=f"may still be running, job {old.job_id} in compartment .* then remove"
     ) as caught:
         stage.submit(key, None, 2)
     assert caught.value.retryable
-    httpx.delete(f"{stage.emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{stage.emulator.url}/_emulator/faults").raise_for_status()
     assert stage.live_jobs(key) == {old.job_id}
 
 

@@ -13,10 +13,11 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs import canceller, earlier_tries
 from airflow_provider_ocidist.gangs.actions import Cancel, Fail
-from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, decide, unread
+from airflow_provider_ocidist.gangs.decisions import UNREADABLE_LIMIT, decide, unread
 from airflow_provider_ocidist.gangs.diagnoses import failed_node, is_unexplained, node_of, refused_in_place
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.homes import WORDS
+from airflow_provider_ocidist.model.pauses import SAVED_WITHIN
 from airflow_provider_ocidist.model.refusal import REMEMBERED, Refusal
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, NodeStatus, RunStatus
@@ -253,11 +254,16 @@ def test_nodes_that_live_on_are_named_with_the_way_to_end_them() -> None:
     assert found.cause is Cause.HANG
     assert found.message.startswith("no step; NOT ENDED 60 s after the first cancel")
     assert "node 1 (RUNNING, no id), node 2 (ENDING, run2)" in found.message
-    assert "`ocidist cancel job`" in found.message
+    assert (
+        "Cancel again with ocidist cancel job, or in the console (Data Science, Jobs, job runs); if"
+        in found.message
+    )
     here = replace(known, ref=replace(known.ref, backend="local", job_id="/srv/my work/x"))
     at_home = decide(here, RunStatus(nodes=alive), START + 60)
     assert isinstance(at_home, Fail)
-    assert "`ocidist cancel --backend local '/srv/my work/x'`" in at_home.message
+    assert (
+        "ocidist cancel --backend local '/srv/my work/x', or on its machine, with kill; if" in at_home.message
+    )
 
 
 def messages_at(kind: str) -> dict[str, str]:
@@ -310,4 +316,4 @@ def test_each_home_is_spoken_of_in_its_own_words(kind: str) -> None:
 
 
 def test_how_long_is_waited_is_as_documented() -> None:
-    assert (SAVING_LIMIT, UNREADABLE_LIMIT) == (120.0, 1800.0)
+    assert (SAVED_WITHIN, UNREADABLE_LIMIT) == (120.0, 1800.0)

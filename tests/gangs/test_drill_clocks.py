@@ -13,8 +13,8 @@ from airflow_provider_ocidist.gangs.drill_measures import Sightings, Try, recove
 from airflow_provider_ocidist.model.drill import DrillJournal, FaultKind, InjectedFault, StepSeen
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.gangs.records import record
 
 SEED = int(os.environ.get("TEST_SEED", "20261126"))
@@ -54,7 +54,7 @@ def test_the_clocks_of_the_nodes_do_not_count(tmp_path: Path, number: int) -> No
     print(f"seed {SEED}.{number}")
     off, away = [draw.uniform(-130, 130) for _ in range(3)], draw.uniform(5, 60)
     events, _ = training(draw, off, away)
-    run_dirs, known = RunDirs(open_store), replace(record().ref, run_dir=str(tmp_path))
+    run_dirs, known = RunDirStores(open_store), replace(record().ref, run_dir=str(tmp_path))
     directories, store, now = RunDirectories(run_dirs, run_dirs), open_store(str(tmp_path)), 0.0
 
     def journals() -> dict[int, DrillJournal]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from airflow.sdk import DAG
 
@@ -32,6 +31,7 @@ from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.backends.silent import Silent
+from tests.http_client import http
 from tests.training_jobs import a_job, a_key, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_node_starts")
@@ -116,7 +116,7 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_
     else:
         # Its job cannot be read any more.
         said = "\n".join(cancel_noted(lambda _: impatient, task, number, GIVES_UP, notes, LOG))
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     for how, attempt in left.items():
         found = states(impatient, attempt.key, emulator.compartment_id)
         is_stopped = has_stop_request(impatient, attempt)

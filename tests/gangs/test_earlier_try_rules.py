@@ -260,7 +260,7 @@ def test_a_gang_that_cannot_be_ended_is_named_unless_its_nodes_know(
     home.refuses[ref.job_id] = refusal
     said = (
         f"{ref.key.name} may still be running ({', '.join(ref.run_ids)}; {why}): "
-        f"end it with ocidist cancel --backend model {ref.job_id}, or delete the run at the service"
+        f"end it with ocidist cancel --backend model {ref.job_id}, or at the service"
     )
     assert ended(home, attempt_of(ref)) == ([said] if why else [])
 
@@ -504,7 +504,7 @@ def test_a_gang_whose_home_cannot_be_reached_is_asked_to_stop_and_named(
             f"{ref.key.name} may still be running ({', '.join(ref.run_ids)}; "
             f"backend local cannot be reached with this connection; {found} {ref.run_dir}): "
             f"end it with ocidist cancel --backend local {ref.job_id}, "
-            "or delete the process group on its machine, with kill"
+            "or on its machine, with kill"
         )
     ]
     assert {call for call in home.calls if call[0] == "request_stop"} == {

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.local import Local
@@ -26,6 +25,7 @@ from airflow_provider_ocidist.model.run import NodeState
 from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, LOCAL
 from scripts.emulator_process import Access
 from tests.gangs.test_replacements import runs_of
+from tests.http_client import http
 from tests.training_jobs import BACKEND, a_job, a_key
 
 LOG = logging.getLogger("elastic")
@@ -164,14 +164,14 @@ def test_of_three_job_runs_two_train_on_and_all_three_finish(
     # A program without torch: its launcher needs no other number of processes, so the job may not ask for it.
     job = replace(job, min_nodes=2)
     refused = {"display_name": r".*-2\.1", "failure": "Out of host capacity."}
-    httpx.post(f"{emulator.url}/_emulator/nodes", json=refused).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/nodes", json=refused).raise_for_status()
     record = GangSubmitter(backend, job, LOG, None, threading.Event()).adopt_or_submit(a_key(), None)
     watch = Watch(backend, record, LOG)
     try:
         seen, action = followed(watch)
     finally:
         backend.cancel(watch.record.ref)
-        httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
     assert isinstance(action, Succeed), action
     ref, status = watch.record.ref, watch.status
     assert status is not None

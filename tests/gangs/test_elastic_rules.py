@@ -38,8 +38,8 @@ from airflow_provider_ocidist.model.report import Phase, Progress, Restart, Stop
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.gangs.test_replacement_rules import (
     LOST,
     NOW,
@@ -604,7 +604,7 @@ def test_whatever_node_asks_for_the_next_launch_all_nodes_agree_on_who_takes_par
     seed = SEED + number
     print("seed", seed)
     dice, nodes = random.Random(seed), 4
-    store, run_dirs = open_store(str(tmp_path)), RunDirs(open_store)
+    store, run_dirs = open_store(str(tmp_path)), RunDirStores(open_store)
     directories, ref = RunDirectories(run_dirs, run_dirs), a_ref(nodes, run_dir=str(tmp_path))
     beats = [Heartbeat(store, a_report(rank), StopSwitch()) for rank in range(nodes)]
     known: dict[int, tuple[int, ...]] = {}
@@ -676,7 +676,7 @@ def test_a_request_that_is_late_for_its_launch_does_not_take_the_place_of_the_on
 
 
 def test_a_gang_that_is_to_end_is_not_launched_with_fewer(tmp_path: Path) -> None:
-    store, run_dirs = open_store(str(tmp_path)), RunDirs(open_store)
+    store, run_dirs = open_store(str(tmp_path)), RunDirStores(open_store)
     directories, ref = RunDirectories(run_dirs, run_dirs), a_ref(run_dir=str(tmp_path))
     final = StopRequest(cause=Cause.CANCELED, message="enough").to_json()
     store.write(STOP_FILE, final)
@@ -685,7 +685,7 @@ def test_a_gang_that_is_to_end_is_not_launched_with_fewer(tmp_path: Path) -> Non
 
 
 def test_who_asks_for_a_launch_with_fewer_pauses_before_the_next_look(tmp_path: Path) -> None:
-    run_dirs, ref = RunDirs(open_store), a_ref(run_dir=str(tmp_path))
+    run_dirs, ref = RunDirStores(open_store), a_ref(run_dir=str(tmp_path))
     backend = SimpleNamespace(directories=RunDirectories(run_dirs, run_dirs), conn_id=None)
     watch: Any = SimpleNamespace(backend=backend, record=elastic(ref))
     for _ in range(2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,17 @@ def test_the_state_does_not_repeat_the_steps_that_the_programs_lines_show(
     for step in (7, 8, 9):
         log.take_status(training(step))
     assert caplog.messages == ["[node 0] step 7", "nodes: 1 RUNNING (TRAINING)"]
+
+
+@pytest.mark.parametrize("level", ["INFO", "WARNING", "ERROR"])
+def test_what_an_agent_warns_of_has_that_level_in_the_log_of_the_task(
+    log: GangLog, caplog: pytest.LogCaptureFixture, level: str
+) -> None:
+    said = "ocidist: 2 files" if level == "INFO" else f"ocidist: {level}: 2 files"
+    log.write_line(replace(LINE, text=said))
+    log.write_line(replace(LINE, text=f"{level}: 2 files, says the program"))
+    assert [record.levelname for record in caplog.records] == [level, "INFO"]
+    assert caplog.messages[0] == f"[node 0] {said}"
 
 
 class Shown(GangLog):

@@ -21,8 +21,10 @@ from airflow_provider_ocidist.errors import (
     StorageError,
     refusal_in,
 )
+from airflow_provider_ocidist.gangs import backoff as waits
 from airflow_provider_ocidist.gangs import kills
-from airflow_provider_ocidist.gangs.kills import Backoff, Killer, end_before_giving_up, killer_of, may_pass
+from airflow_provider_ocidist.gangs.backoff import AMID_FOR, AMID_REFUSALS, Backoff, may_pass
+from airflow_provider_ocidist.gangs.kills import Killer, end_before_giving_up, killer_of
 from airflow_provider_ocidist.model.evidence import REFUSALS_NEEDED
 from airflow_provider_ocidist.model.homes import cancel_command
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
@@ -77,7 +79,8 @@ class Stop(threading.Event):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(kills, "time", found)
+    for module in (waits, kills):
+        monkeypatch.setattr(module, "time", found)
     return found
 
 
@@ -88,6 +91,8 @@ def _logged(caplog: pytest.LogCaptureFixture) -> None:
 
 class Service(PreparesCancels):
     """Answers to cancels with these errors, one after the other, the last again and again."""
+
+    connections = None
 
     def __init__(self, *answers: Exception | None, claimed: int = 0) -> None:
         self.answers = list(answers)
@@ -265,8 +270,8 @@ def test_an_outage_before_it_makes_no_refusal_amid_a_first_submission_more_credi
 
     last = amid_a_first_submission(clock, error_of)
     assert last.cause is Cause.CONFIG
-    assert kills.AMID_REFUSALS < len(refused_at) <= kills.AMID_REFUSALS + 2
-    assert kills.AMID_FOR <= refused_at[-1] - refused_at[0] <= 5 * 120
+    assert AMID_REFUSALS < len(refused_at) <= AMID_REFUSALS + 2
+    assert AMID_FOR <= refused_at[-1] - refused_at[0] <= 5 * 120
 
 
 @pytest.mark.parametrize("seconds, is_believed", [(119.0, False), (120.0, True), (121.0, True)])
@@ -276,8 +281,8 @@ def test_refusals_amid_a_first_submission_are_believed_after_two_minutes(
     backoff, refusal = Backoff(Stop(clock), LOG), BackendError("not you", status_code=404)
     refusal.after_acceptance = True
     began = clock.now
-    for number in range(kills.AMID_REFUSALS):
-        if number == kills.AMID_REFUSALS - 1:
+    for number in range(AMID_REFUSALS):
+        if number == AMID_REFUSALS - 1:
             clock.now = began + seconds
         backoff.take(refusal, lambda: None)
     assert backoff.is_worth_another(refusal, 1) is not is_believed
@@ -343,7 +348,7 @@ def test_what_cannot_pass_is_waited_out_by_no_try(clock: Clock, number: int) -> 
 
 
 def test_an_outage_after_refusals_amid_a_first_submission_is_waited_out_too(clock: Clock) -> None:
-    refused = kills.AMID_REFUSALS
+    refused = AMID_REFUSALS
     last = amid_a_first_submission(
         clock, lambda number: outage(503) if number >= refused else BackendError("not you", status_code=404)
     )
@@ -632,7 +637,7 @@ def test_while_neither_side_is_reached_it_is_tried_for_ten_minutes_and_then_name
     assert f"{REF.key.name}: could not be ended yet ({failed}); trying again" in said
     assert said[-1] == (
         f"{REF.key.name}: its nodes may still run, until their lease ends (limits.lease): {failed}; "
-        "runs: ocid1.run0; to end them: ocidist cancel --backend x ocid1.job"
+        "runs: ocid1.run0; to end them: ocidist cancel --backend x ocid1.job, or at the service"
     )
 
 

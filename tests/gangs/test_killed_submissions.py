@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -18,6 +17,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import RunKey
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.killed_submitters import killed_submitter
 from tests.training_jobs import a_job, a_key
 
@@ -74,7 +74,7 @@ def test_whatever_a_killed_try_has_created_the_next_one_completes_or_ends(
     }
     assert submitter(case) in (-9, 0)
     if dice.random() < 0.5:
-        httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     is_cleared = dice.random() < 0.5
     asked = replace(key, generation=2) if is_cleared else key
     gang = GangSubmitter(

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
@@ -26,7 +25,7 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.service_clients import ServiceClients
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, Overtaken, StillAlive
-from airflow_provider_ocidist.gangs import kills
+from airflow_provider_ocidist.gangs import backoff, kills
 from airflow_provider_ocidist.gangs.actions import Wait
 from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -46,6 +45,7 @@ from airflow_provider_ocidist.operators.training_try import TrainingTry
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.http_client import http
 from tests.killed_tasks import WAITING
 from tests.training_jobs import a_job, a_key
 
@@ -143,7 +143,7 @@ def test_a_task_that_is_refused_for_good_ends_its_gang_and_may_be_retried(
     assert caught.value.retryable
     assert context.pushed["failure"]["cause"] == "SERVICE"
     assert stop_requested(idle, record)
-    httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     assert ends(idle, [record]) == [True]
 
 
@@ -180,7 +180,7 @@ def test_where_the_service_refuses_everything_the_nodes_are_asked_to_stop(
     with pytest.raises(GaveUp):
         task(conn_id).resume(Context(), record.to_json())
     assert stop_requested(idle, record)
-    httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     assert ends(idle, [record]) == [False]
 
 
@@ -262,7 +262,7 @@ def test_one_refusal_amid_a_first_submission_costs_no_try(
     seed: int,
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     path = dice.choice([".*/jobRuns", ".*/jobRuns", ".*/artifact"])
     status, times = dice.choice([401, 403, 404]), dice.randint(1, 2)
     faults(method="POST", path=path, status=status, code="Refused", times=times)
@@ -284,8 +284,8 @@ def test_a_refused_look_up_beside_the_first_job_that_the_service_accepts_costs_n
     seed: int,
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
-    status, times = dice.choice([401, 403, 404, 404]), dice.randint(1, kills.AMID_REFUSALS - 1)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
+    status, times = dice.choice([401, 403, 404, 404]), dice.randint(1, backoff.AMID_REFUSALS - 1)
     faults(method="GET", path="/20190101/jobs", status=status, code="Refused", times=times)
     if refuses_both := bool(seed % 2):
         # What refuses one service for a moment may refuse the other at the same time.
@@ -312,7 +312,7 @@ def test_the_first_refusal_of_a_first_job_is_believed_once_it_is_repeated_with_c
     method: str,
 ) -> None:
     """Whatever the look-up beside it says."""
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     events: list[str] = []
     record_created(events, monkeypatch)
     reconnect = TaskConnection.reconnect
@@ -358,7 +358,7 @@ def test_a_first_try_whose_key_is_just_being_exchanged_asks_again_with_the_new_o
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     now = Path(fields["config_file"]).read_text()
     config = tmp_path / "config"
     config.write_text(re.sub(r"(?m)^(user *= *).*$", r"\1ocid1.user.oc1..nobody", now))
@@ -386,7 +386,7 @@ def test_one_refusal_of_the_store_amid_a_first_submission_costs_no_try(
     what: str,
     status: int,
 ) -> None:
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     faults(method="PUT", path=f"/n/.*{what}.*", status=status, code="Refused", times=2)
     job = a_job(nodes=2, limits={"lease": "1h", "stop_grace": 1})
     record = brought_about(backend, conn_id, job)
@@ -402,7 +402,7 @@ def test_nodes_that_a_refused_first_submission_could_not_end_at_once_cost_no_try
     no_node_starts: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", 0.0)
     faults(method="POST", path=".*/jobRuns", status=404, code="NotAuthorizedOrNotFound", times=1)
     record = brought_about(backend, conn_id, a_job(nodes=2))
@@ -425,12 +425,12 @@ def living(backend: OciDataScience, key: RunKey) -> list[RunKey]:
 def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before_it_at_the_second(
     conn_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(kills, "AMID_FOR", 0.0)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(backoff, "AMID_FOR", 0.0)
     error = BackendError("no such subnet", status_code=404)
     amid = BackendError("no such subnet", status_code=404)
     amid.after_acceptance = True
-    believed_at = kills.AMID_REFUSALS + 1
+    believed_at = backoff.AMID_REFUSALS + 1
     cases = (([error] * 9, 2), ([amid] * 9, believed_at), ([amid, *[error] * 8], believed_at))
     for errors, asked in (*cases, ([error, *[amid] * 8], believed_at)):
         service = Service(*errors)
@@ -443,7 +443,7 @@ def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before
 def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     conn_id: str, monkeypatch: pytest.MonkeyPatch, status: int | None
 ) -> None:
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     retryable = status not in (401, 403, 404)
     error = BackendError("not now", status_code=status, retryable=retryable)
     assert try_of(task(conn_id), 2)._created_or_adopted(Service(error, error), a_key(), None) == "the gang"
@@ -570,6 +570,7 @@ def test_a_gang_that_nobody_can_reach_is_left_to_its_lease_and_named(
     monkeypatch.setattr(kills, "GIVE_UP_WITHIN", 0.0)
 
     class Unreachable:
+        connections = None
         directories = property(lambda self: self)
 
         def cancel(self, *_: Any) -> None:
@@ -774,7 +775,7 @@ def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_ot
 ) -> None:
     print("seed", seed)
     dice = random.Random(seed)
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(evidence, "REFUSED_FOR", 0.0)
     monkeypatch.setattr(evidence, "LONGEST_PAUSE", 0.01)
     number, max_tries = dice.randint(1, 4), dice.randint(0, 3)

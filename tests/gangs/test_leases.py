@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -25,6 +24,7 @@ from airflow_provider_ocidist.model.run import Ending, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE
 from scripts.emulator_process import Access
 from tests.gangs.records import record as a_record
+from tests.http_client import http
 from tests.training_jobs import a_job, a_key, wait_until
 
 LEASE = 7200.0
@@ -224,10 +224,10 @@ def test_a_work_dir_that_cannot_be_written_is_reported_before_there_is_a_node(
 ) -> None:
     plan = backend.plan(a_job(nodes=1, limits={"lease": "2h"}), a_key())
     rule = {"path": f".*{LEASE_FILE}", "status": 403}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
         with pytest.raises(BackendError, match="work_dir cannot be used"):
             backend.submit(plan)
     finally:
-        httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     assert backend.gangs.find(plan) == []

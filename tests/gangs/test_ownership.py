@@ -71,7 +71,7 @@ def test_a_try_gives_way_to_a_gang_of_a_later_one_that_lives_and_says_how_to_end
     assert said == (
         f"try {4 + count} of this task has begun {keys[-1].name}, and this is try 4: it gives up and does not end "
         "that gang. If the DAG run was deleted and created again, so that tries count from 1, "
-        f"end it with {commands}, then clear the task"
+        f"end it with {commands}, or at the service, then clear the task"
     )
 
 

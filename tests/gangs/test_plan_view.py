@@ -60,6 +60,7 @@ def test_what_does_not_fit_is_left_out_from_the_least_important_on():
     assert yaml.safe_load(long)["requests"][0]["body"]["environmentVariables"]["TEXT"] == "<5000 characters>"
     short = readable(plan(text="y" * 5000), 300)
     assert {request["body"] for request in yaml.safe_load(short)["requests"]} == {LEFT_OUT}
+    assert LEFT_OUT == "left out: `ocidist plan` shows it"
     assert len(short) <= 500
 
 
@@ -115,6 +116,11 @@ def test_texts_are_changed_wherever_they_are_and_nothing_else_is():
     body = {"a": "x", "b": ["y", ("z", 1)], "c": {"d": None, "e": True}, "f": 2.5}
     changed = {"a": "x!", "b": ["y!", ["z!", 1]], "c": {"d": None, "e": True}, "f": 2.5}
     assert with_texts(body, lambda text: f"{text}!") == changed
+
+
+def test_long_sentences_are_folded_where_a_page_shows_them_whole():
+    made = dataclasses.replace(plan(), reason="there is a subnet " * 30)
+    assert 100 < max(len(line) for line in readable(made, 4096).splitlines()) <= 120
 
 
 def test_words_in_other_scripts_are_shown_as_they_are():

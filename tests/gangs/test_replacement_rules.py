@@ -18,17 +18,18 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import with_listed
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.actions import Cancel, EndSilent, GiveUpSilent, GoOnWithout, Replace, Wait
-from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, decide
+from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.model.pauses import SAVED_WITHIN
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart, StopRequest
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.reports import Reported, of_now
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import a_key
 
 NOW = 1_000_000.0
@@ -236,11 +237,11 @@ def test_beside_nodes_that_save_what_a_launch_has_left_one_is_replaced_only_if_a
     ]
     status = a_gang(gone(report=a_report(1, restarts=agreed, phase=phase)), *others)
     record = a_record(restarts=Restarts(node=9))
-    action = decide(looked(record, status, SAVING_LIMIT - 1), status, NOW)
+    action = decide(looked(record, status, SAVED_WITHIN - 1), status, NOW)
     assert isinstance(action, Replace)
     assert (action.launch, action.over) == (launch, launch)
     # By then they would have begun it: what they save is no reason to wait longer.
-    assert isinstance(decide(looked(record, status, SAVING_LIMIT), status, NOW), Cancel)
+    assert isinstance(decide(looked(record, status, SAVED_WITHIN), status, NOW), Cancel)
     # One that was stopped decides nothing.
     preempted = [replace(each, report=replace(each.report, stopped=True)) for each in others if each.report]
     action = decide(record, a_gang(status.nodes[1], preempted[0], a_node(2), a_node(3), nodes=4), NOW)
@@ -500,7 +501,7 @@ def test_whatever_a_silent_node_and_its_service_do_no_second_run_is_made_while_t
 
 @pytest.fixture
 def directory(tmp_path: Path) -> tuple[RunDirectories, RunRef, Any]:
-    run_dirs = RunDirs(open_store)
+    run_dirs = RunDirStores(open_store)
     ref = a_ref(run_dir=str(tmp_path))
     return RunDirectories(run_dirs, run_dirs), ref, open_store(str(tmp_path))
 

@@ -302,7 +302,7 @@ def test_of_a_gang_that_is_to_end_no_silent_node_is_replaced() -> None:
 
 
 def test_where_nodes_cannot_be_replaced_it_is_given_up() -> None:
-    watch, log = watching(SimpleNamespace(kind="elsewhere", conn_id=None, done=[]))
+    watch, log = watching(SimpleNamespace(kind="elsewhere", conn_id=None, connections=None, done=[]))
     assert replace_lost(watch, [LOST], log) is False
     assert watch.record.irreplaceable == "backend 'elsewhere' cannot replace a node"
 

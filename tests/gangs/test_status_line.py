@@ -116,21 +116,22 @@ def test_the_step_is_said_as_far_as_it_is_known_and_wanted(progress: Progress | 
     [
         (
             Restart(cause=Cause.NODE, message="gone", rank=0, step=7),
-            "launched again (2) after NODE of node 0 at step 7: gone; back after 12 s",
+            "launched again (3) after NODE of node 0 at step 7: gone; back after 12 s",
         ),
         (
             Restart(cause=Cause.HANG, message="no step", step=0),
-            "launched again (2) after HANG at step 0: no step; back after 12 s",
+            "launched again (3) after HANG at step 0: no step; back after 12 s",
         ),
-        (Restart(cause=Cause.USER, message="boom"), "launched again (2) after USER: boom; back after 12 s"),
+        (Restart(cause=Cause.USER, message="boom"), "launched again (3) after USER: boom; back after 12 s"),
     ],
 )
 def test_the_newest_checkpoint_and_the_last_launch_are_named(last: Restart, words: str) -> None:
     first = Restart(cause=Cause.PREEMPTED, message="before", rank=9)
-    told = report(0, restarts=(first, last), checkpoint=CHECKPOINT)
-    status = RunStatus(nodes=(node(0, RUNNING, report=told),))
+    second = Restart(cause=Cause.HANG, message="between", step=5)
+    last_report = report(0, restarts=(first, second, last), checkpoint=CHECKPOINT)
+    status = RunStatus(nodes=(node(0, RUNNING, report=last_report),))
     words = words.replace("; back after 12 s", "")
     assert status_line(status) == f"nodes: 1 RUNNING (TRAINING); checkpoint at step 10; {words}"
-    measured = replace(told, recoveries=(Recovery(launch=2, seconds=12.3),))
+    measured = replace(last_report, recoveries=(Recovery(launch=3, seconds=12.3),))
     back = RunStatus(nodes=(node(0, RUNNING, report=measured),))
     assert status_line(back).endswith(f"; {words}; back after 12 s")

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -24,6 +23,7 @@ from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import a_job, a_key, wait_until
 
 Ends = Callable[[RunRef], RunRef]
@@ -126,7 +126,7 @@ def test_after_a_clear_the_old_gang_ends_also_while_the_service_refuses_everythi
     faults(path="/20190101/.*", status=401, times=10_000)
     with pytest.raises(BackendError):
         submit(backend, job, dataclasses.replace(key, generation=1))
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     wait_until(backend, old, lambda status: status.ended)
 
 
@@ -270,7 +270,7 @@ def test_a_cancel_that_had_no_effect_is_repeated_before_the_next_gang_is_made(
     key, job = a_key(), a_job(nodes=1, seconds=60)
     old = ends(submit(backend, job, key))
     rule = {"path": f".*/{old.main_run_id}/actions/cancelJobRun", "status": 409, "times": 1}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     new = ends(submit(backend, job, dataclasses.replace(key, generation=1)))
     (status,) = backend.status([old])
     assert status.ended
@@ -310,13 +310,13 @@ def test_a_job_that_cannot_be_removed_does_not_hold_a_worker_for_ever(
 ) -> None:
     (begun,) = backend.gangs.begin(backend.plan(a_job(), a_key()))
     rule = {"method": "DELETE", "path": f".*/{begun.job_id}", "status": 409, "code": "IncorrectState"}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
         canceller = Canceller(backend, logging.getLogger("test"), threading.Event())
         with pytest.raises(BackendError, match=f"its job {begun.job_id} could not be deleted within 1 s"):
             canceller.end([ends(begun)], "for a test", within=1.0)
     finally:
-        httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 def test_a_success_that_is_cleared_with_fewer_retries_trains_again_and_one_that_is_retried_does_not(

@@ -37,7 +37,7 @@ class TaskLog:
     def info(self, msg: Any, /, *args: Any, timestamp: str | None = None) -> None:
         self.lines.append((timestamp, msg % args))
 
-    warning = info
+    warning = error = info
 
 
 class Place(Backend):

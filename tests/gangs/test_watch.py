@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
@@ -34,6 +33,7 @@ from airflow_provider_ocidist.model.run import (
     RunStatus,
 )
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.service_in_memory import Model, NoDirectories
 from tests.training_jobs import a_job, a_key, wait_until
 
@@ -53,11 +53,11 @@ def test_a_gang_that_cannot_be_ended_now_is_ended_later(
         {"path": ".*/o/.*", "status": 503},
     )
     for rule in rules:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+        http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
         assert not watch.end(ending)
     finally:
-        httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     assert watch.record.ending is not None
     assert watch.record.ending.first == ending.since
     assert isinstance(decide(watch.record, status_of(backend, ref), ending.since), Cancel)

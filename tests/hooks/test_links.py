@@ -68,6 +68,13 @@ def test_the_log_explorer_is_asked_for_all_nodes():
         assert f"source = '*{RUN.format('iad', rank)}'" in unquote(url)
 
 
+def test_the_log_explorer_is_asked_where_the_log_group_lies():
+    url = links_of_run(ref(), OciAccess(), lambda: "elsewhere/group")[LogsLink.xcom_key]
+    assert 'search "elsewhere/group" | where' in unquote(url)
+    url = links_of_run(ref(), OciAccess(), lambda: None)[LogsLink.xcom_key]
+    assert 'search "comp/group" | where' in unquote(url)
+
+
 def test_a_run_without_a_log_group_has_no_link_to_logs():
     assert set(links_of_run(ref(log_group_id=None), OciAccess())) == {JobRunLink.xcom_key}
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from airflow.providers.common.compat.sdk import redact
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_ocidist.backends.connection_fields import unknown_fields
 from airflow_provider_ocidist.errors import BackendError, Cause
@@ -173,6 +177,36 @@ def test_a_key_in_a_file_needs_no_config_file(emulator: Access):
     assert signer.api_key.startswith(given["tenancy"])
 
 
+def test_a_key_file_that_was_replaced_signs_from_the_next_client_on(tmp_path: Path):
+    key_file = tmp_path / "key.pem"
+    access = access_of(
+        {
+            "auth": "api_key",
+            "region": "us-ashburn-1",
+            "tenancy": "ocid1.tenancy.oc1..a",
+            "user": "ocid1.user.oc1..a",
+            "fingerprint": ":".join(["ab"] * 16),
+            "key_file": str(key_file),
+        }
+    )
+    numbers = []
+    for _ in range(2):
+        key = rsa.generate_private_key(65537, 2048)
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        _, signer = credentials(access)
+        _, again = credentials(access)
+        assert again is signer
+        numbers.append((signer.private_key.public_key().public_numbers(), key.public_key().public_numbers()))
+    assert [used for used, _ in numbers] == [written for _, written in numbers]
+    key_file.write_text("\n")
+    with pytest.raises(BackendError, match=f"{re.escape(str(key_file))} is empty"):
+        credentials(access)
+
+
 def test_a_session_token_needs_no_config_file(emulator: Access, tmp_path: Path):
     import configparser
 
@@ -200,3 +234,31 @@ def test_both_forms_in_the_documentation_are_the_same_connection(hook_of):
     assert hook_of(json_form).fields == hook_of(uri_form).fields
     assert unknown_fields(hook_of(uri_form).fields, "oci") == []
     assert hook_of(uri_form).fields["work_dir"] == "oci://bucket@namespace/ocidist"
+
+
+def test_a_connection_that_airflow_does_not_return_holds_up_the_reading_of_no_other(
+    hook_of, monkeypatch: pytest.MonkeyPatch
+):
+    near, far = hook_of({"region": "eu-frankfurt-1"}), OciHook("far")
+    read, asked, answers = OciHook.get_connection, threading.Event(), threading.Event()
+
+    def get_connection(conn_id: str) -> Any:
+        if conn_id == "far":
+            asked.set()
+            assert answers.wait(60)
+            conn_id = "tried"
+        return read(conn_id)
+
+    monkeypatch.setattr(OciHook, "get_connection", staticmethod(get_connection))
+    waiting = threading.Thread(target=lambda: far.fields)
+    waiting.start()
+    try:
+        assert asked.wait(30)
+        reading = threading.Thread(target=lambda: near.access)
+        reading.start()
+        reading.join(20)
+        assert not reading.is_alive()
+    finally:
+        answers.set()
+        waiting.join(60)
+    assert near.access == far.access

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 from airflow.providers.common.compat.sdk import redact
 
+from airflow_provider_ocidist.backends.connections import named_for
 from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.cli import main
@@ -62,6 +63,15 @@ def test_either_form_of_a_connection_reaches_the_control_plane_from_airflow_and_
     assert spoken["work_dir"] == "s3://bucket/ocidist"
     # Operators and triggers ask by the one hook for all kinds.
     assert isinstance(OciHook("tried", kind="runai").backend(), Runai)
+
+
+@pytest.mark.parametrize("conn_id, named", [("runai_default", "runai_default"), ("oci_default", None)])
+def test_a_command_names_the_connection_of_a_gang_unless_that_is_the_one_of_all_commands(
+    access: RunaiAccess, monkeypatch: pytest.MonkeyPatch, conn_id: str, named: str | None
+) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", as_json(access))
+    for hook in (RunaiHook(conn_id), OciHook(conn_id)):
+        assert named_for(hook.backend("runai")) == named
 
 
 def test_the_forms_test_names_what_is_wrong(access: RunaiAccess, monkeypatch: pytest.MonkeyPatch) -> None:

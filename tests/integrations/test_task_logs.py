@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -31,7 +32,7 @@ def logs(emulator: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> O
 def write(logs: OciTaskLogs, text: str, name: str = NAME) -> str:
     path = logs.local_folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, newline="")
     return name
 
 
@@ -45,6 +46,21 @@ def test_a_log_is_read_back_when_the_worker_is_gone(logs):
     assert read(logs) == ["one", "two"]
     assert logs.stream(NAME, None)[0] == [f"{logs.uri}/{NAME}"]
     assert logs.read(NAME, None)[1] == ["one\ntwo"]
+
+
+@pytest.mark.parametrize(
+    "mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"], ids=ascii
+)
+def test_a_line_ends_where_airflow_ends_it_and_nowhere_else(logs, mark):
+    """Airflow writes a JSON object in each line, and these characters as they are."""
+    lines = [json.dumps({"event": f"a{mark}b"}, ensure_ascii=False), "", f"{mark}c{mark}"]
+    logs.upload(write(logs, "".join(f"{line}\n" for line in lines)))
+    assert read(logs) == lines
+
+
+def test_a_line_of_windows_and_one_that_is_not_ended_are_lines(logs):
+    logs.upload(write(logs, "one\r\n\r\ntwo\rthree"))
+    assert read(logs) == ["one", "", "two\rthree"]
 
 
 def test_a_task_that_was_resumed_on_the_same_worker_has_no_line_twice(logs):

@@ -244,6 +244,9 @@ WRONG = {
         "line 3: backend.ocpus: is for flexible shapes only, and VM.GPU.A10.1 is not flexible"
     ],
     "backend: {block_storage_gb: 10}": ["line 3: backend.block_storage_gb: must be at least 50"],
+    "backend: {block_storage_gb: 10241}": [
+        "line 3: backend.block_storage_gb: must be at most 10240: read larger data from a bucket or a file system"
+    ],
     "image: iad.ocir.io/ns/i:1\nbackend: {conda_slug: a}": [
         "line 4: backend.conda_slug: is for jobs without an image"
     ],

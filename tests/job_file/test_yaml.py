@@ -236,6 +236,7 @@ RIGHT = [
     "{name: 7, program: {script: a.py, args: [1, x]}, env: {A: 1}, limits: {max_runtime: 1.5h, hang_timeout: null}}",
     "{name: x, image: i, container: {command: [a]}}",
     "{name: x, program: {script: a.py}, backend: {kind: oci_data_science, ocpus: '{{ params.ocpus }}'}}",
+    "{name: x, program: {script: a.py}, backend: {candidates: [{shape: VM.GPU.A10.2, conn_id: other}]}}",
 ]
 WRONG = [
     "[]",
@@ -259,6 +260,12 @@ WRONG = [
     "{name: x, program: {script: a.py}, backend: {kind: oci}}",
     "{name: x, program: {script: a.py}, backend: {shpe: x}}",
     "{name: x, program: {script: a.py}, checkpoints: {keep: 0}}",
+    "{name: x, program: {script: a.py}, backend: {candidates: [{shpe: x}]}}",
+    "{name: x, program: {script: a.py}, backend: {candidates: [{}]}}",
+    "{name: x, program: {script: a.py}, backend: {candidates: [{shape: [x]}]}}",
+    "{name: x, program: {script: a.py}, backend: {candidates: [{kind: local}]}}",
+    "{name: x, program: {script: a.py}, backend: {kind: local, candidates: [{conn_id: other}]}}",
+    f"{{name: x, program: {{script: a.py}}, backend: {{candidates: [{', '.join(['{shape: a}'] * 21)}]}}}}",
 ]
 
 

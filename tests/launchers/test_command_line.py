@@ -32,7 +32,6 @@ def test_a_flag_takes_its_value_with_it_whatever_that_looks_like(
     [
         ("", "is empty"),
         ("NCCL_DEBUG=INFO torchrun a.py", "begins with an assignment"),
-        ("torchrun a.py | tee log", "no shell reads it"),
         ("torchrun --nnodes a.py", "names no program after torchrun"),
         ("python -m torch.distributed.launch a.py", "write torchrun"),
     ],
@@ -40,6 +39,26 @@ def test_a_flag_takes_its_value_with_it_whatever_that_looks_like(
 def test_what_is_wrong_with_a_command_line_is_said(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         command_line.parse(line.split())
+
+
+@pytest.mark.parametrize("operator", ["&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"])
+def test_an_operator_is_refused_where_it_is_not_quoted(operator: str) -> None:
+    for line in (
+        f"torchrun a.py {operator} tee log",
+        f"torchrun a.py '{operator}' {operator} log",
+        f"torchrun a.py \\\n{operator} tee log",
+        f"torchrun a.py \\\n  --lr 1 {operator}\\\n tee log",
+    ):
+        with pytest.raises(ValueError, match="no shell reads it"):
+            command_line.refuse_operators(line)
+    for quoted in (
+        f"'{operator}'",
+        f'"{operator}"',
+        f"'a {operator} b'",
+        f'"\\" {operator} b"',
+        "".join(f"\\{c}" for c in operator),
+    ):
+        command_line.refuse_operators(f"torchrun a.py --sep {quoted} -x")
 
 
 def test_flags_are_found_and_left_out_by_their_names() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import LauncherOptions, Program, Restarts
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import Placement, ProcessFailure
@@ -92,7 +95,7 @@ def test_the_failure_is_read_from_its_report(output: str, code: int) -> None:
 
 
 needs_mpi = pytest.mark.skipif(
-    not (shutil.which("mpirun") and Path(ssh.SERVER).exists()),
+    not (shutil.which("mpirun") and Path("/usr/sbin/sshd").exists()),
     reason="Open MPI and openssh-server are not installed",
 )
 
@@ -127,3 +130,84 @@ os.write(1, f"launch {launch} rank {rank}\\n".encode())
         assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
         printed = gang.agents[0].stdout.read_text().splitlines()
     assert {"launch 2 rank 0", "launch 2 rank 1"} <= set(printed)
+
+
+ARGUMENTS = (
+    "two words",
+    "it's",
+    'a "quotation"',
+    "two\nlines",
+    "",
+    "--",
+    "--name=ü",
+    "-np",
+    "$HOME",
+    "`id`",
+    "back\\slash",
+    "*",
+    "%h",
+    ";",
+    ":",
+    "last",
+)
+
+
+@needs_mpi
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_arguments_and_variables_reach_every_process_as_they_are(tmp_path: Path, nodes: int) -> None:
+    script = """
+import json, os, pathlib, sys
+said = [os.environ["RANK"], sys.argv[1:], os.environ["ODD"], os.environ["EMPTY"]]
+pathlib.Path(os.environ["OCIDIST_CODE_DIR"], os.environ["RANK"]).write_text(json.dumps(said))
+"""
+    launcher = LauncherOptions(kind="mpirun", processes_per_node=1)
+    odd = "a b\n'\"$HOME; é"
+    with Gang(tmp_path, script, nodes=nodes, launcher=launcher, args=ARGUMENTS) as gang:
+        gang.start(ODD=odd, EMPTY="")
+        assert [agent.wait() for agent in gang.agents] == [0] * nodes, gang.agents[0].stderr.read_text()
+        said = [json.loads((gang.code(rank) / str(rank)).read_text()) for rank in range(nodes)]
+    assert said == [[str(rank), list(ARGUMENTS), odd, ""] for rank in range(nodes)]
+
+
+@needs_mpi
+def test_the_first_node_alone_logs_in_however_many_nodes_there_are(tmp_path: Path) -> None:
+    logins, program = tmp_path / "logins", tmp_path / "bin/ssh"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$OCIDIST_NODE_RANK" >> {logins}\nexec {shutil.which("ssh")} "$@"\n')
+    program.chmod(0o755)
+    launcher = LauncherOptions(kind="mpirun", processes_per_node=1)
+    with Gang(tmp_path, "print('trained')", nodes=4, launcher=launcher) as gang:
+        # By default so from 64 nodes on: those that have been reached reach the next ones.
+        path = f"{program.parent}:{os.environ['PATH']}"
+        gang.start(OMPI_MCA_routed="radix", OMPI_MCA_routed_radix="1", PATH=path)
+        assert [agent.wait() for agent in gang.agents] == [0] * 4, gang.agents[0].stderr.read_text()
+        assert gang.agents[0].stdout.read_text().count("trained") == 4
+    # On machines of their own, the others have no key that is let in, and no settings of the first.
+    assert set(logins.read_text().split()) == {"0"}
+
+
+@needs_mpi
+def test_a_node_that_is_lost_is_no_fault_of_the_program(tmp_path: Path) -> None:
+    script = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    launcher = LauncherOptions(kind="mpirun", processes_per_node=1)
+    with Gang(tmp_path, script, nodes=2, launcher=launcher) as gang:
+        first, second = gang.start()
+        first.shows(lambda: first.stdout.read_text().count("begun") == 2)
+        second.process.kill()
+        first.wait()
+        print(first.stderr.read_text())
+        assert first.report.cause is Cause.NODE
+
+
+@needs_mpi
+def test_a_node_that_cannot_be_logged_in_to_is_no_fault_of_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "bin/ssh"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'ssh: connect to host 10.0.0.2: Connection refused' >&2\nexit 255\n")
+    program.chmod(0o755)
+    launcher = LauncherOptions(kind="mpirun", processes_per_node=1)
+    with Gang(tmp_path, "print('trained')", nodes=2, launcher=launcher) as gang:
+        first, _ = gang.start(PATH=f"{program.parent}:{os.environ['PATH']}")
+        first.wait()
+        print(first.stderr.read_text())
+        assert first.report.cause is Cause.NODE

@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.agent.stages.context import home_of
 from airflow_provider_ocidist.agent.train.launch import write_files
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Program
@@ -71,7 +73,8 @@ def test_deepspeed_logs_in_only_where_it_was_asked_to() -> None:
 class Nodes:
     """Two nodes on loopback, with real keys; the second lets the first in."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **environ: str) -> None:
+        """`environ`: variables of the node that answers."""
         self.folders = [root / str(rank) for rank in range(2)]
         for folder in self.folders:
             folder.mkdir()
@@ -87,7 +90,7 @@ class Nodes:
         command = ssh.serving(replace(placement, rank=1, folder=str(self.folders[1])), ["not here"])
         self.server = subprocess.Popen(
             command,
-            env={**os.environ, "SECRET": "s3cret"},
+            env={**os.environ, "SECRET": "s3cret", **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -108,8 +111,9 @@ class Nodes:
         self.server.communicate(timeout=60)
 
 
+SERVER = "/usr/sbin/sshd"
 needs_sshd = pytest.mark.skipif(
-    not Path(ssh.SERVER).exists() or not shutil.which("ssh"), reason="openssh-server is not installed"
+    not Path(SERVER).exists() or not shutil.which("ssh"), reason="openssh-server is not installed"
 )
 
 
@@ -122,6 +126,36 @@ def test_a_session_has_its_own_nodes_variables_and_output_and_ends_the_node(tmp_
         assert (out, "said\n" in err) == ("s3cret\n", True)
         assert nodes.server.returncode == 3
         assert (nodes.folders[1] / "node.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("is_at_daemons", [True, False])
+def test_the_server_is_that_of_the_system_else_the_one_on_the_path_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_at_daemons: bool
+) -> None:
+    for folder in ("sbin", "bin"):
+        if folder == "bin" or is_at_daemons:
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "sshd").write_text("#!/bin/sh\n")
+            (tmp_path / folder / "sshd").chmod(0o755)
+    monkeypatch.setattr(ssh, "DAEMON_FOLDERS", (str(tmp_path / "sbin"),))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    # A conda environment on PATH may bring one that does not run as root.
+    expected = tmp_path / ("sbin" if is_at_daemons else "bin") / "sshd"
+    assert ssh.server_program() == str(expected)
+
+
+@needs_sshd
+@pytest.mark.parametrize("name", ["my home", "100%home", "it's", 'say "home"', "home#1", "a\\b", "${HOME}"])
+def test_the_first_node_logs_in_whatever_the_home_of_the_nodes_is_called(tmp_path: Path, name: str) -> None:
+    home = tmp_path / name
+    home.mkdir()
+    with (
+        tempfile.TemporaryDirectory(dir=home_of({"HOME": str(home)})) as folder,
+        Nodes(Path(folder)) as nodes,
+    ):
+        assert nodes.log_in("exit 3").returncode == 3
+        # As mpirun and pdsh split it.
+        assert len(f"-F {nodes.folders[0] / 'ssh_config'}".split()) == 2
 
 
 @needs_sshd

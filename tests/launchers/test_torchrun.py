@@ -85,6 +85,16 @@ def test_the_users_flags_win_in_every_spelling(args) -> None:
     assert built[-len(args) - 3 :] == [*args, "train.py", "--lr", "0.1"]
 
 
+@pytest.mark.parametrize(
+    "args", [("--redirects=3",), ("-r", "3"), ("-r3",), ("-r0:1",), ("--tee", "3"), ("-t3",)]
+)
+def test_where_the_processes_print_is_known_in_every_spelling_that_torchrun_takes(args) -> None:
+    options = LauncherOptions(args=args)
+    assert LAUNCHER.log_folder(options, TOPOLOGY) == f"{TOPOLOGY.folder}/logs"
+    assert LAUNCHER.hides_output(options) == args[0].lstrip("-").startswith("r")
+    assert f"--log-dir={TOPOLOGY.folder}/logs" in command(*args)
+
+
 def test_an_abbreviation_as_ads_writes_it_wins_too() -> None:
     assert "--nnodes" not in flags("--nnode=2")
 

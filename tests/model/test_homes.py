@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.model.homes import OTHER, WORDS, cancel_command, place_in, words_of
+from airflow_provider_ocidist.model.homes import OTHER, WORDS, cancel_command, how_to_end, place_in, words_of
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 
 PACKAGE = Path(kinds.__file__).parent
@@ -167,3 +168,38 @@ def test_the_command_that_ends_a_gang_names_its_home_and_connection_where_those_
         conn_id=conn_id,
     )
     assert cancel_command(ref) == f"ocidist cancel {options}{job_id}"
+
+
+SENTENCES = {
+    "oci_data_science": "ocidist cancel a and ocidist cancel b, or in the console (Data Science, Jobs, job runs)",
+    "pytorchjob": "ocidist cancel --backend pytorchjob a and ocidist cancel --backend pytorchjob b, "
+    "or by deleting the PyTorchJob with kubectl",
+    "trainjob": "ocidist cancel --backend trainjob a and ocidist cancel --backend trainjob b, "
+    "or by deleting the TrainJob with kubectl",
+    "runai": "ocidist cancel --backend runai a and ocidist cancel --backend runai b, or in Run:ai, under Workloads",
+    "local": "ocidist cancel --backend local a and ocidist cancel --backend local b, or on its machine, with kill",
+    "of-tomorrow": "ocidist cancel --backend of-tomorrow a and ocidist cancel --backend of-tomorrow b, "
+    "or at the service",
+}
+WHERE = {
+    "oci_data_science": "delete it in the console (Data Science, Jobs, job runs)",
+    "pytorchjob": "delete it with kubectl",
+    "trainjob": "delete it with kubectl",
+    "runai": "delete it in Run:ai, under Workloads",
+    "local": "delete it on its machine, with kill",
+    "of-tomorrow": "delete it at the service",
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_what_may_live_can_be_ended_by_a_command_for_each_gang_or_where_its_home_shows_it(kind: str) -> None:
+    key = RunKey(dag_id="dag", run_id="run", task_id="train")
+    first = RunRef(backend=kind, key=key, nodes=1, job_id="a", run_ids=("x",), run_dir="/x", submitted_at=0.0)
+    assert how_to_end(first, replace(first, job_id="b")) == SENTENCES[kind]
+    one = SENTENCES[kind].partition(" and ")[0] + ", or " + SENTENCES[kind].partition(", or ")[2]
+    assert how_to_end(first) == one
+    assert f"delete it {words_of(kind).where}" == WHERE[kind]
+
+
+def test_each_home_has_its_sentences() -> None:
+    assert sorted(SENTENCES) == sorted(WHERE) == sorted([*WORDS, "of-tomorrow"])

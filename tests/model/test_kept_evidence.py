@@ -9,7 +9,6 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
@@ -21,6 +20,7 @@ from airflow_provider_ocidist.triggers import connections
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
 from tests.airflow_exceptions import AirflowRescheduleException
+from tests.http_client import http
 
 POKE = 180
 """Seconds; nobody waits for them."""
@@ -109,7 +109,7 @@ def test_bad_answers_between_good_ones_end_no_wait(
         for _ in range(dice.randint(1, 4)):
             refuse(faults, dice.choice([401, 403, 404]))
             assert look(notes)
-            httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+            http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
         assert look(notes)
 
 

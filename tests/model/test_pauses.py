@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from airflow_provider_ocidist.model.pauses import doubling_pause, next_pause, pause_after
+from airflow_provider_ocidist.model.pauses import END_WITHIN, doubling_pause, next_pause, pause_after
 
 
 def looks(until: float, shortest: float, longest: float) -> list[float]:
@@ -44,3 +44,8 @@ def test_a_pause_doubles_from_the_first_to_the_longest_by_number_and_one_by_one(
     assert pause == longest
     assert doubling_pause(first, longest, 0) == first
     assert doubling_pause(first, longest, 10_000_000) == longest
+
+
+def test_a_pause_is_a_twentieth_of_what_was_waited_and_an_end_is_pursued_for_half_an_hour() -> None:
+    assert pause_after(100.0, 1.0, 60.0) == 5.0
+    assert END_WITHIN == 1800.0

@@ -18,7 +18,8 @@ from airflow.sdk import DAG, TriggerRule, task_group
 
 from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs import kills
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.gangs import backoff
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator, gang_cleanup
@@ -97,7 +98,7 @@ def test_no_bad_answer_keeps_it_from_ending_what_lives(
 ) -> None:
     print("seed", seed)
     dice = random.Random(seed)
-    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.05)
     ref = started()
     wait_until(backend, ref, lambda status: status.nodes[0].state is NodeState.RUNNING)
     for _ in range(dice.randint(1, 3)):
@@ -235,6 +236,24 @@ def test_nodes_that_are_created_meanwhile_are_ended_too(
     )
     assert made.execute(context(run_id, train="failed")) == [late[0].key.name]
     assert all(state.terminal for state in states(backend, *late))
+
+
+def test_once_it_is_killed_it_asks_the_service_no_more(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    made = end()
+    look = gang_cleanup.GangCleanup._ended_now
+
+    def ended_now(cleanup: gang_cleanup.GangCleanup, keys: Any) -> Any:
+        looks.append(time.monotonic())
+        found = look(cleanup, keys)
+        made.on_kill()
+        return found
+
+    monkeypatch.setattr(gang_cleanup.GangCleanup, "_ended_now", ended_now)
+    with pytest.raises(BackendError, match="the task was killed") as caught:
+        made.execute(context(run_id, train="failed"))
+    assert (caught.value.cause, caught.value.retryable) == (Cause.CANCELED, True)
+    assert len(looks) == 1
 
 
 def test_a_training_that_still_runs_is_not_ended_behind_its_back(run_id: str) -> None:

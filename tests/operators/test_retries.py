@@ -15,6 +15,7 @@ from airflow.sdk.definitions.retry_policy import RetryAction
 
 from airflow_provider_ocidist.gangs.capacity import pause_between_requests
 from airflow_provider_ocidist.hooks.errors import training_failure
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.operators.retries import TrainingRetries
 
 AT_ONCE = [Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED]
@@ -51,7 +52,13 @@ def test_a_lost_node_is_replaced_at_once(kind, cause):
 def test_what_would_fail_again_is_not_tried_again(kind, cause):
     found = decision(failure(kind, cause))
     assert found.action is RetryAction.FAIL
-    assert found.reason.startswith(cause)
+    assert found.reason == f"{cause}: not retried; {MEANINGS[cause].remedy}"
+
+
+def test_an_end_on_purpose_is_not_called_a_failure_that_would_recur():
+    assert decision(failure(TrainingFailed, Cause.CANCELED)).reason == (
+        "CANCELED: not retried; clear the task to train again"
+    )
 
 
 @both

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from datetime import datetime
 from importlib.metadata import entry_points
 
 import pytest
 
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.plugin import TrainingPlugin
+from airflow_provider_ocidist.plugin.records import Position
 from tests.plugin.gangs import TASK, record
 
 IMPORTING = """
@@ -97,6 +101,55 @@ def test_the_list_shows_what_tasks_handed_on_to_those_only_who_may_read_it(app, 
     rows = TestClient(app).get("/api/runs").json()["runs"]
     fields = [(row["task"]["dag_id"], row["step"], row["loss"], row["checkpoint_uri"]) for row in rows]
     assert fields == [("open", 9, 0.5, "oci://b@n/c"), ("closed", None, None, None)]
+
+
+def test_the_next_page_begins_where_the_list_says_and_nowhere_else(app, monkeypatch):
+    from airflow.api_fastapi.core_api import security
+    from fastapi.testclient import TestClient
+
+    from airflow_provider_ocidist.plugin import app as module
+
+    class Manager:
+        def get_authorized_dag_ids(self, **_):
+            return {"dag"}
+
+    there = Position(datetime(2026, 11, 28, 20, 0, 0, 7, tzinfo=UTC), 12, -1, "a~task")
+    asked = []
+    monkeypatch.setattr(module, "get_auth_manager", Manager)
+    monkeypatch.setattr(module.records, "recent_tasks", lambda _, before: asked.append(before) or ([], there))
+    monkeypatch.setitem(app.dependency_overrides, security.get_user, lambda: None)
+    client = TestClient(app)
+    before = client.get("/api/runs").json()["before"]
+    assert client.get("/api/runs", params={"before": before}).status_code == 200
+    assert client.get("/api/runs", params={"before": "yesterday"}).status_code == 422
+    assert asked == [None, there]
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, "half \ud800 of a pair"], ids=repr)
+def test_a_value_that_json_does_not_have_in_one_runs_xcoms_hides_no_page(app, monkeypatch, odd):
+    from airflow.api_fastapi.core_api import security
+    from fastapi.testclient import TestClient
+
+    from airflow_provider_ocidist.plugin import app as module
+
+    class Manager:
+        def get_authorized_dag_ids(self, **_):
+            return {"dag"}
+
+        def is_authorized_dag(self, **_):
+            return True
+
+    result = {"checkpoint_uri": "oci://b@n/c", "checkpoint": {"step": 9, "loss": odd}}
+    odd_one = record(state="success", result=result)
+    other = record(id=replace(TASK, run_id="other"), state="success", result={"checkpoint": {"step": 7}})
+    for place in (module, security):
+        monkeypatch.setattr(place, "get_auth_manager", Manager)
+    monkeypatch.setattr(module, "_may_read_xcoms", lambda *_: True)
+    monkeypatch.setattr(module.records, "recent_tasks", lambda *_: ([odd_one, other], None))
+    monkeypatch.setitem(app.dependency_overrides, security.get_user, lambda: None)
+    rows = TestClient(app).get("/api/runs").json()["runs"]
+    assert [row["step"] for row in rows] == [9, 7]
+    assert rows[0]["loss"] in (None, "half \ufffd of a pair")
 
 
 def asked_by(dependant):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.plugin import checkpoint_list
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList
 from airflow_provider_ocidist.storage import checkpoints
 from tests.storage.published import publish
+from tests.work_dir.hung_mounts import HungMount
 
 ACCESS = OciAccess()
 
@@ -59,6 +63,27 @@ def test_a_damaged_one_is_shown_as_such_and_the_newest_is_a_whole_one(tmp_path):
         (30, "step-000030.pt has 4 bytes instead of 30"),
         (20, "step-000020.pt is missing"),
     ]
+
+
+def test_a_place_that_does_not_answer_is_reported_and_what_was_known_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_list, "LISTED_WITHIN", 0.3)
+    published(tmp_path, 10)
+    listed, mount = CheckpointList(), HungMount(tmp_path / "mount")
+    known = listed.read(str(tmp_path / "target"), ACCESS).items
+    monkeypatch.setattr(checkpoint_list, "open_store", lambda uri, _: mount.store(uri))
+    found = []
+    look = threading.Thread(
+        target=lambda: found.extend(listed.read(str(tmp_path / "target"), ACCESS) for _ in range(20)),
+        daemon=True,
+    )
+    look.start()
+    look.join(30)
+    calls = list(mount.calls)
+    mount.close()
+    assert len(found) == 20, "the page waits for the place"
+    assert all(each.items == known for each in found)
+    assert "has not answered" in found[0].problem
+    assert len(calls) == 1, "each call that hangs keeps a thread"
 
 
 def test_what_cannot_be_read_is_reported_and_what_was_known_stays(tmp_path):

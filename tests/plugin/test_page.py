@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import pytest
 
@@ -39,11 +39,13 @@ ANSWERS = {
     "forbidden": (403, {"detail": "Forbidden"}),
 }
 """By task id."""
+UNSTEADY = [ANSWERS["nothing-yet"], (503, {"detail": "the database is away"}), ANSWERS["nothing-yet"]]
+"""Answers for one task, one after another; the last one stays."""
 # Starting a browser takes longer than all it draws: every state is drawn into one document.
 ALL = """<!doctype html><body><script type="module" src="static/all.js"></script>"""
 ALL_SCRIPT = """
 import { task } from "./task.js";
-for (const name of %s) {
+for (const name of [...%s, "unsteady"]) {
   const main = document.createElement("main");
   main.dataset.task = name;
   document.body.append(main);
@@ -62,10 +64,48 @@ for (const text of [...%s.map((each) => significant(each)), moment(1790000000)])
   document.body.append(place);
 }
 """
+LIST = """<!doctype html><body><main></main><script type="module" src="static/list-shown.js"></script>"""
+LIST_SCRIPT = """
+import { runs } from "./runs.js";
+const main = document.querySelector("main");
+const button = () => [...main.querySelectorAll("button")].find((each) => !each.hidden);
+const rows = () => main.querySelectorAll("tbody tr").length;
+async function until(isSo) {
+  while (!isSo()) await new Promise((go) => setTimeout(go, 50));
+}
+function note(text) {
+  const place = document.createElement("p");
+  place.className = "word";
+  place.textContent = text;
+  document.body.append(place);
+}
+runs(main);
+await until(button);
+await fetch("api/go-on?runs=60");
+await until(() => main.textContent.includes("number 60."));
+await fetch("api/go-on?runs=60&refuses=1");
+button().click();
+await until(() => main.querySelector("[role=alert]"));
+note(`${main.querySelector("[role=alert]").textContent} ${button()?.textContent}`);
+await fetch("api/go-on?runs=60");
+button().click();
+button()?.click();
+await until(() => rows() >= 60 && !main.querySelector("[role=alert]"));
+await fetch("api/go-on?runs=70");
+await until(() => main.textContent.includes("number 70."));
+note("the end");
+"""
 
 
 class Stage:
     """Serves the page's own files, and answers given beforehand."""
+
+    is_long = False
+    """Whether the list of all runs is the long one."""
+    runs = 51
+    """Number of training runs in the long list."""
+    refuses = False
+    """Whether the older ones of them cannot be had."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -74,8 +114,9 @@ class Stage:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 path = unquote(urlsplit(self.path).path).removeprefix("/ocidist/")
+                query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
                 stage.asked.append(path)
-                status, content, kind = answer(path)
+                status, content, kind = stage.answer(path, query)
                 self.send_response(status)
                 for name, told in {**HEADERS, "Content-Type": kind, "Content-Length": len(content)}.items():
                     self.send_header(name, str(told))
@@ -87,14 +128,34 @@ class Stage:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
-    def drawn(self, path: str) -> str:
-        """Return the page's HTML as it is after its scripts have run."""
+    def answer(self, path: str, query: dict[str, str]) -> tuple[int, bytes, str]:
+        if path == "api/go-on":
+            self.runs, self.refuses = int(query["runs"]), "refuses" in query
+            return as_json(200, {})
+        if path == "api/runs" and self.is_long:
+            return self.page_of_runs(int(query.get("before", self.runs + 1)))
+        if path == "api/dags/nightly/runs/r/1/tasks/unsteady/-1":
+            return as_json(*UNSTEADY[min(self.asked.count(path), len(UNSTEADY)) - 1])
+        return answer(path)
+
+    def page_of_runs(self, before: int) -> tuple[int, bytes, str]:
+        if self.refuses and before <= self.runs:
+            return as_json(503, {"detail": "the database is away."})
+        last = max(1, before - 50)
+        shown = [
+            run_row(record(id=replace(TASK, run_id=f"number {each}.")))
+            for each in range(before - 1, last - 1, -1)
+        ]
+        return as_json(200, {"runs": shown, "before": str(last) if last > 1 else None, "now": NOW})
+
+    def drawn(self, path: str, seconds: float = 8) -> str:
+        """Return the page's HTML as it is after its scripts have run for so long by their own clock."""
         options = [
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
             "--no-proxy-server",
-            "--virtual-time-budget=4000",
+            f"--virtual-time-budget={1000 * seconds:.0f}",
         ]
         url = f"http://127.0.0.1:{self.server.server_port}/ocidist/{path}"
         done = subprocess.run(
@@ -108,17 +169,24 @@ def answer(path: str) -> tuple[int, bytes, str]:
     if task is not None:
         status, value = (200, LINES) if task[2] else ANSWERS[task[1]]
     elif path == "api/runs":
-        status, value = 200, {"runs": [run_row(record(state="success"))], "before": None, "now": NOW}
+        odd = run_row(record(state="success", result={"progress": {"step": [], "loss": "low"}}))
+        status, value = 200, {"runs": [run_row(record(state="success")), odd], "before": None, "now": NOW}
     else:
         made = {
             "all.html": ALL,
             "static/all.js": ALL_SCRIPT % json.dumps(list(ANSWERS)),
             "words.html": WORDS,
+            "list.html": LIST,
+            "static/list-shown.js": LIST_SCRIPT,
             "static/words-shown.js": WORDS_SCRIPT % json.dumps(LOSSES),
         }
         file = STATIC / (path.removeprefix("static/") or "index.html")
         content = made[path].encode() if path in made else file.read_bytes()
         return 200, content, CONTENT_TYPES[file.suffix]
+    return as_json(status, value)
+
+
+def as_json(status: int, value: object) -> tuple[int, bytes, str]:
     return status, json.dumps(value).encode(), "application/json"
 
 
@@ -225,9 +293,28 @@ def test_what_there_is_not_is_said_kindly(pages, task, words):
     assert words in pages[task]
 
 
+def test_an_error_is_gone_once_the_answer_is_as_before(pages: dict[str, str], stage: Stage) -> None:
+    assert stage.asked.count("api/dags/nightly/runs/r/1/tasks/unsteady/-1") >= len(UNSTEADY)
+    assert "No node yet" in pages["unsteady"]
+    assert "the database is away" not in pages["unsteady"]
+
+
+def test_a_list_with_older_runs_has_each_run_once_whatever_comes_meanwhile(stage: Stage) -> None:
+    stage.is_long = True
+    try:
+        page = stage.drawn("list.html", seconds=120)
+    finally:
+        stage.is_long = False
+    numbers = [int(each) for each in re.findall(r"number (\d+)\.", page)]
+    assert numbers == list(range(70, 0, -1))
+    notes = re.findall(r'<p class="word">([^<]*)</p>', page)
+    assert notes == ["the database is away. Show older runs", "the end"]
+
+
 def test_all_runs_are_listed_with_links_to_each(stage):
     page = stage.drawn("")
     query = urlencode(
         {"dag_id": TASK.dag_id, "run_id": TASK.run_id, "task_id": TASK.task_id, "map_index": -1}
     )
-    assert f'<a href="?{query.replace("&", "&amp;")}">nightly / train</a>' in page
+    link = f'<a href="?{query.replace("&", "&amp;")}">nightly / train</a>'
+    assert page.count(link) == 2, "also that of a run with a loss that is no number"

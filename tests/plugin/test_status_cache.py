@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -19,9 +20,11 @@ from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.plugin import status_cache as module
+from airflow_provider_ocidist.plugin.checkpoint_list import FoundCheckpoints
 from airflow_provider_ocidist.plugin.log_tail import LINES, MOST_LINES, log_tail_of
 from airflow_provider_ocidist.plugin.status_cache import StatusCache
-from tests.plugin.gangs import START, node, ref
+from airflow_provider_ocidist.plugin.view import goes_on
+from tests.plugin.gangs import START, node, record, ref
 from tests.training_jobs import a_job, a_key, wait_until
 
 GANG = ref(checkpoints_uri=None)
@@ -32,6 +35,7 @@ class Service(OpensById, NamesSecrets):
 
     def __init__(self, *, takes: float = 0.0, error: Exception | None = None) -> None:
         self.takes = takes
+        self.state = NodeState.RUNNING
         self.error = error
         self.asked = 0
         self.log: list[LogLine] = []
@@ -57,7 +61,7 @@ class Service(OpensById, NamesSecrets):
         self.go_on.wait(self.takes)
         if self.error:
             raise self.error
-        return [RunStatus(nodes=(node(0), node(1)))]
+        return [RunStatus(nodes=(node(0, self.state), node(1, self.state)))]
 
     def open(self, job_id):
         self.opened.append(job_id)
@@ -231,6 +235,121 @@ async def test_a_service_that_does_not_answer_holds_no_browser_for_long(monkeypa
     assert problems == {"the service has not answered for 0 s"}
     assert service.asked == 1
     service.go_on.set()
+
+
+async def test_a_service_that_does_not_answer_holds_up_no_page_of_another_connection():
+    silent, quick = Service(takes=60), Service()
+    cache = StatusCache(lambda conn_id: silent if conn_id == "far" else quick)
+    gangs = [replace(GANG, job_id=f"{GANG.job_id}{number}") for number in range(2 * module.THREADS)]
+    waiting = [asyncio.create_task(cache.at("far", gang)) for gang in gangs]
+    waiting += [asyncio.create_task(cache.tail("far", gang, 0, None)) for gang in gangs]
+    try:
+        await wait_until_async(lambda: silent.asked == module.THREADS)
+        look = await cache.at("oci_default", GANG)
+        assert (look.problem, look.status is not None) == (None, True)
+        assert (await cache.tail("oci_default", GANG, 0, START + 10)).problem is None
+        assert silent.asked == module.THREADS
+    finally:
+        silent.go_on.set()
+        await asyncio.gather(*waiting)
+
+
+class Place:
+    """The checkpoints of a task: lists what is there once it may go on, and counts how often it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = 0
+        self.there = 0
+        self.go_on = threading.Event()
+        self.error: Exception | None = None
+        monkeypatch.setattr(module.CheckpointList, "read", lambda _, uri, access: self.read())
+
+    def read(self) -> FoundCheckpoints:
+        self.asked += 1
+        found = FoundCheckpoints(older=self.there)
+        assert self.go_on.wait(60)
+        if self.error is not None:
+            raise self.error
+        return found
+
+
+async def test_a_list_of_checkpoints_that_takes_long_hides_no_state_and_takes_no_thread_of_the_service(
+    monkeypatch,
+):
+    monkeypatch.setattr(module, "RUNNING_FRESH", 0.0)
+    monkeypatch.setattr(module, "PATIENCE", 5.0)
+    monkeypatch.setattr(module, "LIST_PATIENCE", 0.1)
+    place, service = Place(monkeypatch), Service()
+    cache = StatusCache(service)
+    gangs = [ref(job_id=f"{ref().job_id}{number}") for number in range(2 * module.THREADS)]
+    place.there = 7
+    try:
+        for _ in range(2):
+            for service.gang in gangs:
+                look = await cache.at("oci_default", service.gang)
+                assert (look.problem, look.status is not None) == (None, True)
+        assert service.asked == 2 * len(gangs)
+        assert place.asked == module.THREADS, "one list of a gang is under way, however often a browser asks"
+        monkeypatch.setattr(module, "PATIENCE", 0.5)
+        while not look.checkpoints.problem:
+            look = await cache.at("oci_default", service.gang)
+        assert look.checkpoints.problem == "the place of the checkpoints has not answered for 0 s"
+    finally:
+        place.go_on.set()
+    while (await cache.at("oci_default", service.gang)).checkpoints.older != place.there:
+        await asyncio.sleep(0.01)
+
+
+async def test_the_last_view_of_a_gang_has_the_checkpoints_of_its_end(monkeypatch):
+    monkeypatch.setattr(module, "RUNNING_FRESH", 0.0)
+    monkeypatch.setattr(module, "LIST_PATIENCE", 0.1)
+    place, service = Place(monkeypatch), Service()
+    cache, service.gang = StatusCache(service), ref()
+    try:
+        assert not (await cache.at("oci_default", service.gang)).checkpoints.older
+        service.state = NodeState.SUCCEEDED
+        place.there = 1
+        look = await cache.at("oci_default", service.gang)
+        assert look.status.ended
+        assert goes_on(record(state="success"), look), "the list was begun before the end"
+    finally:
+        place.go_on.set()
+    monkeypatch.setattr(module, "LIST_PATIENCE", 30.0)
+    while goes_on(record(state="success"), look):
+        look = await cache.at("oci_default", service.gang)
+    assert (look.checkpoints.older, place.asked) == (1, 2)
+    await cache.at("oci_default", service.gang)
+    assert (service.asked, place.asked) == (2, 2)
+
+
+async def test_a_list_that_fails_says_so_in_its_own_place(monkeypatch):
+    place, service = Place(monkeypatch), Service()
+    service.gang = ref()
+    place.error = RuntimeError("password=hunter2")
+    place.go_on.set()
+    look = await StatusCache(service).at("oci_default", service.gang)
+    assert (look.problem, look.status is not None) == (None, True)
+    assert (
+        look.checkpoints.problem
+        == "the checkpoints cannot be read now: RuntimeError; see the API server's log"
+    )
+
+
+async def test_a_connection_that_nobody_asks_for_any_more_keeps_no_threads(monkeypatch):
+    monkeypatch.setattr(module, "MOST_REMEMBERED", 2)
+    cache = StatusCache(Service())
+    for number in range(5):
+        assert (await cache.at(f"conn{number}", GANG)).problem is None
+    assert len(cache._threads) == 2
+    gc.collect()
+    await wait_until_async(lambda: sum(t.name.startswith("ocidist-page") for t in threading.enumerate()) <= 2)
+
+
+async def wait_until_async(is_so):
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
 
 
 async def test_an_answer_that_came_too_late_serves_who_asks_next(monkeypatch):

@@ -194,6 +194,45 @@ def test_whatever_others_have_written_into_the_xcoms_of_a_task_the_page_is_shown
         assert task_view(written, failed(), NOW)["failure"]["message"] == "it failed"
 
 
+def is_shown(value: object) -> bool:
+    """Whether the page's script can write it as a number, or leave it out."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+@pytest.mark.parametrize("odd", [*ODD, True, {"uri": 5}, {"step": "x", "loss": {}}], ids=str)
+def test_whatever_stands_in_the_place_of_a_number_the_page_gets_numbers(odd: object) -> None:
+    numbers = dict.fromkeys(("step", "steps", "loss", "throughput", "learning_rate"), odd)
+    node = {"rank": 0, "state": odd, "phase": odd, "cores": odd, "gpu": odd, "memory": odd}
+    result = {
+        "progress": numbers,
+        "checkpoint": odd if isinstance(odd, dict) else {"uri": "oci://b@n/step-1", **numbers},
+        "nodes": [node],
+        "restarts": [{"rank": odd, "step": odd, "seconds": odd, "cause": odd, "message": odd}],
+        "node_hours": odd,
+        "cost": odd,
+    }
+    written = record(state="success", result=result)
+    row, view = run_row(written), task_view(written, Snapshot(), NOW)
+    assert is_shown(row["step"])
+    assert is_shown(row["loss"])
+    assert all(is_shown(view["progress"][name]) for name in numbers)
+    assert all(is_shown(value) for value in (view["spent"] or {}).values())
+    for each in view["checkpoints"]["items"]:
+        assert isinstance(each["uri"], str)
+        assert is_shown(each["step"])
+        assert is_shown(each["loss"])
+    for each in view["nodes"]:
+        assert all(each[name] is None or isinstance(each[name], str) for name in ("state", "phase"))
+        assert all(is_shown(each[name]) for name in ("cores", "gpu", "memory"))
+    assert all(is_shown(each[name]) for each in view["restarts"] for name in ("rank", "step", "seconds"))
+
+
+def test_a_loss_of_zero_is_a_loss() -> None:
+    result = {"progress": {"step": 0, "loss": 0.0}, "checkpoint": {"step": 9, "loss": 0.5}}
+    row = run_row(record(state="success", result=result))
+    assert (row["step"], row["loss"]) == (0, 0.0)
+
+
 def test_a_success_is_no_failure_though_an_earlier_node_was_lost():
     assert task_view(record(state="success"), failed(), NOW)["failure"] is None
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -33,3 +36,19 @@ def test_a_node_without_which_its_owner_may_go_on_does_not_end_the_wait(
     )
     status = RunStatus(nodes=(waiting(0), waiting(1), node))
     assert isinstance(decide(looked(wait._record(), status, after), status, NOW), GoOnWithout)
+
+
+@pytest.mark.parametrize(
+    "written", [json.dumps, partial(json.dumps, indent=2), repr, lambda run: f" {run}\n"]
+)
+def test_a_run_may_be_text_in_any_form_that_a_template_gives_it(written: Callable[[object], str]) -> None:
+    ref = a_ref(replaced=(LOST,))
+    run = {**ref.to_json(), "log_id": None}
+    wait = RunWait(
+        written(run),
+        "oci_default",
+        require_checkpoint=False,
+        poke_interval=1.0,
+        log=logging.getLogger("test"),
+    )
+    assert ref.key.name in wait.awaited

@@ -155,7 +155,7 @@ def test_a_run_that_was_deleted_is_named(backend: OciDataScience, started: Calla
 
 @pytest.mark.parametrize("run", [None, "None", "", "{{ nothing }}", {"job_id": "x"}, "[1, 2]"])
 def test_what_names_no_run_is_reported_with_its_remedy(run: Any) -> None:
-    with pytest.raises(AirflowFailException, match=r'which names no run .*train.output\["run"\]'):
+    with pytest.raises(AirflowFailException, match=r'which names no run .*xcom_pull\(dag_id=.*key="run"\)'):
         sensor(run).execute(context())
 
 
@@ -351,7 +351,9 @@ NO_PLACES = [
     ("./checkpoints", "uri"),
     ("file://checkpoints", "uri"),
 ]
-NO_STEPS = [("None", "after_step"), ("", "after_step"), (None, "after_step"), ("ten", "after_step")]
+NO_STEPS = [
+    (value, "after_step") for value in ("None", "", None, "ten", "nan", float("inf"), float("nan"), [7])
+]
 
 
 @modes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ _AT_REST = (
 )
 """Of `agent/save/proofs.py`: what did not change for a second counts as whole."""
 _NO_FENCE_TO_PUBLISH = (
-    ("    fences.advance_fence(root, fence)\n    folder = _free_folder(", "    folder = _free_folder("),
+    ("    fences.advance_fence(root, save.fence)\n    folder = _free_folder(", "    folder = _free_folder("),
     ("    fences.advance_fence(root, fence)\n    target.write(", "    target.write("),
     (
         "        fences.advance_fence(root, fence)\n    except Fenced:",
@@ -319,7 +320,7 @@ MUTANTS = (
     _one(
         "one refusal amid the creation fails the task",
         "4",
-        "gangs/kills.py",
+        "gangs/backoff.py",
         "            return not self._is_believed(error)\n",
         "            return False\n",
         "gave up",
@@ -328,7 +329,7 @@ MUTANTS = (
     _one(
         "an outage makes a refusal amid the creation more credible",
         "4",
-        "gangs/kills.py",
+        "gangs/backoff.py",
         "met.refused_in_all >= AMID_REFUSALS",
         "met.questions >= AMID_REFUSALS",
         "gave up",
@@ -337,7 +338,7 @@ MUTANTS = (
     _one(
         "an outage amid the creation counts as a refusal",
         "4",
-        "gangs/kills.py",
+        "gangs/backoff.py",
         "        return were_refused and refusal_in(error) is not None",
         "        return met.questions >= AMID_REFUSALS and met.seconds >= AMID_FOR",
         "gave up: .*outage",
@@ -405,9 +406,9 @@ MUTANTS = (
     _one(
         "a run that the service does not show counts as cancelled",
         "4",
-        f"{_OCI}cancels.py",
-        "        error = answer.refused or (None if stop_requested else answer.unseen)",
-        "        error = answer.refused",
+        "backends/cancels.py",
+        "    error = answer.refused or (None if stop_requested else answer.unseen)",
+        "    error = answer.refused",
         "slow cancel|left running",
         needs="a hidden run",
     ),
@@ -497,8 +498,9 @@ MUTANTS = (
         "a part that the store refuses after the training is given up after four tries",
         "4",
         "agent/save/shard_uploader.py",
-        "        if is_last and not self._deadline.allows_another(error):",
-        "        if is_last and (self._pause >= 8 * FIRST_PAUSE or not self._deadline.allows_another(error)):",
+        "        if not (self._deadline if is_last else self._amid_training).allows_another(error):",
+        "        given_up = is_last and self._pause >= 8 * FIRST_PAUSE\n"
+        "        if given_up or not (self._deadline if is_last else self._amid_training).allows_another(error):",
         "lost model|healthy gang ended|order",
         needs="a part is refused after the training",
     ),
@@ -602,8 +604,8 @@ MUTANTS = (
         "a left-over gang is waited for without limit",
         "6",
         "gangs/canceller.py",
-        "            if now > deadline:\n                raise _still_alive(live, within)",
-        "            if False:\n                raise _still_alive(live, within)",
+        "            if now > deadline:\n                raise _still_alive(",
+        "            if False:\n                raise _still_alive(",
         "endless",
     ),
     _one(
@@ -649,8 +651,8 @@ MUTANTS = (
         "cancels wait behind all other calls",
         "7",
         "triggers/threads.py",
-        "    return await _run(work, _ending_threads if ends_a_gang else _threads)",
-        "    return await _run(work, _threads)",
+        "    threads = _ending_threads if ends_a_gang else _threads",
+        "    threads = _threads",
         "slow cancel|left running",
     ),
     _one(
@@ -1011,7 +1013,7 @@ MUTANTS = (
         "nodes compare only the step that they restored",
         "3",
         "agent/stages/checkpoint_folder.py",
-        "content = content_of(found, brought)",
+        "content = content_of(found, how.brought)",
         'content = f"step {found.step}"',
         "restore",
         needs="two checkpoints of one step",
@@ -1202,14 +1204,9 @@ MUTANTS = (
     _one(
         "a cancel is sent once its stop request is written",
         "18",
-        f"{_OCI}cancels.py",
-        """        answer, stop_requested = both(
-            lambda: self._cancel_runs(ref), lambda: self.directories.request_end(ref, ending)
-        )
-""",
-        """        stop_requested = self.directories.request_end(ref, ending)
-        answer = self._cancel_runs(ref)
-""",
+        "backends/cancels.py",
+        "    answer, stop_requested = both(lambda: end(ref), lambda: directories.request_end(ref, ending))\n",
+        "    stop_requested = directories.request_end(ref, ending)\n    answer = end(ref)\n",
         "slow cancel",
         needs="a store never answers a worker that is killed",
     ),
@@ -1227,6 +1224,17 @@ MUTANTS = (
 
 def named(name: str) -> Mutant:
     return next(each for each in MUTANTS if each.name == name)
+
+
+def stale(package: Path) -> list[str]:
+    """Return the changes whose lines the package has no more, or more than once."""
+    return [
+        f"{mutant.name}: {module}: {old.strip()[:60]}"
+        for mutant in MUTANTS
+        for module, changes in mutant.changes.items()
+        for old, _ in changes
+        if (package / module).read_text().count(old) != 1
+    ]
 
 
 def mutate(package: Path) -> None:
@@ -1251,3 +1259,7 @@ def mutate(package: Path) -> None:
         return compile(text, str(path), "exec")
 
     loader.get_code = get_code
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(stale(Path("airflow_provider_ocidist"))) or 0)

@@ -140,6 +140,8 @@ class Fault:
     """The step that its launch had reached: the one that its rank had reported, else that of its checkpoint."""
     machine: Any = field(default=None, compare=False)
     """On which it happened."""
+    cut_off: bool = field(default=False, compare=False)
+    """Whether that machine reached nobody at that time."""
 
 
 @dataclass(frozen=True)
@@ -400,8 +402,10 @@ class Gang:
         # All ranks hang together.
         if budget != "hang" or self.hung_at is None:
             at = self._resumed_at(program) if program.said is None else program.said
-            fault = Fault(self.launch, budget, program.rank, program.said, kind, at, program.machine)
-            self.faults.append(fault)
+            there = program.machine
+            self.faults.append(
+                Fault(self.launch, budget, program.rank, program.said, kind, at, there, there.unreachable)
+            )
 
     def _resumed_at(self, program: Program) -> int | None:
         """Return the step of the checkpoint that a launch went on from, while no rank of it has reported another."""

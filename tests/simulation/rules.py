@@ -218,7 +218,9 @@ class Rules:
             self._check_cause(folder, stored)
             if (gang := self._gang_of(folder)) is not None:
                 self._check_request(folder, stored)
-                self._check_owner(gang)
+                # What both tries see of a lost node they ask for alike, and it is done once (s22a.1849).
+                if not _ends_launch(stored):
+                    self._check_owner(gang)
                 how = f"stop request by {stored.writer}: {stored.data[:200].decode(errors='replace')}"
                 if (change := _change_of_members(stored)) is not None:
                     self._members_change(gang, change, how)
@@ -480,7 +482,9 @@ class Rules:
             self._end_asked(gang, "cancelled")
 
     def _check_owner(self, gang: Gang) -> None:
-        """No try ends a gang that a later one has claimed, if the store could say so."""
+        """No try ends a gang that a later one has claimed, if the store could say so; unless it ends already."""
+        if gang.number in self.end_asked:
+            return
         asking = self.world.current.process.name if self.world.current else ""
         ending, claim = _TRY.match(asking), self.bucket.objects.get(f"{gang.run_prefix}/claim")
         if ending is None or claim is None or self.world.now - claim.modified < CLAIMED_BEFORE:
@@ -1148,8 +1152,12 @@ class Rules:
     def _check_shared(self) -> None:
         """Where only processes are killed, and saves wait for the store, the same gang trains to its end."""
         airflow = self.airflow
-        is_calm = self.scenario.shared_folder and not self.losses
-        if is_calm and (airflow.state, airflow.try_number) != ("success", 1):
+        # A worker's death costs a try, and the same at the same step twice is a crash loop (s22a.1469).
+        deaths = sum(event.what == "kill_worker" for event in self.scenario.events)
+        gang = self._latest_gang()
+        loops = gang is not None and bool(_again(_as_seen(self._faults_before(gang, gang.launch + 1))))
+        is_calm = self.scenario.shared_folder and not (self.losses or loops or deaths > self.scenario.retries)
+        if is_calm and not (airflow.state == "success" and airflow.try_number <= 1 + deaths):
             self.violate(
                 "not launched again", f"the task ended as {airflow.state} in try {airflow.try_number}"
             )
@@ -1200,7 +1208,7 @@ class Rules:
             self._check_budgets(gang, number, where)
 
     def _could_not_come(self, gang: Gang, rank: int) -> bool:
-        """Whether a node was kept from the store after it had begun, for as long as lets the others give it up."""
+        """Whether a node may have been kept from the store after it had begun, until the others gave it up."""
         machine = self._machine_of(gang, rank)
         if machine is None:
             return False
@@ -1210,7 +1218,13 @@ class Rules:
             for window in self.scenario.windows
             if window.calls.startswith("store.") and name.startswith(window.actors)
         )
-        return machine.came_back_at is not None or any(seconds > PEERS_SILENT for seconds in kept)
+        waits = any(
+            rate.kind in ("late", "silent")
+            and rate.calls.startswith("store")
+            and name.startswith(rate.actors)
+            for rate in self.scenario.rates
+        )
+        return machine.came_back_at is not None or waits or any(seconds > PEERS_SILENT for seconds in kept)
 
     def _is_replaced(self, gang: Gang) -> bool:
         return any("ocidist-incarnation" in run.tags for run in self.runs_of(gang))
@@ -1240,9 +1254,13 @@ class Rules:
         return dict(zip(BUDGETS, self.scenario.restarts, strict=True))
 
     def _faults_before(self, gang: Gang, number: int) -> list[Fault]:
-        """Return what has ended each launch before this one; none for those in which several things went wrong."""
+        """Return what has ended each launch before this one; none for those in which several things went wrong.
+
+        Where the machine was cut off, the others may have ended the launch for that, before they knew more (s22a.960).
+        """
         found = ([fault for fault in gang.faults if fault.launch == launch] for launch in range(number))
-        return [self._as_known(gang, faults[0]) for faults in found if len(faults) == 1]
+        alone = (faults[0] for faults in found if len(faults) == 1)
+        return [self._as_known(gang, fault) for fault in alone if not fault.cut_off]
 
     def _as_known(self, gang: Gang, fault: Fault) -> Fault:
         """Return a fault as the others know it: that of a node that was replaced has never reached them (1127.3610).
@@ -1283,7 +1301,7 @@ class Rules:
         # What has ended the launches of earlier gangs of this try is known to the later ones.
         earlier = [each.faults for each in self.machines.gangs.values() if each.number < gang.number]
         compared = [*(fault for faults in earlier for fault in faults), *known]
-        said = [replace(fault, kind=LOOKS_LIKE.get(fault.kind, fault.kind)) for fault in compared]
+        said = _as_seen(compared)
         if _again(said) or _again_without_steps(said):
             return
         spent = sum(fault.budget == known[-1].budget for fault in known)
@@ -1510,6 +1528,11 @@ def _content(stored: Stored) -> dict[str, Any]:
         return dict(json.loads(stored.data))
     except ValueError:
         return {}
+
+
+def _as_seen(faults: Sequence[Fault]) -> list[Fault]:
+    """Return faults as a node takes them to be."""
+    return [replace(fault, kind=LOOKS_LIKE.get(fault.kind, fault.kind)) for fault in faults]
 
 
 def _again(faults: Sequence[Fault]) -> Fault | None:

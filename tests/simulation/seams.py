@@ -154,6 +154,7 @@ def _patch_clients() -> None:
     clients._CLIENTS = {
         "data_science": ("tests.simulation.service", "DataScienceClient"),
         "data_science_runs": ("tests.simulation.service", "DataScienceClient"),
+        "logging": ("tests.simulation.service", "LoggingManagementClient"),
         "logging_search": ("tests.simulation.service", "LogSearchClient"),
         "object_storage": ("tests.simulation.store", "ObjectStorageClient"),
     }

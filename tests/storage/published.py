@@ -10,6 +10,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.storage.checkpoints import SaveFacts
 from airflow_provider_ocidist.storage.retention import Retention, retain
 
 FIRST = Fence(attempt=1)
@@ -23,13 +24,13 @@ def publish(
     step: int | None,
     fence: Fence = FIRST,
     sequence: int | None = None,
-    **more: Any,
+    loss: float | None = None,
+    **options: Any,
 ) -> CheckpointRef:
     """Publish as the first attempt, later than all before."""
     number = next(_SEQUENCE) if sequence is None else sequence
-    return checkpoints.publish(
-        path, uri, step=step, fence=fence, sequence=number, proof="the test says so", **more
-    )
+    save = SaveFacts(step=step, loss=loss, fence=fence, sequence=number, proof="the test says so")
+    return checkpoints.publish(path, uri, save, **options)
 
 
 def keep_last(uri: str, keep: int, access: OciAccess | None = None) -> tuple[str, ...]:

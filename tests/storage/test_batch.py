@@ -381,6 +381,28 @@ def test_what_breaks_off_goes_on_by_itself_as_long_as_it_gets_further(
     assert failed.error.retryable
 
 
+@pytest.mark.parametrize("mode", ["all", "changed"])
+def test_a_tree_that_breaks_off_again_and_again_goes_on_with_what_it_has(
+    mode: str,
+    unruly: OciAccess,
+    proxy: UnrulyProxy,
+    bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each attempt moves fewer files than the first, and gets further all the same."""
+    monkeypatch.setattr(resuming, "PAUSE_S", 0.01)
+    tree = make_tree(tmp_path / "tree", {f"{number:02}": 1000 for number in range(20)})
+    proxy.faults = [Fault(method="PUT", path="/o/", status=503, skip=skip, times=1) for skip in (12, 15, 17)]
+    once = replace(unruly, max_attempts=1)
+    data = [{"source": f"{tmp_path}/tree/", "target": f"{bucket}/tree/", "mode": mode}]
+    written: list[str] = []
+    report = copy_items(data, once, written=written, part_size=PART, threads=1)
+    assert report.error is None
+    assert sum("was interrupted" in line for line in written) == 3
+    assert read_store(open_store(f"{bucket}/tree", unruly)) == tree
+
+
 @pytest.mark.parametrize("how", ["cancelled", "interrupted"])
 def test_cancelled_leaves_nothing_and_interrupted_leaves_what_the_next_attempt_needs(
     how: str, unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, cache: Path

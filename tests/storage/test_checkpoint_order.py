@@ -19,6 +19,7 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import checkpoints, fences
 from airflow_provider_ocidist.storage.checkpoints import (
     Manifest,
+    SaveFacts,
     complete,
     fetch,
     newest,
@@ -117,13 +118,14 @@ def test_a_checkpoint_in_parts_is_not_sealed_by_an_attempt_that_was_followed(pla
     folder.mkdir()
     (folder / "__0_0.distcp").write_text("weights")
     late, new = Fence(attempt=1), Fence(attempt=2)
-    at = reserve(uri, "step-5", step=5, fence=late, sequence=1, access=access)
+    save = SaveFacts(step=5, fence=late, sequence=1, proof="")
+    at = reserve(uri, "step-5", save, access)
     files = send_part(folder, at, access=access)
     fences.advance_fence(open_store(uri, access), new)
     with pytest.raises(Fenced):
-        seal(at, "step-5", files, step=5, fence=late, sequence=1, proof="", access=access)
+        seal(at, "step-5", files, save, access)
     assert newest(uri, access) is None
-    assert reserve(uri, "step-5", step=5, fence=new, sequence=1, access=access) != at
+    assert reserve(uri, "step-5", replace(save, fence=new), access) != at
 
 
 def test_two_attempts_or_launches_never_write_to_one_place(place, tmp_path):
@@ -132,9 +134,10 @@ def test_two_attempts_or_launches_never_write_to_one_place(place, tmp_path):
     seen = set()
     for attempt, launch in itertools.product((1, 2, 3, 12), (0, 1)):
         fence = Fence(attempt=attempt, launch=launch)
-        seen.add(reserve(uri, "step-5.pt", step=5, fence=fence, sequence=1, access=access))
-        seen.add(reserve(uri, "step-5.pt", step=7, fence=fence, sequence=2, access=access))
-        seen.add(reserve(uri, "last", step=None, fence=fence, sequence=3, access=access))
+        saves = (("step-5.pt", 5), ("step-5.pt", 7), ("last", None))
+        for sequence, (name, step) in enumerate(saves, 1):
+            save = SaveFacts(step=step, fence=fence, sequence=sequence, proof="")
+            seen.add(reserve(uri, name, save, access))
     assert len(seen) == 24
 
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_ocidist.errors import CheckpointError, Unpublishable
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import complete, published, reserve, verify
+from airflow_provider_ocidist.storage.checkpoints import SaveFacts, complete, published, reserve, verify
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.published import publish
 
@@ -61,11 +61,11 @@ def test_what_an_upload_that_was_cut_off_has_left_is_written_over(tmp_path: Path
 
 
 def test_a_folder_into_which_nodes_send_parts_is_empty(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    assert folder_of(reserve(str(target), "step-5", step=5, fence=Fence(), sequence=1)) == "step-5"
+    target, parts = tmp_path / "target", SaveFacts(step=5, fence=Fence(), sequence=1, proof="a test")
+    assert folder_of(reserve(str(target), "step-5", parts)) == "step-5"
     save(target / "step-5" / "optimizer" / "part-0")
     for number in (2, 3):
-        place = reserve(str(target), "step-5", step=5, fence=Fence(), sequence=1)
+        place = reserve(str(target), "step-5", parts)
         assert folder_of(place) == f"step-5.again-{number}"
         save(Path(place) / "part-0")
 

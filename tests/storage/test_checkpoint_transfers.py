@@ -24,6 +24,7 @@ from tests.storage.published import FIRST, publish
 from tests.storage.trees import make_tree, read_tree
 
 SEED = int(os.environ.get("CHECKPOINTS_SEED", "20261127"))
+SAVE = checkpoints.SaveFacts(step=7, fence=FIRST, sequence=1, proof="the test says so")
 
 
 def cancelled() -> threading.Event:
@@ -46,7 +47,7 @@ def test_parts_of_several_nodes_are_one_checkpoint_whatever_each_leaves_out(
     draw = random.Random(f"{SEED}.{number}")
     print(f"seed {SEED}.{number}")
     uri, nodes = str(tmp_path / "to"), draw.randint(1, 4)
-    place = checkpoints.reserve(uri, "step-7", step=7, fence=FIRST, sequence=1)
+    place = checkpoints.reserve(uri, "step-7", SAVE)
     sent: list[checkpoints.ManifestFile] = []
     for rank in range(nodes):
         folder = tmp_path / f"node-{rank}" / "step-7"
@@ -56,7 +57,7 @@ def test_parts_of_several_nodes_are_one_checkpoint_whatever_each_leaves_out(
             (folder / f"__{rank}_{part}.distcp").write_bytes(draw.randbytes(draw.randint(0, 3000)))
         left_out = {"config.json"} if rank else set()
         sent += checkpoints.send_part(folder, place, leave_out=left_out)
-    ref = checkpoints.seal(place, "step-7", sent, step=7, fence=FIRST, sequence=1, proof="the test says so")
+    ref = checkpoints.seal(place, "step-7", sent, SAVE)
     assert ref.uri == place
     assert checkpoints.newest(uri) == ref
     fetched = read_tree(checkpoints.fetch(ref.uri, tmp_path / "in"))
@@ -67,19 +68,19 @@ def test_parts_of_several_nodes_are_one_checkpoint_whatever_each_leaves_out(
 def test_a_part_that_did_not_arrive_is_named_and_nothing_is_published(tmp_path: Path) -> None:
     uri = str(tmp_path / "to")
     make_tree(tmp_path / "step-7")
-    place = checkpoints.reserve(uri, "step-7", step=7, fence=FIRST, sequence=1)
+    place = checkpoints.reserve(uri, "step-7", SAVE)
     sent = checkpoints.send_part(tmp_path / "step-7", place)
     lost = sent[-1].path
     Path(place, lost).unlink()
     with pytest.raises(CheckpointError, match=Path(lost).name) as caught:
-        checkpoints.seal(place, "step-7", sent, step=7, fence=FIRST, sequence=1, proof="the test says so")
+        checkpoints.seal(place, "step-7", sent, SAVE)
     assert caught.value.uri == place
     assert checkpoints.published(uri) == []
 
 
 def test_a_part_that_is_cancelled_does_not_arrive_whole(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "step-7")
-    place = checkpoints.reserve(str(tmp_path / "to"), "step-7", step=7, fence=FIRST, sequence=1)
+    place = checkpoints.reserve(str(tmp_path / "to"), "step-7", SAVE)
     with pytest.raises(StorageError):
         checkpoints.send_part(tmp_path / "step-7", place, cancel=cancelled())
     assert len(read_tree(Path(place))) < len(tree)
@@ -199,19 +200,15 @@ def test_what_is_known_of_a_checkpoint_is_in_its_manifest_and_its_reference(
 ) -> None:
     uri, fence = str(tmp_path / "to"), Fence(attempt=3)
     make_tree(tmp_path / "step-7")
-    told: dict[str, Any] = {
-        "step": 7,
-        "fence": fence,
-        "sequence": 5,
-        "loss": 0.25,
-        "metrics": {"accuracy": 0.5},
-    }
+    save = checkpoints.SaveFacts(
+        step=7, fence=fence, sequence=5, proof="renamed", loss=0.25, metrics={"accuracy": 0.5}
+    )
     if in_parts:
-        place = checkpoints.reserve(uri, "step-7", step=7, fence=fence, sequence=5)
+        place = checkpoints.reserve(uri, "step-7", save)
         sent = checkpoints.send_part(tmp_path / "step-7", place)
-        ref = checkpoints.seal(place, "step-7", sent, proof="renamed", **told)
+        ref = checkpoints.seal(place, "step-7", sent, save)
     else:
-        ref = checkpoints.publish(tmp_path / "step-7", uri, proof="renamed", **told)
+        ref = checkpoints.publish(tmp_path / "step-7", uri, save)
     found = checkpoints.verify(ref.uri)
     assert (found.name, found.proof, found.single_file) == ("step-7", "renamed", False)
     for one in (found, ref):

@@ -237,6 +237,25 @@ def test_a_checkpoint_that_changes_while_it_is_read_is_not_published(tmp_path, u
     assert newest(bucket, access) is None
 
 
+@pytest.mark.parametrize("lost", ["a", "b/c"])
+def test_what_has_lost_a_file_since_it_was_sent_is_not_published(place, tmp_path, lost):
+    target, access = place
+    make_tree(tmp_path / "step-5", {"a": 10, "b/c": 20})
+    folder = open_store(f"{target}/step-5", access)
+    with pytest.raises(CheckpointError, match=f"is not complete: {lost} is missing"):
+        publish(tmp_path / "step-5", target, step=5, access=access, confirm=lambda: folder.delete(lost))
+    assert newest(target, access) is None
+    assert publish(tmp_path / "step-5", target, step=5, access=access) == newest(target, access)
+
+
+def test_a_name_that_is_too_long_for_the_place_is_never_tried_again(tmp_path):
+    """The folder of a checkpoint has a longer name than the program gives it."""
+    path = tmp_path / ("m" * 250 + ".pt")
+    path.write_bytes(b"x")
+    with pytest.raises(Unpublishable, match=r"give .* a shorter name"):
+        publish(path, str(tmp_path / "place"), step=None)
+
+
 def test_an_upload_that_fails_publishes_nothing(tmp_path, unruly, access, proxy, bucket):
     publish(make(tmp_path, 1), bucket, step=1, access=access)
     make_tree(tmp_path / "checkpoint-2", {f"{number}": 100 for number in range(30)})

@@ -92,3 +92,21 @@ def test_a_pattern_whose_template_has_found_nothing_is_refused() -> None:
     for patterns in ("None", ["*.csv", "None"]):
         with pytest.raises(JobFileError, match="include: is 'None': its template has found nothing"):
             rules_of(include=patterns)
+
+
+def test_an_item_is_named_by_its_places_without_their_secrets() -> None:
+    (item,) = read_items({"https://user:pw@host/a?key=1": "/b"}, CopyRules())
+    assert item.shown == "https://host/a -> /b"
+
+
+def test_a_target_that_a_template_left_empty_is_named() -> None:
+    assert problems_of([{"source": "/a", "target": "None"}]) == [
+        "item 1, target: is 'None': its template has found nothing"
+    ]
+
+
+def test_rules_of_all_items_that_are_wrong_are_named_with_what_they_are_of() -> None:
+    with pytest.raises(JobFileError, match="the data to copy") as raised:
+        rules_of(mode="some", include=["*.csv"])
+    (problem,) = raised.value.problems
+    assert str(problem).startswith("all items, mode: must be one of ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from tests.storage.unruly_proxy import Fault, UnrulyProxy
 
 PART = 64 << 10
 LARGE = (1 << 20) + 5
+SEED = int(os.environ.get("COPYING_SEED", "20261128"))
 
 
 # Into itself
@@ -309,6 +311,30 @@ def test_a_local_file_that_changes_is_never_mixed(tmp_path: Path) -> None:
     log.write_bytes(b"a" * size)
     _copied_with(append, source.parent, target)
     assert (target / "log").read_bytes() == b"a" * size
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_local_file_that_is_written_again_and_longer_is_never_mixed(tmp_path: Path, number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    source, target = tmp_path / "in" / "x", tmp_path / "out"
+    source.parent.mkdir()
+    size = draw.choice([1, 3, 4]) * PART + draw.randrange(PART)
+    before = draw.randbytes(size)
+    # As torch.save does, or a program that keeps the file open; some of what was read then may be as before.
+    kept = draw.choice([0, draw.randrange(PART)])
+    after = before[:kept] + draw.randbytes(size - kept + draw.randrange(1, 2 * PART))
+    mode = draw.choice(["wb", "r+b"])
+    source.write_bytes(before)
+
+    def write_again() -> None:
+        with source.open(mode) as file:
+            file.write(after)
+
+    # Of one that is short for a moment, as it is opened to be written again, another part may find the end too early.
+    with pytest.raises(StorageError, match=f"{source}.* changed while it was read"):
+        _copied_with(write_again, source.parent, target)
+    assert not (target / "x").exists()
 
 
 def _copied_with(change: Callable[[], object], source: Path, target: Path) -> None:

@@ -132,6 +132,18 @@ def test_the_time_that_is_left_follows_from_the_rate_so_far() -> None:
     assert progress(bytes_done=100).eta == 0
 
 
+def test_what_is_not_copied_as_it_is_at_the_target_is_no_part_of_the_progress() -> None:
+    reported: list[TransferProgress] = []
+    counting = Meter(reported.append)
+    counting.bytes_there = 100
+    counting.begin([Entry(name="a", size=5)])
+    counting.add(4)
+    counting.report(force=True)
+    (found,) = reported
+    assert (found.bytes_done, found.bytes_total, counting.moved) == (4, 5, 4)
+    assert (found.bytes_there, found.bytes_at_target) == (100, 104)
+
+
 def test_all_that_is_counted_is_reported() -> None:
     told: list[TransferProgress] = []
     counting = Meter(told.append)
@@ -147,6 +159,7 @@ def test_all_that_is_counted_is_reported() -> None:
     (found,) = told
     assert (found.files_done, found.files_total) == (2, 3)
     assert (found.bytes_done, found.bytes_total) == (32, 75)
+    assert (found.bytes_there, found.bytes_at_target) == (0, 32)
     assert counting.resumed_bytes == 25
     assert counting.moved == 7 + 2 * 65536
     assert 0 <= found.seconds < 60

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,7 @@ from airflow_provider_ocidist.storage.stores import local, local_upload
 from airflow_provider_ocidist.storage.stores.base import Origin
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
-from airflow_provider_ocidist.storage.stores.local_files import local_errors
+from airflow_provider_ocidist.storage.stores.local_files import READ_SIZE, local_errors
 from airflow_provider_ocidist.storage.stores.local_upload import gaps, merged_ranges
 
 MINE = Origin(uri="oci://b@n/x", etag="1", size=6)
@@ -147,6 +148,10 @@ def test_what_vanishes_while_it_is_listed_is_left_out(
     assert [entry.name for entry in store.list()] == ["a/1"]
 
 
+def test_a_store_that_has_not_looked_has_left_nothing_out(store: LocalStore) -> None:
+    assert list(store.skipped) == []
+
+
 def test_a_store_of_a_file_is_empty(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert LocalStore(tmp_path / "file").list() == []
@@ -170,8 +175,24 @@ def test_a_file_is_read_in_ranges(store: LocalStore) -> None:
 def test_a_file_that_ends_too_early_is_said_with_the_place(store: LocalStore) -> None:
     store.write("x", b"12345")
     download = store.download(replace(store.stat("x"), size=9), 4)
-    with pytest.raises(StorageError, match="x"):
+    with pytest.raises(StorageError, match=r"x: expected 9 bytes, got 5: it changed while it was read$"):
         list(download.pieces(3, 6))
+
+
+def test_what_changes_while_it_is_read_is_an_error_that_names_it(store: LocalStore) -> None:
+    store.write("x", b"12345")
+    path = store.folder / "x"
+    download = store.download(store.stat("x"), 5)
+    assert list(download.pieces(0, 5)) == [b"12345"]
+    path.write_bytes(b"123")
+    with pytest.raises(StorageError, match=r"/x changed while it was read$") as caught:
+        download.finish()
+    assert caught.value.uri == str(path)
+    path.unlink()
+    store.folder.rmdir()
+    store.folder.write_bytes(b"no folder")
+    with pytest.raises(StorageError, match=str(path)):
+        download.finish()
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -194,8 +215,24 @@ def test_only_a_strict_store_refuses_what_was_touched_since_it_was_listed(
             use()
 
 
-@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 1000])
+@pytest.mark.parametrize("strict", [True, False])
+def test_only_of_what_may_grow_is_a_checksum_taken_as_it_is_read(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, *, strict: bool
+) -> None:
+    # A checkpoint is large, and a file of one that has grown is refused, whatever it begins with.
+    taken: list[int] = []
+    monkeypatch.setattr(local, "zlib", SimpleNamespace(crc32=lambda data, _: taken.append(len(data)) or 0))
+    store.strict = strict
+    store.write("file", b"content")
+    (entry,) = store.list("file")
+    download = store.download(entry, 1 << 20)
+    assert b"".join(download.pieces(0, 7)) == b"content"
+    download.finish()
+    assert taken == ([] if strict else [7])
+
+
 @pytest.mark.parametrize("part_size", [None, 100])
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 1000])
 def test_checksums_are_those_of_the_content_whole_or_in_parts(
     store: LocalStore, size: int, part_size: int | None
 ) -> None:
@@ -393,6 +430,28 @@ def test_what_is_no_file_is_not_replaced_by_one(store: LocalStore, kind: str) ->
     assert not place.is_file()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store, name: store.write(name, b"new"),
+        lambda store, name: store.write_if(name, b"new", None),
+        lambda store, name: store.delete(name),
+        lambda store, name: store.upload(name, 3, 3),
+    ],
+    ids=["write", "write_if", "delete", "upload"],
+)
+def test_nothing_behind_a_link_is_written_or_deleted(
+    store: LocalStore, change: Callable[[LocalStore, str], object]
+) -> None:
+    store.write("real/x", b"content")
+    (store.folder / "link").symlink_to("real")
+    for name in ("link/x", "link/new"):
+        with pytest.raises(StorageError, match=r"refused to write or delete .* is a link to real"):
+            change(store, name)
+    assert names(store.folder / "real") == ["x"]
+    assert store.read("real/x") == b"content"
+
+
 def test_a_link_gives_way_to_a_file(store: LocalStore) -> None:
     store.write("real", b"1")
     (store.folder / "x").symlink_to("real")
@@ -568,3 +627,29 @@ def test_every_way_to_a_file_that_may_not_be_reached_is_one_error(
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="not a directory"):
         use(LocalStore(tmp_path / "file"))
+
+
+def test_a_file_that_grows_while_it_is_read_is_as_it_was_unless_it_is_another_one(tmp_path: Path) -> None:
+    source, size = LocalStore(tmp_path), 3 * READ_SIZE + 7
+    (tmp_path / "log").write_bytes(b"a" * size)
+    (entry,) = source.list()
+    cut = READ_SIZE + 3
+    changes = {
+        b"a" * size + b"more": True,
+        b"b" + b"a" * size: False,
+        b"a" * (size - 1) + b"bmore": False,
+        b"a" * (cut - 1) + b"b" + b"a" * size: False,
+    }
+    for written, is_fine in changes.items():
+        (tmp_path / "log").write_bytes(b"a" * size)
+        download = source.download(entry, cut)
+        for offset, length in ((0, cut), (cut, size - cut)):
+            assert b"".join(download.pieces(offset, length)) == b"a" * length
+        with (tmp_path / "log").open("r+b") as file:
+            file.write(written)
+        with (
+            contextlib.nullcontext()
+            if is_fine
+            else pytest.raises(StorageError, match="changed while it was read")
+        ):
+            download.finish()

@@ -47,9 +47,22 @@ def test_oci_uris_name_bucket_namespace_and_path(uri, bucket, namespace, path, i
 def test_other_places_are_distinguished(uri, kind, path, is_folder):
     place = locations.parse(uri)
     assert (place.kind, place.path, place.is_folder) == (kind, path, is_folder)
+    assert (place.bucket, place.namespace) == ("", None)
 
 
-@pytest.mark.parametrize("uri", ["", "oci://", "oci:///a", "oci://@ns/a"])
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "oci://",
+        "oci:///a",
+        "oci://@ns/a",
+        "http:///x",
+        "http://",
+        "https://host:port/x",
+        "http://h:99999/x",
+    ],
+)
 def test_a_uri_that_names_no_place_is_refused(uri):
     with pytest.raises(StorageError):
         locations.parse(uri)
@@ -60,6 +73,7 @@ def test_a_uri_that_names_no_place_is_refused(uri):
     [
         ("oci://b@ns", ("a", "b"), "oci://b@ns/a/b"),
         ("oci://b@ns/x/", ("/a/", "", "b"), "oci://b@ns/x/a/b"),
+        ("oci://b@ns/x", ("/", "a"), "oci://b@ns/x/a"),
         ("/x", ("y",), "/x/y"),
         ("/", ("y",), "/y"),
         ("/", (), "/"),
@@ -118,7 +132,7 @@ def test_a_misspelt_uri_is_no_folder_of_this_machine(scheme):
 
 
 def test_the_uri_is_as_written_without_slashes_at_its_end():
-    for uri in ("oci://b@ns/a/", "oci://b@ns", "/data/x/", "data//", "memory://a/b/"):
+    for uri in ("oci://b@ns/a/", "oci://b@ns/X/X", "oci://b@ns", "/data/x/", "data//", "memory://a/b/"):
         assert locations.parse(uri).uri == uri.rstrip("/")
     assert locations.parse("file:///data/x/").uri == "/data/x"
 
@@ -233,3 +247,9 @@ def test_an_unfinished_name_may_be_found_again_and_contains_the_final_one():
 def test_names_that_programs_give_are_not_taken_for_unfinished_ones(name):
     assert not locations.is_partial_file(name)
     assert not locations.is_partial_file(f".x.0a1b2c3d.part/{name}")
+
+
+@pytest.mark.parametrize("text", ["~nobody-here/x", "~nobody-here", "http://[::1/x", "file://~nobody-here"])
+def test_a_place_that_can_never_be_is_named_as_such(text: str) -> None:
+    with pytest.raises(Unopenable, match="names no place: "):
+        locations.parse(text)

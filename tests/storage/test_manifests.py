@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_ocidist.errors import CheckpointError
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
-from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile, SaveFacts
 
 SEED = int(os.environ.get("TEST_SEED", "20261127"))
 FILES = (
@@ -25,7 +25,7 @@ FILES = (
 )
 
 
-def saved(**changes: Any) -> Manifest:
+def saved(*, single_file: bool = False, **changes: Any) -> Manifest:
     """Return the manifest of a checkpoint as the fourth attempt after two clears publishes it."""
     given: dict[str, Any] = {
         "step": 100,
@@ -35,7 +35,7 @@ def saved(**changes: Any) -> Manifest:
         "loss": 0.25,
         "metrics": {"accuracy": 0.9},
     }
-    return Manifest.of_save("step-100", FILES, **{**given, **changes})
+    return Manifest.of_save("step-100", FILES, SaveFacts(**{**given, **changes}), single_file=single_file)
 
 
 def stored(manifest: Manifest, **changes: Any) -> bytes:
@@ -63,11 +63,11 @@ def test_what_is_published_now_says_all_of_itself() -> None:
         metrics={"accuracy": 0.9},
     )
     assert saved(single_file=True).single_file
-    assert saved(metrics=None).metrics == {}
+    assert saved(metrics={}).metrics == {}
 
 
 def test_what_is_written_is_read_again_as_it_was_in_a_file_of_a_name_that_all_versions_know() -> None:
-    for manifest in (saved(), saved(step=None, loss=None, metrics=None, single_file=True)):
+    for manifest in (saved(), saved(step=None, loss=None, metrics={}, single_file=True)):
         assert Manifest.from_json(manifest.to_json()) == manifest
     assert (MANIFEST, VERSION) == ("manifest.json", 2)
     # A person reads it too.

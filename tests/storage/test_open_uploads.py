@@ -93,6 +93,17 @@ def test_after_a_clear_what_the_task_had_begun_before_is_forgotten_and_nothing_o
     assert names(uri, access) == sorted(left)
 
 
+def test_what_a_node_of_this_attempt_may_be_keeping_aside_is_left_to_it(tmp_path):
+    task = f"{tmp_path}/dag-train-0a-g1"
+    for name in ("dag-train-0a-g1/unproved/step-5.pt", "dag-train-0a-g0/unproved/step-5.pt"):
+        cut_off(str(tmp_path), None, name)
+    fence = Fence(generation=1, attempt=2)
+    assert abort_left_behind(task, fence, aside=False) == 1
+    assert names(task, None) == ["unproved/step-5.pt"]
+    # Once all nodes have ended, or before one of this attempt trains.
+    assert abort_left_behind(task, fence) == 1
+
+
 @pytest.mark.parametrize("number", range(5))
 def test_only_what_is_older_of_the_same_task_is_ever_aborted(number, tmp_path):
     seed = random.Random(SEED + number)
@@ -114,16 +125,17 @@ def test_only_what_is_older_of_the_same_task_is_ever_aborted(number, tmp_path):
 def test_retention_forgets_what_was_begun_long_before_the_newest(tmp_path):
     uri, fence = str(tmp_path / "target"), Fence(attempt=2)
     fences.advance_fence(open_store(uri), fence)
-    for name in ("old.attempt-2/x", "new.attempt-2/x", "former/x", "later.attempt-3/x", "fence.json"):
+    aside = ("unproved/old.pt/x", "unproved/new.pt/x")
+    for name in ("old.attempt-2/x", "new.attempt-2/x", "former/x", "later.attempt-3/x", "fence.json", *aside):
         cut_off(uri, None, name)
-    for folder in ("old.attempt-2", "later.attempt-3"):
+    for folder in ("old.attempt-2", "later.attempt-3", "unproved/old.pt"):
         (part,) = (tmp_path / "target" / folder).iterdir()
         os.utime(part, (time.time() - 7200,) * 2)
     for step in (1, 2):
         (tmp_path / f"step-{step}.pt").write_text("weights")
         publish(tmp_path / f"step-{step}.pt", uri, step=step, fence=fence)
     retain(uri, Retention(keep=1), fence=fence)
-    assert names(uri, None) == ["fence.json", "later.attempt-3/x", "new.attempt-2/x"]
+    assert names(uri, None) == ["fence.json", "later.attempt-3/x", "new.attempt-2/x", "unproved/new.pt/x"]
 
 
 def test_an_upload_that_goes_on_from_a_journal_begins_anew_when_it_was_forgotten(bucket, access):

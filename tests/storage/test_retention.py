@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -23,6 +24,7 @@ from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.companions import MOST
 from airflow_provider_ocidist.storage.manifests import Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import Retention, retain, superfluous
+from airflow_provider_ocidist.storage.stores import local
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.save.naming import Name, some_names
@@ -312,6 +314,41 @@ def test_a_copy_of_a_checkpoint_beside_it_is_deleted_only_by_a_rule(tmp_path):
     assert retain(uri, Retention(keep=4), fence=FIRST) == ()
 
 
+@pytest.mark.parametrize("loses", [False, True])
+def test_the_disk_has_the_new_before_the_old_is_deleted(tmp_path, monkeypatch, loses):
+    for step in (1, 2, 3):
+        publish(write(tmp_path, f"step-{step}.pt"), str(tmp_path / "out"), step=step)
+    folders = {each.uri for each in complete(str(tmp_path / "out"))}
+    kept = {
+        tmp_path / "out",
+        *(path for step in (2, 3) for path in (tmp_path / "out").glob(f"step-{step}*/**/*")),
+    }
+    real, synced, seen = local.fsync, set(), []
+
+    def fsync(path: Path) -> None:
+        real(path)
+        synced.add(path)
+        seen.append({each.uri for each in complete(str(tmp_path / "out"))})
+        if loses:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(local, "fsync", fsync)
+    if loses:
+        with pytest.raises(StorageError, match="input/output error"):
+            retain(str(tmp_path / "out"), Retention(keep=2), fence=FIRST)
+    else:
+        assert len(retain(str(tmp_path / "out"), Retention(keep=2), fence=FIRST)) == 1
+        assert synced >= kept
+        assert not any("step-1" in str(path) for path in synced)
+    assert seen
+    assert all(each == folders for each in seen)
+    assert len(complete(str(tmp_path / "out"))) == (3 if loses else 2)
+    # Nothing is deleted, and nothing waits for the disk.
+    seen.clear()
+    assert retain(str(tmp_path / "out"), Retention(keep=3), fence=FIRST) == ()
+    assert seen == []
+
+
 def test_a_late_attempt_deletes_nothing(tmp_path):
     uri = str(tmp_path / "target")
     for step in range(5):
@@ -478,11 +515,11 @@ def test_uploads_of_earlier_attempts_are_aborted_and_old_ones_of_this(
     assert retention.ABANDONED_AFTER_S == 3600
     monkeypatch.setattr(retention, "ABANDONED_AFTER_S", -3600.0 if is_old else 3600.0)
     store = two_saves(tmp_path, bucket, access)
-    names = ["step-7/a", "step-8.attempt-2/a/b", "step-9.attempt-3/a", "loose"]
+    names = ["step-7/a", "step-8.attempt-2/a/b", "step-9.attempt-3/a", "unproved/step-6/a", "loose"]
     for name in names:
         store.upload(name, 2, 1).write(0, 0, b"x")
     retain(bucket, Retention(keep=1), fence=Fence(attempt=2), access=access)
-    aborted = {"step-7/a", "step-8.attempt-2/a/b"} if is_old else {"step-7/a"}
+    aborted = {"step-7/a", "step-8.attempt-2/a/b", "unproved/step-6/a"} if is_old else {"step-7/a"}
     assert {upload.name for upload in store.open_uploads()} == set(names) - aborted
     for upload in store.open_uploads():
         store.abort_upload(upload)

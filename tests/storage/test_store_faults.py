@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from oci.object_storage.models import CreatePreauthenticatedRequestDetails
 
@@ -19,6 +18,7 @@ from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.locations import parse
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
+from tests.http_client import http
 
 PART = 64 << 10
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -36,10 +36,10 @@ FAULTS: tuple[dict[str, Any], ...] = (
 @pytest.fixture
 def fault(emulator: dict[str, str]) -> Iterator[Callable[..., None]]:
     def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+        http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
 
     yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -87,6 +87,35 @@ def test_a_tree_goes_from_bucket_to_bucket_and_to_other_places(access, bucket, t
         assert read_store(open_store(f"{bucket}/back", access)) == tree
 
 
+def test_a_copy_by_the_service_of_which_it_knows_nothing_more_goes_through_this_machine(
+    unruly, access, proxy, bucket, tmp_path
+):
+    content = os.urandom(2 << 20)
+    open_store(bucket, access).write("x", content)
+    proxy.faults = [Fault(method="GET", path="/workRequests/", status=404, times=99)]
+    copy(f"{bucket}/x", f"{bucket}/y", access=unruly)
+    assert proxy.count("GET", "/o/") == 1
+    assert open_store(bucket, access).read("y") == content
+    # It would write the name once more when it ends.
+    assert proxy.count("DELETE", "/workRequests/") > 0
+
+
+def test_a_copy_by_the_service_that_is_not_shown_at_once_is_waited_for(unruly, access, proxy, bucket):
+    open_store(bucket, access).write("x", os.urandom(2 << 20))
+    proxy.faults = [Fault(method="GET", path="/workRequests/", status=404, times=2)]
+    copy(f"{bucket}/x", f"{bucket}/y", access=unruly)
+    assert proxy.count("GET", "/o/") == 0
+    assert open_store(bucket, access).read("y") == open_store(bucket, access).read("x")
+
+
+@pytest.mark.parametrize("size", [10, 3 * PART])
+def test_names_that_look_like_patterns_arrive_at_any_place(place, tmp_path, size):
+    target, access = place
+    tree = make_tree(tmp_path / "s", dict.fromkeys(("m[1].bin", "a*b?.bin", "[x]/y.bin", "1"), size))
+    copy(str(tmp_path / "s"), target, target_access=access, part_size=PART)
+    assert read_store(open_store(target, access)) == tree
+
+
 def test_include_and_exclude_choose_by_name_folder_and_part(tmp_path):
     make_tree(
         tmp_path / "s", dict.fromkeys(["a.py", "b.txt", ".git/x/config", "lib/c.py", "lib/data/d.bin"], 3)
@@ -327,6 +356,33 @@ def test_an_object_that_is_replaced_midway_is_never_mixed(unruly, access, proxy,
     assert list(tmp_path.iterdir()) == []
 
 
+def put_in_parts(access, uri, content):
+    """Write an object in parts as another program does, which leaves no digest that can be checked."""
+    place = locations.parse(uri)
+    client, bucket = clients.client(access, "object_storage"), (place.namespace, place.bucket)
+    upload = client.create_multipart_upload(*bucket, {"object": place.path}).data.upload_id
+    parts = []
+    for number, offset in enumerate(range(0, len(content), PART), 1):
+        part = content[offset : offset + PART]
+        answer = client.upload_part(*bucket, place.path, upload, number, part)
+        parts.append({"partNum": number, "etag": answer.headers["etag"]})
+    client.commit_multipart_upload(*bucket, place.path, upload, {"partsToCommit": parts})
+
+
+@pytest.mark.parametrize("parts", [2, 4, 9], ids=["shorter", "as long", "longer"])
+def test_an_object_that_is_replaced_after_it_was_listed_is_not_copied(
+    parts, unruly, access, proxy, bucket, tmp_path
+):
+    put_in_parts(access, f"{bucket}/x", os.urandom(4 * PART))
+    new = os.urandom(parts * PART)
+    proxy.faults = [Fault(method="HEAD", meanwhile=lambda: put_in_parts(access, f"{bucket}/x", new))]
+    with pytest.raises(StorageError, match="changed since it was listed"):
+        copy(f"{bucket}/x", str(tmp_path / "in" / "x"), access=unruly, part_size=PART)
+    assert read_tree(tmp_path / "in") == {}
+    copy(f"{bucket}/x", str(tmp_path / "in" / "x"), access=unruly, part_size=PART)
+    assert read_tree(tmp_path / "in") == {"x": new}
+
+
 def test_a_missing_bucket_is_one_clear_error(emulator, access, tmp_path):
     uri = f"oci://no-such-bucket@{emulator.namespace}/x"
     (tmp_path / "x").write_bytes(b"1")
@@ -465,6 +521,80 @@ def test_a_web_server_is_a_source_for_files_of_any_size(web, tmp_path):
         assert (tmp_path / "t" / name).read_bytes() == content
     with pytest.raises(StorageError, match="nothing at"):
         copy(f"{url}/missing", str(tmp_path / "missing"))
+
+
+def test_a_link_of_a_web_page_that_leads_nowhere_is_skipped_and_named(web, tmp_path):
+    url, folder = web
+    tree = make_tree(folder / "d", {"a.bin": 10, "z.bin": 3 * PART})
+    links = "".join(f'<a href="{name}">it</a>' for name in ("a.bin", "gone.bin", "z.bin"))
+    (folder / "d" / "index.html").write_text(links)
+    report = copy(f"{url}/d/", str(tmp_path / "t"), part_size=PART)
+    assert report.skipped == ("gone.bin",)
+    assert read_tree(tmp_path / "t") == tree
+
+
+@contextlib.contextmanager
+def web_server_with_ranges(answer):
+    """Serve by a function that returns the bounds of the body and the `content-range` for a range, None: for all."""
+    import http.server
+
+    class Ranges(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            wanted = self.headers.get("range")
+            bounds = [int(each) for each in wanted.removeprefix("bytes=").split("-")] if wanted else None
+            body, sent = answer(bounds)
+            self.send_response(206 if wanted else 200)
+            if wanted:
+                self.send_header("content-range", sent)
+            self.send_header("content-length", str(len(body)))
+            self.send_header("etag", '"one"')
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/x"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_web_server_may_leave_the_size_open_where_it_sends_a_range(tmp_path):
+    content = os.urandom(3 * PART + 5)
+
+    def answer(bounds):
+        first, last = bounds or (0, len(content) - 1)
+        body = content[first : last + 1]
+        return body, f"bytes {first}-{first + len(body) - 1}/*"
+
+    with web_server_with_ranges(answer) as url:
+        copy(url, str(tmp_path / "x"), part_size=PART)
+    assert (tmp_path / "x").read_bytes() == content
+
+
+@pytest.mark.parametrize("to", ["local", "memory", "bucket"])
+def test_a_web_server_that_sends_more_than_a_range_is_one_clear_error(to, request, tmp_path):
+    """Caches on the way do so. What is more than the range must not land on the parts beside it."""
+    content = os.urandom(5 * (1 << 20))
+
+    def answer(bounds):
+        first, last = bounds
+        body = content[first:] if last else content[:1]
+        return body, f"bytes {first}-{first + len(body) - 1}/{len(content)}"
+
+    access = request.getfixturevalue("access") if to == "bucket" else None
+    places = {"local": str(tmp_path / "in"), "memory": f"memory://{uuid.uuid4().hex}"}
+    target = request.getfixturevalue("bucket") if to == "bucket" else places[to]
+    with web_server_with_ranges(answer) as url, pytest.raises(StorageError, match="expected"):
+        copy(url, f"{target}/x", target_access=access, part_size=1 << 20)
+    assert open_store(target, access).list() == []
 
 
 def test_a_source_of_unknown_size_is_copied_to_its_end(tmp_path):

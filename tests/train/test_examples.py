@@ -36,13 +36,19 @@ def gang_of(tmp_path: Path, kind: str, script: str, *args: str, **changes: Any) 
     return Gang(tmp_path, "", nodes=2, python=PYTHON, **{**options, **changes})
 
 
-def run_alone(tmp_path: Path, script: str, *args: str) -> str:
+def run_alone(tmp_path: Path, script: str, *args: str, **environ: str) -> str:
     """Run an example as one process that goes on from the same checkpoints; return what it prints."""
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(
         [PYTHON, str(EXAMPLES / script), *args],
         cwd=tmp_path,
-        env=clean | {"OMP_NUM_THREADS": "1", "OCIDIST_CHECKPOINT_DIR": str(tmp_path / "shared")},
+        env=clean
+        | {
+            "OMP_NUM_THREADS": "1",
+            "OCIDIST_CHECKPOINT_DIR": str(tmp_path / "shared"),
+            "OCIDIST_PROGRESS_FILE": str(tmp_path / "progress.jsonl"),
+        }
+        | environ,
         capture_output=True,
         text=True,
         timeout=240,
@@ -50,6 +56,18 @@ def run_alone(tmp_path: Path, script: str, *args: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def with_decoys(folder: Path) -> None:
+    """Give the newest checkpoint a name that sorts before others as a text, and put beside it what is none."""
+    newest = max(folder.glob("step-*"))
+    newest.rename(folder / f"step-1000000{newest.suffix}")
+    for name in (f"step-999999{newest.suffix}", "step-2000000.tmp"):
+        if newest.suffix:
+            (folder / name).write_bytes(b"no checkpoint")
+        else:
+            (folder / name).mkdir()
+            (folder / name / ".metadata").write_bytes(b"no checkpoint")
 
 
 def names_in(folder: Path) -> list[str]:
@@ -90,6 +108,43 @@ def test_accelerate_trains_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "fetched").rename(tmp_path / "shared" / "step-000012")
     assert "from step 12" in run_alone(tmp_path, "digits_accelerate.py", "--epochs", "4", *FEW_DIGITS)
+
+
+def test_accelerate_trains_on_two_nodes_that_share_the_folder(tmp_path: Path) -> None:
+    with gang_of(tmp_path, "accelerate", "digits_accelerate.py", "--epochs", "2", *FEW_DIGITS) as gang:
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text() + gang.agents[1].stderr.read_text()
+        assert gang.agents[0].report.checkpoint
+        assert gang.agents[0].report.checkpoint.step == 8
+    assert names_in(tmp_path / "shared") == ["step-000004", "step-000008"]
+
+
+OF_A_LAUNCHER = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "0",
+}
+"""What DeepSpeed's launcher sets, without which it asks MPI."""
+ALONE = {
+    "digits.py": ("--epochs", "1", "--workers", "0", *FEW_DIGITS),
+    "digits_accelerate.py": ("--epochs", "1", *FEW_DIGITS),
+    "digits_deepspeed.py": ("--epochs", "1", *FEW_DIGITS),
+    "gpt_fsdp.py": ("--data", pydoc_data.topics.__file__, "--steps", "2", *SMALL_GPT),
+}
+
+
+@pytest.mark.parametrize("script", ALONE)
+def test_a_retry_after_the_last_step_finds_the_greatest_one_and_says_that_all_was_done(
+    tmp_path: Path, script: str
+) -> None:
+    progress = tmp_path / "progress.jsonl"
+    environ = OF_A_LAUNCHER if script == "digits_deepspeed.py" else {}
+    run_alone(tmp_path, script, *ALONE[script], **environ)
+    assert not progress.exists()
+    with_decoys(tmp_path / "shared")
+    run_alone(tmp_path, script, *ALONE[script], **environ)
+    assert progress.read_text() == '{"complete": true}\n'
 
 
 def test_deepspeed_trains_in_parts_and_its_tools_are_no_checkpoint(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -30,14 +32,17 @@ TINY = (
 
 
 def gpt(
-    folder: Path, *args: str, text: str = "the cat sat on the mat. " * 60
+    folder: Path,
+    *args: str,
+    text: str = "the cat sat on the mat. " * 60,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[str]:
     (folder / "book.txt").write_text(text)
-    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.run(
         [sys.executable, str(SCRIPT), "--data", "book.txt", *TINY, *args],
         cwd=folder,
-        env=environ | {"OMP_NUM_THREADS": "1"},
+        env={**clean, "OMP_NUM_THREADS": "1", **environ},
         capture_output=True,
         text=True,
         timeout=120,
@@ -66,6 +71,20 @@ def test_it_learns_goes_on_and_reports(tmp_path: Path) -> None:
         json.loads(line)["step"] for line in (tmp_path / "outputs" / "metrics.jsonl").read_text().splitlines()
     ]
     assert steps == [1, 10, 20, 30, 31, 40]
+
+
+def test_it_goes_on_from_the_greatest_step_and_says_where_nothing_was_left(tmp_path: Path) -> None:
+    progress, saved = tmp_path / "progress.jsonl", tmp_path / "checkpoints"
+    environ = {"OCIDIST_PROGRESS_FILE": str(progress)}
+    assert gpt(tmp_path, "--steps", "3", environ=environ).returncode == 0
+    assert not progress.exists()
+    (saved / "step-000003.pt").rename(saved / "step-1000000.pt")
+    for name in ("step-999999.pt", "step-2000000.tmp", "step-3000000.pt.tmp"):
+        (saved / name).write_bytes(b"no checkpoint")
+    again = gpt(tmp_path, "--steps", "3", environ=environ)
+    assert again.returncode == 0, again.stderr
+    assert "from step 3" in again.stdout
+    assert progress.read_text() == '{"complete": true}\n'
 
 
 @pytest.mark.parametrize("args, text", [(("--steps", "0"), "a b c " * 500), (("--steps", "5"), "short")])

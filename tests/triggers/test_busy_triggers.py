@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -16,6 +15,7 @@ from airflow_provider_ocidist.triggers.connections import SharedConnection
 from airflow_provider_ocidist.triggers.threads import THREADS
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.http_client import http
 
 pytestmark = [
     pytest.mark.airflow,
@@ -57,9 +57,9 @@ def patience(idle: IdleGangs) -> Iterator[None]:
     cancels = {"path": ".*/actions/cancelJobRun", "times": KILLED, **more}
     # With the reads that a start takes, and no cancel, nor the stop requests in the run directories.
     for rule in (cancels, {"path": "/20190101/.*", "method": "GET", **more}):
-        httpx.post(url, json=rule).raise_for_status()
+        http.post(url, json=rule).raise_for_status()
     yield
-    httpx.delete(url).raise_for_status()
+    http.delete(url).raise_for_status()
 
 
 def has_begun(trigger: DistributedTrainingTrigger) -> bool:
@@ -98,7 +98,7 @@ def test_gangs_are_ended_while_all_threads_wait_for_a_service_that_asks_for_pati
     assert begun < BEGINNING - KILLED - THREADS
     cancels = idle.calls(".*/actions/cancelJobRun")
     assert sorted(call["status"] for call in cancels) == [204] * KILLED + [429] * KILLED
-    httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     deadline = time.monotonic() + 60
     refs = [record.ref for record in idle.records]
     while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import logging
 import threading
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_provider_ocidist.backports import cached_property
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.gangs.poller import Poller
 from airflow_provider_ocidist.gangs.reconnection import RENEW_EVERY
@@ -35,6 +37,21 @@ REFUSED = BackendError("not authenticated", status_code=401)
 BUSY = BackendError("the service asks for patience", status_code=429, retryable=True)
 
 
+class Hook:
+    """A connection that is read when its fields are first asked for, as `OciHook` does it."""
+
+    def __init__(self, airflow: Airflow, conn_id: str, kind: str | None) -> None:
+        self.conn_id, self.kind, self._airflow = conn_id, kind, airflow
+        self.access = ("access of", conn_id)
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        return self._airflow.read(self.conn_id, self.kind)
+
+    def backend(self) -> Any:
+        return SimpleNamespace(kind=self.kind, fields=self.fields, reconnect=self._airflow.reconnected.append)
+
+
 class Airflow:
     """Airflow's connections, of one name; counts the readings, on a clock that only the test moves."""
 
@@ -50,16 +67,13 @@ class Airflow:
 
     def hook(self, conn_id: str, *, kind: str | None = None, gangs_conn_id: str | None = None) -> Any:
         del gangs_conn_id
+        return Hook(self, conn_id, kind)
+
+    def read(self, conn_id: str, kind: str | None) -> dict[str, Any]:
         self.readings.append((conn_id, kind))
         if self.error is not None:
             raise self.error
-        fields = dict(self.fields)
-        return SimpleNamespace(
-            conn_id=conn_id,
-            fields=fields,
-            access=("access of", conn_id),
-            backend=lambda: SimpleNamespace(kind=kind, fields=fields, reconnect=self.reconnected.append),
-        )
+        return dict(self.fields)
 
 
 @pytest.fixture
@@ -338,9 +352,166 @@ def test_a_thread_that_airflow_gives_no_connection_has_the_event_loop_read_it(
 
     run(refreshed())
     (reader,) = readers
-    assert reader.startswith("ocidist-trigger")
+    assert reader.startswith("ocidist-asking")
     assert len(airflow.reconnected) == anew
-    assert module.READ_LIMIT == 60.0
+    # All gangs of the connection wait for so long.
+    assert module.READ_LIMIT <= 5.0
+
+
+def test_while_airflow_hangs_one_refresh_is_under_way_and_the_next_look_waits_for_none(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_LIMIT", 0.2)
+    connection = SharedConnection("oci_x", "model")
+    answers = threading.Event()
+    readers: list[str] = []
+    read = connection.reconnect
+
+    def reconnect(*, anew: bool) -> None:
+        readers.append(threading.current_thread().name)
+        assert answers.wait(60)
+        read(anew=anew)
+
+    connection.reconnect = reconnect  # type: ignore[method-assign]  # Airflow, which hangs
+
+    def look() -> str | None:
+        try:
+            connection.refresh(anew=True)
+        except BackendError as error:
+            return str(error)
+        return None
+
+    async def looks() -> None:
+        await connection.open()
+        loop = asyncio.get_running_loop()
+        try:
+            for _ in range(40):
+                said = await asyncio.wait_for(loop.run_in_executor(None, look), 30)
+                assert said == "Airflow does not answer when it is asked for the connection oci_x"
+            assert len(readers) <= 1
+        finally:
+            answers.set()
+        while not airflow.reconnected:
+            await asyncio.sleep(0.05)
+        assert len(airflow.reconnected) == 1, "what is answered late counts"
+        # The first question may not have ended yet; the second one is waited for.
+        monkeypatch.setattr(module, "READ_LIMIT", 30.0)
+        while await loop.run_in_executor(None, look) is not None:
+            await asyncio.sleep(0.01)
+
+    run(looks())
+    assert len(readers) == 2
+
+
+def test_a_question_that_airflow_never_answers_is_asked_again_ever_more_rarely(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_LIMIT", 0.1)
+    connection = SharedConnection("oci_x", "model")
+    lost, readers = threading.Event(), []
+    read = connection.reconnect
+
+    def reconnect(*, anew: bool) -> None:
+        readers.append(airflow.now)
+        if len(readers) < 3:
+            assert lost.wait(60)
+        read(anew=anew)
+
+    connection.reconnect = reconnect  # type: ignore[method-assign]  # Airflow, which hangs
+
+    def look(seconds: float) -> str | None:
+        airflow.now += seconds
+        try:
+            connection.refresh(anew=False)
+        except BackendError as error:
+            return str(error)
+        return None
+
+    async def looks() -> None:
+        await connection.open()
+        loop = asyncio.get_running_loop()
+
+        async def asked(seconds: float, questions: int) -> str | None:
+            said = await loop.run_in_executor(None, look, seconds)
+            while len(readers) < questions:
+                await asyncio.sleep(0.01)
+            assert len(readers) == questions
+            return said
+
+        try:
+            assert await asked(0.0, 1)
+            assert await asked(module.FORGOTTEN_AFTER - 1, 1)
+            assert await asked(1.0, 2)
+            assert await asked(2 * module.FORGOTTEN_AFTER - 1, 2)
+            monkeypatch.setattr(module, "READ_LIMIT", 30.0)
+            assert await asked(1.0, 3) is None
+        finally:
+            lost.set()
+
+    run(looks())
+    assert module.FORGOTTEN_AFTER == 300.0
+
+
+def test_an_answer_that_comes_after_that_to_a_later_question_changes_nothing(airflow: Airflow) -> None:
+    connection = SharedConnection("oci_x", "model")
+    connection.connect()
+    read, lost = airflow.read, threading.Event()
+    late: list[threading.Thread] = []
+
+    def overtaken(*of: Any) -> dict[str, Any]:
+        found = read(*of)
+        airflow.read = read  # type: ignore[method-assign]  # answers as before from here on
+        late.append(threading.current_thread())
+        assert lost.wait(60)
+        return found
+
+    airflow.read = overtaken  # type: ignore[method-assign]  # Airflow, which answers late
+    airflow.fields["token"] = 2
+    first = threading.Thread(target=lambda: connection.reconnect(anew=True))
+    first.start()
+    while not late:
+        threading.Event().wait(0.01)
+    airflow.now += 1
+    airflow.fields["token"] = 3
+    connection.reconnect(anew=True)
+    lost.set()
+    first.join(60)
+    assert airflow.reconnected == [{"token": 3}]
+
+
+def test_a_refresh_that_ends_just_when_its_time_is_over_is_no_error_of_its_own(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class JustThen(concurrent.futures.Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            if timeout is None:
+                return super().result()
+            self.set_result(None)
+            raise concurrent.futures.TimeoutError
+
+    def begun(work: Coroutine[Any, Any, Any], loop: Any) -> concurrent.futures.Future[None]:
+        del loop
+        work.close()
+        return JustThen()
+
+    monkeypatch.setattr(module, "READ_LIMIT", 0.1)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", begun)
+    connection = SharedConnection("oci_x", "model")
+    run(connection.open())
+    with pytest.raises(BackendError, match="Airflow does not answer"):
+        connection.refresh(anew=False)
+
+
+def test_an_edit_is_taken_over_though_the_reading_before_it_has_failed(airflow: Airflow) -> None:
+    connection = SharedConnection("oci_x", "model")
+    connection.connect()
+    airflow.error = RuntimeError("Airflow's database is down")
+    with pytest.raises(RuntimeError):
+        connection.reconnect(anew=True)
+    airflow.error = None
+    airflow.fields["token"] = 2
+    connection.reconnect(anew=False)
+    assert airflow.reconnected == [{"token": 2}]
 
 
 def test_connections_are_shared_by_their_name_kind_and_place_and_storage_is_one_of_its_own() -> None:

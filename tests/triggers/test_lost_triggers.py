@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from airflow.sdk import DAG
 
@@ -19,6 +18,7 @@ from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
 from tests.airflow_exceptions import TaskDeferralTimeout
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 
 pytestmark = pytest.mark.airflow
@@ -96,12 +96,12 @@ def test_a_run_whose_deferral_is_over_is_ended(
     ref = started(60.0)
     # A service that answers nothing but cancels.
     rule = {"path": ".*", "method": "GET", "status": 503}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
         with pytest.raises(TaskDeferralTimeout):
             resumed(ref.to_json(), "Trigger timeout")
     finally:
-        httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+        http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     wait_until(backend, ref, lambda status: status.ended)
 
 

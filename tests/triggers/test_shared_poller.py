@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.base import Backend
@@ -27,6 +26,7 @@ from airflow_provider_ocidist.triggers.connections import LogOf
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
 from tests.gangs.test_poller import until
+from tests.http_client import http
 
 GANGS = 30
 NODES = 2
@@ -186,14 +186,14 @@ def test_under_429_no_gang_fails_and_all_are_looked_at_again(idle: IdleGangs) ->
     poller = Poller(_Source(idle.backend))
     told: list[Any] = []
     fault = {"path": "/20190101/jobRuns", "method": "GET", "status": 429, "retry_after_s": 1, "times": 4}
-    httpx.post(f"{idle.emulator.url}/_emulator/faults", json=fault).raise_for_status()
+    http.post(f"{idle.emulator.url}/_emulator/faults", json=fault).raise_for_status()
     watches = [Watch(idle.backend, record, logger) for record in idle.records[5:25]]
     began = time.monotonic()
     followed = [poller.follow(watch, 0.5, told.append) for watch in watches]
     try:
         until(lambda: all(watch.status is not None for watch in watches), seconds=40)
     finally:
-        httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+        http.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
         for each in followed:
             poller.leave(each)
     assert told == []

@@ -8,14 +8,15 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import fsspec
-import httpx
 import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model.fence import Fence
@@ -24,6 +25,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
 from airflow_provider_ocidist.storage.stores.base import Entry
 from airflow_provider_ocidist.triggers import connections, storage, threads
+from airflow_provider_ocidist.triggers.connections import OpenedConnection
 from airflow_provider_ocidist.triggers.storage import (
     CheckpointTrigger,
     Deliveries,
@@ -33,6 +35,7 @@ from airflow_provider_ocidist.triggers.storage import (
 )
 from airflow_provider_ocidist.triggers.threads import in_thread
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.storage.published import publish
 
 
@@ -192,6 +195,94 @@ def test_half_a_delivery_is_no_event_after_an_outage_of_the_store():
     assert event.payload["files"] == 2
 
 
+class WithoutConnection(NewDataTrigger):
+    """Finds a file at its second look; at the third one Airflow does not have the connection."""
+
+    looks = 0
+
+    def __init__(self, *args: Any, define: Callable[[bool], None], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._define = define
+
+    def _listing(self) -> Listing:
+        self.looks += 1
+        self._define(self.looks != 3)
+        return super()._listing()
+
+    def _listing_by(self, opened: OpenedConnection) -> Listing:
+        assert opened.hook.uri("incoming")
+        return listing() if self.looks == 1 else listing(a="1")
+
+
+@pytest.fixture
+def define(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Gives Airflow the connection `away`, or takes it away, as an outage of its secrets backend does."""
+    monkeypatch.setattr(connections, "KEPT_FOR", 0.0)
+    found = {"conn_type": "oci", "extra": {"work_dir": "/srv/work"}}
+
+    def define(is_there: bool) -> None:
+        if is_there:
+            monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(found))
+        else:
+            monkeypatch.delenv("AIRFLOW_CONN_AWAY", raising=False)
+
+    return define
+
+
+def test_a_delivery_amid_an_outage_of_the_secrets_backend_is_an_event_after_it(
+    define: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+):
+    """Without a state store, a trigger that Airflow starts again would take it for what it finds at first."""
+    trigger = WithoutConnection("incoming", "away", 0.05, 0.3, define=define)
+    event = asyncio.run(asyncio.wait_for(anext(trigger.run()), 60))
+    assert event.payload["files"] == 1
+    assert trigger.looks > 3
+    said = capsys.readouterr().out
+    assert said.count("The conn_id `away` isn't defined; will look again") == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["task", "trigger"])
+def test_a_connection_that_was_there_is_waited_for_and_one_that_never_was_fails_the_task(
+    define: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_first: bool
+):
+    monkeypatch.setattr(storage, "FIRST_LOOK_AFTER", 0.0)
+    (tmp_path / "step-7.pt").write_bytes(b"x")
+    publish(tmp_path / "step-7.pt", str(tmp_path / "place"), step=7)
+    read, asked = OpenedConnection.store, []
+
+    def store(opened: OpenedConnection, uri: str) -> Any:
+        asked.append(uri)
+        define(len(asked) > 2)
+        assert opened.hook.uri("x")
+        return read(opened, uri)
+
+    monkeypatch.setattr(OpenedConnection, "store", store)
+    if is_first:
+        with pytest.raises(AirflowNotFoundException):
+            CheckpointSensor(task_id="wait", uri=str(tmp_path / "place"), conn_id="away").poke({})
+    else:
+        trigger = CheckpointTrigger(str(tmp_path / "place"), "away", 5, 0.05)
+        event = asyncio.run(asyncio.wait_for(anext(trigger.run()), 60))
+        assert event.payload["step"] == 7
+        assert len(asked) == 3
+
+
+def test_a_sensor_that_has_looked_once_waits_for_its_connection(
+    define: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    read = OpenedConnection.store
+
+    def store(opened: OpenedConnection, uri: str) -> Any:
+        assert opened.hook.uri("x")
+        return read(opened, uri)
+
+    monkeypatch.setattr(OpenedConnection, "store", store)
+    sensor = CheckpointSensor(task_id="wait", uri=str(tmp_path), conn_id="away")
+    for is_there in (True, False, True, False):
+        define(is_there)
+        assert not sensor.poke({})
+
+
 def test_looks_at_a_store_that_does_not_answer_delay_no_trigger_of_a_gang(monkeypatch: pytest.MonkeyPatch):
     answered, asked = threading.Event(), []
 
@@ -295,7 +386,7 @@ def test_a_refusal_is_met_with_the_connection_as_it_is_now(
 ):
     rule = {"path": f".*/{emulator.bucket}/o.*", "status": 401, "times": 2}
     NewDataTrigger(folder)._listing()
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     with pytest.raises(StorageError, match="does not accept these credentials"):
         NewDataTrigger(folder)._listing()
     assert len(clients) == 1, "it was made a moment ago"

@@ -158,6 +158,7 @@ def test_each_kind_of_call_has_so_many_threads_and_delays_no_other(
     most, run = KINDS[kind]
     release = threading.Event()
     names = []
+    before = set(threading.enumerate())
 
     def wait() -> bool:
         names.append(threading.current_thread().name)
@@ -173,12 +174,47 @@ def test_each_kind_of_call_has_so_many_threads_and_delays_no_other(
         assert len(names) == most
         release.set()
         assert all(await asyncio.gather(*many))
-        while any(thread.name in names for thread in threading.enumerate()):
+        # Not those of a place, which have the same names.
+        while any(thread.name in names for thread in set(threading.enumerate()) - before):
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(calls(), 60))
     assert {name.rpartition("_")[0] for name in names} == {kind}
     assert len(set(names)) == most
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != "ocidist-asking"])
+def test_each_place_has_threads_of_its_own_of_each_kind(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(threads, "IDLE", 0.0)
+    most, run = KINDS[kind]
+    release = threading.Event()
+    names: list[str] = []
+
+    def wait() -> bool:
+        names.append(threading.current_thread().name)
+        return release.wait(60)
+
+    async def calls() -> None:
+        many = [asyncio.create_task(run(wait, place="far")) for _ in range(most + 3)]
+        while len(names) < most:
+            await asyncio.sleep(0.01)
+        for place in ("near", ("a", "b"), None):
+            name = await run(lambda: threading.current_thread().name, place=place)
+            assert name.startswith(f"{kind}_")
+        assert len(names) == most
+        release.set()
+        assert all(await asyncio.gather(*many))
+
+    asyncio.run(asyncio.wait_for(calls(), 60))
+    assert len(names) == most + 3
+
+
+def test_the_threads_of_a_place_are_the_same_at_each_call() -> None:
+    lent = threads.Threads(3, "lent")
+    assert lent.of("far") is lent.of("far")
+    assert lent.of("far") is not lent.of("near")
+    assert (lent.of("far")._most, lent.of("far")._name) == (3, "lent")
+    assert lent.of(None) is lent
 
 
 def test_a_call_goes_on_though_its_caller_is_cancelled_and_that_knows_why_it_was(

@@ -12,11 +12,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.capabilities import PreparesCancels
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import Watch
@@ -129,6 +130,27 @@ def test_a_trigger_survives_the_way_through_airflows_database(ref: RunRef) -> No
         "poll_interval": 7.0,
     }
     assert DistributedTrainingTrigger(**arguments).serialize() == (path, arguments)
+
+
+def test_a_trigger_that_is_derived_from_it_is_found_where_it_is_defined(trigger: Trigger) -> None:
+    assert trigger.serialize()[0] == f"{__name__}.Trigger"
+
+
+@pytest.mark.parametrize("owner", [OWNER, {}])
+def test_what_a_cancel_needs_is_made_ready_before_one_is_wanted_by_the_owner_alone(
+    ref: RunRef, monkeypatch: pytest.MonkeyPatch, owner: dict[str, Any]
+) -> None:
+    class Prepared(Model, PreparesCancels):
+        ready: ClassVar[list[RunRef]] = []
+
+        def ready_to_cancel(self, ref: RunRef) -> None:
+            self.ready.append(ref)
+
+    monkeypatch.setattr(module, "FIRST_EVENT_AFTER", 0.0)
+    watcher = a_trigger(ref, owner=owner)
+    watcher.shared.model.__class__ = Prepared
+    run(first(watcher.run()))
+    assert Prepared.ready == ([ref] if owner else [])
 
 
 def test_the_event_is_the_record_as_it_is_by_then(trigger: Trigger, ref: RunRef) -> None:
@@ -283,6 +305,19 @@ def test_word_that_cannot_be_left_in_time_keeps_no_triggerer(
         return time.monotonic() - began
 
     assert run(timed()) < 0.5
+
+
+@pytest.mark.parametrize("task_instance", [None, SimpleNamespace(task_id="train")])
+@pytest.mark.parametrize("uploaded", [True, False])
+def test_the_log_that_stays_on_this_machine_is_set_aside_for_the_next_deferral(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch, task_instance: Any, uploaded: bool
+) -> None:
+    aside: list[Any] = []
+    monkeypatch.setattr(module.log_channel, "is_uploaded", lambda: uploaded)
+    monkeypatch.setattr(module.log_channel, "set_aside", aside.append)
+    trigger.task_instance = task_instance
+    run(first(trigger.run()))
+    assert aside == ([task_instance] if task_instance and not uploaded else [])
 
 
 class Writing(Connection):
@@ -503,7 +538,10 @@ def test_ending_is_given_up_in_the_end_with_the_way_to_do_it(
         run(trigger.on_kill())
     assert 1 <= len(slept) <= 8
     assert f"{ref.key.name}: could not be cancelled; its nodes may run until their lease ends" in caplog.text
-    assert f"to end them: ocidist cancel --backend {ref.backend} {ref.job_id}" in caplog.text
+    assert (
+        f"to end them: ocidist cancel --conn-id=oci_x --backend {ref.backend} {ref.job_id}, or at the service"
+        in caplog.text
+    )
 
 
 # Whether the task waits elsewhere
@@ -616,6 +654,18 @@ def test_a_task_that_has_ended_ends_its_gang_though_airflow_cancels_no_trigger(
     assert cancelled("cancel") == [ref.job_id]
 
 
+def test_a_task_that_has_ended_ends_its_gang_though_airflow_does_not_say_whether_it_waits_elsewhere(
+    watching: Trigger, airflow: Airflow, ref: RunRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ASK_WITHIN", 0.1)
+    monkeypatch.setattr(module, "ASK_INTERVAL", 0.02)
+    airflow.states = {"run": {"train": "failed"}}
+    watching.owned = [ConnectionError("no API server")]
+    cancelled = watching.shared.model.done
+    run(watch_until(watching, lambda: cancelled("cancel")))
+    assert cancelled("cancel") == [ref.job_id]
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -701,11 +751,16 @@ def test_triggers_of_one_connection_and_place_share_it(ref: RunRef) -> None:
     elsewhere = {**record, "ref": {**record["ref"], "compartment_id": "ocid1.compartment.oc1..other"}}
     places = [DistributedTrainingTrigger("oci_x", each, OWNER, 1.0)._connection for each in [elsewhere] * 2]
     assert places[0] is places[1] is not one
+    of_candidate = {**record, "ref": {**record["ref"], "conn_id": "oci_z"}}
+    own = DistributedTrainingTrigger("oci_x", of_candidate, OWNER, 1.0)._connection
+    assert (one.gangs_conn_id, own.conn_id, own.gangs_conn_id) == (None, "oci_x", "oci_z")
 
 
 def test_how_long_a_trigger_waits_and_tries() -> None:
     # Airflow's executor has to see first that the task has deferred; nodes without a word end by themselves later.
     assert (module.FIRST_EVENT_AFTER, module.END_WITHIN) == (10.0, 1800.0)
+    # A triggerer that is stopped is soon killed.
+    assert module.SAVE_CURSOR_LIMIT == 5.0
 
 
 # Pauses

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import a_job, a_key
 
 OWNER = {"dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1, "try_number": 1}
@@ -46,6 +46,6 @@ def test_both_report_the_same_end_and_neither_touches_the_gang(
     (status,) = backend.status([ref])
     if not exit_code:
         assert {node.state for node in status.nodes} == {NodeState.SUCCEEDED}
-    cancels = httpx.get(f"{emulator.url}/_emulator/calls", params={"path": ".*cancelJobRun"}).json()
+    cancels = http.get(f"{emulator.url}/_emulator/calls", params={"path": ".*cancelJobRun"}).json()
     # A failed node's gang is ended by its task, which is resumed once.
     assert not [call for call in cancels if any(run_id in call["path"] for run_id in ref.run_ids)]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import DAG
@@ -34,6 +33,7 @@ from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.outcomes import TryOutcome
 from airflow_provider_ocidist.transfers import StageDataOperator
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS, a_key
 
 NO_CAPACITY = "Out of host capacity."
@@ -65,10 +65,10 @@ def nodes(emulator: Access) -> Iterator[Callable[..., None]]:
     """Let nodes fail to start; all is well again afterwards."""
 
     def rule(**values: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/nodes", json=values).raise_for_status()
+        http.post(f"{emulator.url}/_emulator/nodes", json=values).raise_for_status()
 
     yield rule
-    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_try_that_goes_on_from_a_checkpoint_asks_again_for_machines_too(
         fail(outcome, watch, cause, message)
 
     monkeypatch.setattr(TryOutcome, "fail", seen)
-    nodes(display_name=".*-1", failure=NO_CAPACITY, delay_s=8.0, times=1)
+    nodes(display_name=".*-1", failure=NO_CAPACITY, delay_s=16.0, times=1)
     assert a_task(resumes=True).execute(context(ti))["checkpoint_uri"]
     assert restored == [True], "a node had restored it before there was no machine for the other"
     assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 2

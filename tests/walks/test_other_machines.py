@@ -31,7 +31,7 @@ from tests.walks.test_capacity import Ti, context
 pytestmark = pytest.mark.slow
 
 GPU = "nvidia.com/gpu"
-START_TIMEOUT = 3.0
+START_TIMEOUT = 8.0
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import DAG
@@ -42,6 +41,7 @@ from airflow_provider_ocidist.sensors.run_wait import RunWait
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 from scripts.emulator_process import Access, EmulatorProcess
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS, a_key, wait_until
 from tests.walks.test_capacity import NO_CAPACITY, Ti, context, defers
 
@@ -62,14 +62,14 @@ class Region:
 
     def nodes(self, **rule: Any) -> None:
         """Let its nodes fail to start."""
-        httpx.post(f"{self.access.url}/_emulator/nodes", json=rule).raise_for_status()
+        http.post(f"{self.access.url}/_emulator/nodes", json=rule).raise_for_status()
 
     def faults(self, **rule: Any) -> None:
-        httpx.post(f"{self.access.url}/_emulator/faults", json=rule).raise_for_status()
+        http.post(f"{self.access.url}/_emulator/faults", json=rule).raise_for_status()
 
     def heal(self) -> None:
         for what in ("nodes", "faults"):
-            httpx.delete(f"{self.access.url}/_emulator/{what}").raise_for_status()
+            http.delete(f"{self.access.url}/_emulator/{what}").raise_for_status()
 
     def runs(self, key: RunKey) -> list[Any]:
         """Return the job runs of a task, oldest first."""
@@ -517,6 +517,36 @@ def test_the_command_line_runs_and_cancels_in_another_region(
     assert len(json.loads(capsys.readouterr().out)["nodes"]) == 2
     assert cli(["cancel", str(info)]) == 0
     assert frankfurt.live(ref.key) == set()
+
+
+def test_preflight_checks_each_candidate_at_its_own_connection(
+    ashburn: Region, frankfurt: Region, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import yaml
+
+    def findings(code: int, *candidates: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        file = tmp_path / "job.yaml"
+        file.write_text(yaml.safe_dump(job_of(*candidates)))
+        assert cli(["preflight", str(file), "--json"]) == code
+        found = json.loads(capsys.readouterr().out)
+        return {each["subject"]: each for each in found if each["subject"].startswith("candidate ")}
+
+    there = findings(0, {"conn_id": "oci_frankfurt"})
+    assert FRANKFURT in there["candidate 1: sign-in"]["message"]
+    # The buckets are those of the task, as the gang's are.
+    assert not there.keys() & {"candidate 1: work_dir", "candidate 1: input"}
+    frankfurt.faults(method="GET", path="/20160918/subnets/.*", status=404, times=2)
+    wrong = findings(1, {"memory_gb": 16}, {"conn_id": "oci_frankfurt"})
+    assert {name for name, each in wrong.items() if each["mark"] == "FAIL"} == {"candidate 2: subnet"}
+    assert wrong["candidate 1: place"]["mark"] == "PASS"
+    absent = findings(1, {"conn_id": "oci_nowhere"}, {"shape": "VM.Standard.E4.Felx.Flex"})
+    assert {name for name, each in absent.items() if each["mark"] == "FAIL"} == {
+        "candidate 1: job",
+        "candidate 2: shape",
+    }
+    assert absent["candidate 1: job"]["message"].startswith(
+        "backend.candidates.0.conn_id AIRFLOW_CONN_OCI_NOWHERE is not set"
+    )
 
 
 def test_the_command_that_a_message_names_ends_a_gang_in_another_region(

@@ -21,7 +21,6 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-import httpx
 import pytest
 from airflow.providers.common.compat.sdk import redact
 from airflow.sdk import DAG
@@ -45,6 +44,7 @@ from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
 from airflow_provider_ocidist.plugin.status_cache import StatusCache
 from scripts.emulator_process import Access
 from tests.canaries import Canaries, arguments, environment
+from tests.http_client import http
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
 SEED = int(os.environ.get("TEST_SEED", random.randrange(10**9)))
@@ -159,10 +159,10 @@ def test_no_output_shows_a_secret(
         printed("diff", told.ref.job_id, str(other)),
         printed("diff", str(file), str(other), "--json"),
         *(
-            httpx.get(f"{emulator.url}/_emulator/ui/jobs/{told.ref.job_id}{rest}").text
+            http.get(f"{emulator.url}/_emulator/ui/jobs/{told.ref.job_id}{rest}").text
             for rest in ("", "/logs")
         ),
-        httpx.get(f"{emulator.url}/_emulator/ui/calls").text,
+        http.get(f"{emulator.url}/_emulator/ui/calls").text,
     ]
     assert any("cannot log in" in text for text in texts)
     assert told.canaries.leaked(*texts) == []

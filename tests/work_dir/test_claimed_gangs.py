@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -18,6 +17,7 @@ from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.model.work_dir import CLAIM_FILE
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import a_key
 
 SEED = random.randrange(10_000)
@@ -41,9 +41,9 @@ def ref(backend: OciDataScience, fields: dict[str, Any]) -> RunRef:
 @pytest.fixture
 def store_is_down(emulator: Access) -> Iterator[None]:
     rule = {"path": f"/n/{emulator.namespace}/.*", "status": 403, "code": "NotAllowed"}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     yield
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 def test_the_last_try_that_left_word_is_known(backend: OciDataScience, ref: RunRef) -> None:

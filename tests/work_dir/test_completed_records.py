@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import Tries
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from tests.service_in_memory import LIVE, Model
 from tests.training_jobs import a_job, a_key
 
@@ -26,7 +26,7 @@ FIRST, SECOND = (Tries(try_number=number, max_tries=1) for number in (1, 2))
 def test_what_was_created_is_added_to_the_record_of_its_own_try_and_to_no_other(
     tmp_path: Path, there: str, *, has_ended: bool
 ) -> None:
-    index = AttemptIndex(RunDirs(open_store), str(tmp_path / "work"))
+    index = AttemptIndex(RunDirStores(open_store), str(tmp_path / "work"))
     model = Model()
     plan = replace(model.plan(a_job(), KEY), run_dir=f"{tmp_path}/work/{KEY.name}", tries=FIRST)
     made = model.has(KEY, [LIVE] * 2, run_dir=plan.run_dir)

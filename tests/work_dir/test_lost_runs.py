@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.work_dir import REPLACED_FILE, report_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir import lost_runs
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from tests.gangs.test_replacement_rules import a_ref, a_report
 
 
@@ -43,7 +43,7 @@ def leave(ref: RunRef, name: str, content: bytes) -> None:
     file.write_bytes(content)
 
 
-DIRS = RunDirs(open_store)
+DIRS = RunDirStores(open_store)
 
 
 def test_before_a_loss_none_is_recorded(ref: RunRef) -> None:
@@ -79,7 +79,7 @@ def test_what_another_process_records_at_the_same_time_counts(ref: RunRef) -> No
                 leave(ref, REPLACED_FILE, other.to_json())
             return super().write_if(name, data, etag)
 
-    assert lost_runs.record(RunDirs(Busy), ref, losses(1, "mine")) == other
+    assert lost_runs.record(RunDirStores(Busy), ref, losses(1, "mine")) == other
     assert lost_runs.read(DIRS, ref) == other
     assert written == 1, "what another has recorded is not written again"
 
@@ -137,8 +137,8 @@ def test_a_place_that_cannot_be_read_is_an_error_that_may_pass(ref: RunRef) -> N
     Path(ref.run_dir).write_text("in the way")
     for asked in (
         lambda: lost_runs.record(DIRS, ref, losses(1)),
-        lambda: lost_runs.reports(RunDirs(_down), ref, [1]),
-        lambda: lost_runs.read(RunDirs(_down), ref),
+        lambda: lost_runs.reports(RunDirStores(_down), ref, [1]),
+        lambda: lost_runs.read(RunDirStores(_down), ref),
     ):
         with pytest.raises(BackendError, match=f"^{ref.key.name}: ") as caught:
             asked()

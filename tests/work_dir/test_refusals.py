@@ -17,7 +17,7 @@ from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.refusals import Refusals
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from tests.service_in_memory import Model
 from tests.training_jobs import a_job, a_key
 
@@ -39,7 +39,7 @@ def note(refusals: Refusals, folder: Path, nodes: int) -> None:
 
 
 def remembered(folder: Path, counts: Sequence[int]) -> list[str | None]:
-    found = Refusals(RunDirs(open_store)).of([plan_of(folder, nodes) for nodes in counts])
+    found = Refusals(RunDirStores(open_store)).of([plan_of(folder, nodes) for nodes in counts])
     return [each and each.message for each in found]
 
 
@@ -49,7 +49,7 @@ def test_a_refusal_that_another_task_notes_between_two_requests_is_not_lost(
 ) -> None:
     """Just after the first look at the file, whichever request that is."""
     if is_known:
-        note(Refusals(RunDirs(open_store)), tmp_path, 2)
+        note(Refusals(RunDirStores(open_store)), tmp_path, 2)
     others = [4]
 
     def hook(verb: str) -> None:
@@ -60,13 +60,13 @@ def test_a_refusal_that_another_task_notes_between_two_requests_is_not_lost(
                 return ask(store, name)
             finally:
                 if others:
-                    note(Refusals(RunDirs(open_store)), tmp_path, others.pop())
+                    note(Refusals(RunDirStores(open_store)), tmp_path, others.pop())
 
         monkeypatch.setattr(LocalStore, verb, asked)
 
     hook("read")
     hook("stat")
-    note(Refusals(RunDirs(open_store)), tmp_path, 8)
+    note(Refusals(RunDirStores(open_store)), tmp_path, 8)
     assert not others
     assert remembered(tmp_path, [4, 8]) == ["no 4", "no 8"]
 
@@ -81,7 +81,7 @@ def test_refusals_that_many_tasks_meet_at_once_are_all_remembered(tmp_path: Path
     def task(nodes: int) -> Callable[[], None]:
         def run() -> None:
             barrier.wait(60)
-            note(Refusals(RunDirs(open_store)), tmp_path, nodes)
+            note(Refusals(RunDirStores(open_store)), tmp_path, nodes)
 
         return run
 
@@ -94,9 +94,9 @@ def test_refusals_that_many_tasks_meet_at_once_are_all_remembered(tmp_path: Path
 
 
 def test_a_file_that_holds_no_refusals_is_replaced(tmp_path: Path) -> None:
-    note(Refusals(RunDirs(open_store)), tmp_path, 2)
+    note(Refusals(RunDirStores(open_store)), tmp_path, 2)
     (file,) = (tmp_path / "work").rglob("*.json")
     file.write_text("cut o")
     assert remembered(tmp_path, [2]) == [None]
-    note(Refusals(RunDirs(open_store)), tmp_path, 4)
+    note(Refusals(RunDirStores(open_store)), tmp_path, 4)
     assert remembered(tmp_path, [2, 4]) == [None, "no 4"]

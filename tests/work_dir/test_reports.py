@@ -16,7 +16,7 @@ from airflow_provider_ocidist.work_dir.reports import (
     SAVED_READS,
     Reports,
 )
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 
 
 class Shelf:
@@ -29,7 +29,7 @@ class Shelf:
         self.reads: list[str] = []
         self.takes = 0.0
         """Seconds for a read; those that are made side by side share them."""
-        self.reports = Reports(RunDirs(self._open), clock=lambda: self.now)
+        self.reports = Reports(RunDirStores(self._open), clock=lambda: self.now)
         for run_dir in self.run_dirs:
             self.beat(run_dir)
 

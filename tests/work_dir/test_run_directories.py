@@ -26,8 +26,8 @@ from airflow_provider_ocidist.model.work_dir import (
     drill_journal_of,
 )
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.service_in_memory import LIVE, Model
 from tests.storage.published import publish
 from tests.training_jobs import a_job, a_key
@@ -46,12 +46,12 @@ class Place:
         self.urgent: list[str] = []
         self.directories = RunDirectories(self._dirs(self.usual), self._dirs(self.urgent))
 
-    def _dirs(self, opened: list[str]) -> RunDirs:
+    def _dirs(self, opened: list[str]) -> RunDirStores:
         def opening(uri: str) -> Any:
             opened.append(uri)
             return open_store(uri)
 
-        return RunDirs(opening)
+        return RunDirStores(opening)
 
     @property
     def name(self) -> str:

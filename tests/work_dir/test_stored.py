@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +32,7 @@ from airflow_provider_ocidist.model.run import (
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.manifests import MANIFEST
+from airflow_provider_ocidist.work_dir import stored as stored_module
 from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
 
 FENCE = Fence(generation=1, attempt=1)
@@ -49,9 +53,8 @@ class Folder:
         self.files = {path.name: path.read_bytes() for path in self.content.iterdir()}
 
     def publish(self, source: Path, sequence: int) -> CheckpointRef:
-        return checkpoints.publish(
-            source, str(self.place), step=10 * sequence, fence=FENCE, sequence=sequence, proof="a test"
-        )
+        save = checkpoints.SaveFacts(step=10 * sequence, fence=FENCE, sequence=sequence, proof="a test")
+        return checkpoints.publish(source, str(self.place), save)
 
     def show(self, how: str) -> None:
         if self.content.is_file():
@@ -96,6 +99,62 @@ def ended(checkpoint: CheckpointRef, phase: Phase = Phase.DONE) -> RunStatus:
         rank=0, phase=phase, address="", started_at=0.0, heartbeat_at=0.0, exit_code=0, checkpoint=checkpoint
     )
     return RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=report),))
+
+
+def test_a_place_that_does_not_answer_holds_up_a_look_once_and_its_answer_counts_when_it_comes(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_module, "ANSWERS_WITHIN", 0.3)
+    stored, status, ref = StoredCheckpoints(), ended(folder.newest), ref_of(folder)
+    manifest = folder.content / MANIFEST
+    manifest.unlink()
+    # Who reads it waits in the kernel for a writer, as for a mount whose server is gone.
+    os.mkfifo(manifest)
+    found: list[RunStatus] = []
+    look = threading.Thread(
+        target=lambda: found.extend(stored.with_checkpoint(status, ref, OciAccess()) for _ in range(50)),
+        daemon=True,
+    )
+    look.start()
+    look.join(30)
+    assert len(found) == 50, "it waits for the place, at each look"
+    assert not any(each.checkpoint_readable for each in found)
+    assert "has not answered yet" in str(found[0].checkpoint_problem)
+    manifest.write_bytes(folder.files[MANIFEST])
+    late: RunStatus | None = None
+    deadline = time.monotonic() + 30
+    while late is None or not late.checkpoint_readable:
+        assert time.monotonic() < deadline
+        late = stored.with_checkpoint(status, ref, OciAccess())
+    assert late.checkpoint_problem is None
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_place_is_asked_anew_after_minutes_unless_its_late_answer_has_come(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(stored_module, "ANSWERS_WITHIN", 0.3)
+    now, calls, go_on, over = [0.0], [0], threading.Event(), threading.Event()
+
+    def look(*_: object) -> tuple[str | None, CheckpointRef | None]:
+        calls[0] += 1
+        if calls[0] == 1:
+            go_on.wait(60)
+            over.set()
+        return None, None
+
+    monkeypatch.setattr(stored_module, "_look", look)
+    stored, status, ref = StoredCheckpoints(lambda: now[0]), ended(folder.newest), ref_of(folder)
+    assert not stored.with_checkpoint(status, ref, OciAccess()).checkpoint_readable
+    if answers:
+        go_on.set()
+        assert over.wait(30)
+        call = stored._left_open[ref.run_dir].call
+        assert call.is_made(30)
+    now[0] = stored_module.ASKED_AGAIN
+    assert stored.with_checkpoint(status, ref, OciAccess()).checkpoint_readable
+    assert calls[0] == (1 if answers else 2)
+    go_on.set()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -256,7 +256,8 @@ def _rank(place: Path) -> int | None:
 
 
 def _status(place: Path) -> dict[str, str]:
-    lines = place.joinpath("status").read_text().splitlines()
+    # The kernel cuts a process's name, perhaps within a character.
+    lines = place.joinpath("status").read_text(errors="replace").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

@@ -40,6 +40,7 @@ def last_words(output: str) -> str | None:
 LAST_WORDS = re.compile(
     r"((?:\[Rank \d+\] )?Watchdog caught collective operation timeout:[^\n]*"
     r"|terminate called after throwing an instance of[^\n]*(?:\n\s*what\(\):[^\n]*)?"
+    r"|[OP]RTE (?:has lost communication with a remote daemon|was unable to reliably start one or more daemons)"
     r"|ERROR: Unexpected bus error encountered in worker[^\n]*"
     r"|Fatal Python error: (?!Aborted|Terminated|Segmentation fault|Bus error|Floating point|Illegal inst)[^\n]*)"
 )
@@ -142,6 +143,21 @@ SYMPTOMS = (
         ),
         cause=Cause.NODE,
         remedy="another process ended or cannot be reached; if no node says why, run it again",
+        consequence=True,
+    ),
+    Symptom(
+        name="node of mpirun lost",
+        words=r"[OP]RTE has lost communication with a remote daemon",
+        cause=Cause.NODE,
+        remedy="another node ended or cannot be reached; if no node says why, run it again",
+        consequence=True,
+    ),
+    Symptom(
+        name="node of mpirun not reached",
+        words=r"[OP]RTE was unable to reliably start one or more daemons",
+        cause=Cause.NODE,
+        remedy="see what ssh says above, that the subnet lets node 0 reach the others one port above the rendezvous "
+        "(29401), and that all nodes have the same Open MPI",
         consequence=True,
     ),
     Symptom(

@@ -42,7 +42,7 @@ class Abandonment:
         except (OcidistError, TypeError) as error:
             logger.debug("stop request not readable: %s", error)
             return None
-        return None if request is None or request.restarts else stop_in_words(request)
+        return stop_in_words(request) if request is not None and request.ends_run else None
 
     def _renewal(self) -> bytes | None:
         with run_directory(self._config, self._environ) as store:

@@ -78,7 +78,7 @@ def instructions_of_cluster(environ: Mapping[str, str], gang: str) -> NodeInstru
         raise _fault("OCI__CLUSTER_TYPE", "must be PYTORCH, without parameter servers")
     if environ["OCI__MODE"] not in CLUSTER_MODES:
         raise _fault("OCI__MODE", f"is {environ['OCI__MODE']!r}: must be MAIN or WORKER")
-    nodes = _number(environ, "OCI__WORKER_COUNT", "0") + 1
+    nodes = number_in(environ, "OCI__WORKER_COUNT", "0") + 1
     script, code_dir = _needed(environ, "OCI__ENTRY_SCRIPT"), environ.get("OCI__CODE_DIR", CODE_DIR)
     program = Program(
         script=within_code(script, code_dir) if environ.get("OCI__RUNTIME_TYPE") else script,
@@ -94,7 +94,7 @@ def instructions_of_cluster(environ: Mapping[str, str], gang: str) -> NodeInstru
         program=program,
         launcher=LauncherOptions(kind="python"),
         outputs=_synchronized(environ),
-        limits=Limits(join_timeout=float(_number(environ, "OCI__TIMEOUT", TIMEOUT))),
+        limits=Limits(join_timeout=float(number_in(environ, "OCI__TIMEOUT", TIMEOUT))),
     )
     return _instructions(config, environ, code_dir=code_dir)
 
@@ -106,7 +106,7 @@ def instructions_of_job(
 
     `own_folder` is where a node without others keeps its report. Raises AgentError that names the variable.
     """
-    nodes = _number(environ, "NODE_COUNT", "1")
+    nodes = number_in(environ, "NODE_COUNT", "1")
     # One job run for all nodes, or one for each: then the workers get the main node's OCID.
     gang = environ.get("MAIN_JOB_RUN_OCID") or _needed(environ, "JOB_RUN_OCID")
     work_dir = environ.get(WORK_DIR_VARIABLE) or environ.get("OCI__WORK_DIR")
@@ -126,7 +126,7 @@ def instructions_of_job(
         inputs=_inputs(environ),
         outputs=_outputs(environ),
         dependencies=_dependencies(environ),
-        limits=Limits(join_timeout=float(_number(environ, "OCI__RDZV_TIMEOUT", TIMEOUT))),
+        limits=Limits(join_timeout=float(number_in(environ, "OCI__RDZV_TIMEOUT", TIMEOUT))),
         one_run=nodes > 1 and "CLUSTER_NODES_METADATA_FILE" in environ,
     )
     return _instructions(config, environ, code_dir=environ.get("CODE_DIR"))
@@ -195,8 +195,8 @@ def _command(environ: Mapping[str, str], arguments: Sequence[str]) -> tuple[Laun
 def _parsed(environ: Mapping[str, str], arguments: Sequence[str]) -> CommandLine:
     where = LAUNCH_VARIABLE if environ.get(LAUNCH_VARIABLE) else "the container's cmd"
     # ADS gives a container's command as one word.
-    given = _split(where, arguments[0]) if len(arguments) == 1 else arguments
-    words = [*_words(environ, LAUNCH_VARIABLE), *given]
+    given = _of_command(where, arguments[0]) if len(arguments) == 1 else arguments
+    words = [*_of_command(LAUNCH_VARIABLE, environ.get(LAUNCH_VARIABLE, "")), *given]
     if not words and environ.get("CODE_ENTRYPOINT"):
         words = ["torchrun", environ["CODE_ENTRYPOINT"]]
     if not words:
@@ -208,6 +208,16 @@ def _parsed(environ: Mapping[str, str], arguments: Sequence[str]) -> CommandLine
         return command_line.parse(words)
     except ValueError as error:
         raise _fault(where, str(error)) from error
+
+
+def _of_command(where: str, text: str) -> list[str]:
+    """Return the words of a command, which no shell reads. Raises AgentError for what only a shell could do."""
+    words = _split(where, command_line.joined_lines(text))
+    try:
+        command_line.refuse_operators(text)
+    except ValueError as error:
+        raise _fault(where, str(error)) from error
+    return words
 
 
 # data and packages
@@ -262,7 +272,7 @@ def _split(where: str, text: str) -> list[str]:
         raise _fault(where, f"cannot be split into arguments: {str(error).lower()}") from error
 
 
-def _number(environ: Mapping[str, str], name: str, default: str) -> int:
+def number_in(environ: Mapping[str, str], name: str, default: str) -> int:
     text = environ.get(name, default)
     if not text.isdecimal():
         raise _fault(name, f"is {text!r}: must be a number")

@@ -64,7 +64,7 @@ def _gang(environ: Mapping[str, str], switch: StopSwitch) -> str:
 
 
 def _timeout(environ: Mapping[str, str]) -> float:
-    return float(environ.get("OCI__TIMEOUT", ads_contract.TIMEOUT))
+    return float(ads_contract.number_in(environ, "OCI__TIMEOUT", ads_contract.TIMEOUT))
 
 
 class MainNodeFile(threading.Thread):

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import (
     load_report,
     read_others,
     read_reports,
+    reports_and_unreachable,
 )
 from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, LOST_AFTER, OWN_TROUBLE, SILENT_AFTER
 from airflow_provider_ocidist.errors import OcidistError, TopologyTimeout
@@ -268,23 +269,10 @@ def await_others_saved(
 
 def _any_at_work(store: Store, ranks: Sequence[int], beats: Beats) -> bool:
     began = time.monotonic()
-    reports = read_reports(store, ranks)
+    reports, unreachable = reports_and_unreachable(store, ranks)
     unread = [rank for rank, report in zip(ranks, reports) if report is None]
     _start_over(beats, ranks if time.monotonic() - began > SILENT_AFTER else unread)
-    if any(_at_work(report, beats) for report in reports):
-        return True
-    return any(_is_out_of_reach(store, rank) for rank in unread)
-
-
-def _is_out_of_reach(store: Store, rank: int) -> bool:
-    """Whether a node may have a report that cannot be read now; a damaged one says nothing of it."""
-    try:
-        load_report(store, rank)
-    except (OcidistError, OSError):
-        return True
-    except (ValueError, TypeError):
-        return False
-    return False
+    return any(_at_work(report, beats) for report in reports) or bool(unreachable)
 
 
 def _start_over(beats: Beats, ranks: Iterable[int]) -> None:

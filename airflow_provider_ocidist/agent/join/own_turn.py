@@ -52,7 +52,7 @@ class Found:
         before = self.before
         if before is None or before.instance == instance or before.incarnation < number:
             return number
-        if self.request is not None and not self.request.restarts:
+        if self.request is not None and self.request.ends_run:
             raise Abandoned(stop_for(self.request))
         return None
 
@@ -62,7 +62,7 @@ def await_own_turn(
 ) -> int | None:
     """Return how many nodes of this rank were lost before this one; None: its home says that by itself.
 
-    A platform makes a pod anew as soon as the one before is gone, often before the waiting process has seen that. It
+    A platform creates a pod again as soon as the one before is gone, often before the waiting process has seen that. It
     is no node of the gang until that process has given the one before up: the others would not wait for it.
 
     `patience`: in seconds. Raises AgentError when it is over, or when the run directory cannot be read; Stopped where

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from airflow_provider_ocidist.agent.join.silence import GONE_AFTER, SILENT_AFTER
 from airflow_provider_ocidist.errors import OcidistError
@@ -17,6 +18,8 @@ REPORTED_WITHIN = 3.0
 """Seconds within which others can read a step: a heartbeat comes every two."""
 FASTEST_STEP = 0.01
 """Seconds, at least, that a step counts as taking."""
+
+Found = TypeVar("Found")
 
 
 def load_report(store: Store, rank: int) -> NodeReport | None:
@@ -40,13 +43,36 @@ def read_report(store: Store, rank: int) -> NodeReport | None:
 
 def read_reports(store: Store, ranks: Iterable[int]) -> list[NodeReport | None]:
     """Return the reports of these nodes, in this order; None for those that cannot be read now."""
+    return _side_by_side(lambda rank: read_report(store, rank), ranks)
+
+
+def reports_and_unreachable(store: Store, ranks: Sequence[int]) -> tuple[list[NodeReport | None], list[int]]:
+    """Return what `read_reports` does, and the ranks whose report the store did not return.
+
+    A damaged report, and one that is not there, is no report, and the store has answered.
+    """
+
+    def read(rank: int) -> tuple[NodeReport | None, bool]:
+        try:
+            return load_report(store, rank), True
+        except (OcidistError, OSError):
+            return None, False
+        except (ValueError, TypeError):
+            return None, True
+
+    found = _side_by_side(read, ranks)
+    unreachable = [rank for rank, (_, is_answered) in zip(ranks, found) if not is_answered]
+    return [report for report, _ in found], unreachable
+
+
+def _side_by_side(read: Callable[[int], Found], ranks: Iterable[int]) -> list[Found]:
     ranks = list(ranks)
     if len(ranks) < 2:
-        return [read_report(store, rank) for rank in ranks]
+        return list(map(read, ranks))
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(16, len(ranks))) as pool:
-        return list(pool.map(lambda rank: read_report(store, rank), ranks))
+        return list(pool.map(read, ranks))
 
 
 def read_others(store: Store, own: NodeReport, nodes: int) -> list[NodeReport | None]:

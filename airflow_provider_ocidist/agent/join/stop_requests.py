@@ -52,7 +52,7 @@ def present_stop_request(store: Store) -> StopRequest | None:
 
 def names_as_lost(request: StopRequest, own: NodeReport) -> bool:
     """Whether a request for another launch names a node as lost."""
-    if not request.restarts:
+    if request.ends_run:
         return False
     return not request.restarts_of(own.rank, len(own.restarts)) or _names_now(request, own)
 
@@ -83,5 +83,5 @@ def lost_by(request: StopRequest | None) -> Stop:
 
 def stop_in_words(request: StopRequest) -> str:
     who = "the submitter" if request.rank is None else f"node {request.rank}"
-    what = "the launch" if request.restarts else "the run"
+    what = "the run" if request.ends_run else "the launch"
     return f"{who} ended {what} ({request.cause}): {request.message}"

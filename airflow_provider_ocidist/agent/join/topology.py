@@ -112,7 +112,7 @@ def interfaces() -> list[tuple[str, str]]:
     entries = [buffer.raw[at : at + entry_size] for at in range(0, length, entry_size)]
     # An alias, `eth0:1`, is no interface to any library.
     return [
-        (entry[:16].partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(entry[20:24]))
+        (os.fsdecode(entry[:16].partition(b"\0")[0]).partition(":")[0], socket.inet_ntoa(entry[20:24]))
         for entry in entries
     ]
 
@@ -190,7 +190,8 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     # PyPy has no such call; the kernel's mask is words in hexadecimal, with commas between.
-    found = re.search(r"^Cpus_allowed:\s*([0-9a-f,]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    status = Path("/proc/self/status").read_text(errors="replace")
+    found = re.search(r"^Cpus_allowed:\s*([0-9a-f,]+)$", status, re.MULTILINE)
     return bin(int(found[1].replace(",", ""), 16)).count("1") if found else os.cpu_count() or 1
 
 

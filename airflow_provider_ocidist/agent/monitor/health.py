@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -41,6 +42,8 @@ REASONS = {
 """Reasons why hardware slows a GPU down, by nvidia-smi's name; each explains those below it."""
 THROTTLE_FIELDS = ("clocks_throttle_reasons", "clocks_event_reasons")
 """Prefixes of those fields in older and in newer versions of nvidia-smi."""
+ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM)
+"""Exit codes of a nvidia-smi that others have ended."""
 ECC = "ecc.errors.uncorrected.volatile.total"
 
 Gpus = Mapping[str, Sequence[str]]
@@ -103,9 +106,11 @@ class HealthWatch:
 
     def look(self) -> tuple[str, ...]:
         """Return all findings, one line each."""
-        found = [*self._gpus(), *self._disks(), *self._network()]
-        self._at = None
-        return tuple(found)
+        try:
+            return (*self._gpus(), *self._disks(), *self._network())
+        finally:
+            # One that has broken off, as where no thread can be started, does not hang.
+            self._at = None
 
     def _begin(self, what: str) -> None:
         self._at = (what, time.monotonic())
@@ -117,7 +122,7 @@ class HealthWatch:
         for prefix in [self._fields] if self._fields else THROTTLE_FIELDS:
             gpus = ask_gpu_health(self._smi, prefix)
             if gpus is not None:
-                self._fields = prefix
+                self._fields = prefix if gpus else self._fields
                 return self._of_gpus(gpus)
         return ["nvidia-smi, which has answered before, fails now"] if self._fields else []
 
@@ -162,11 +167,18 @@ class HealthWatch:
 
 
 def ask_gpu_health(smi: str, prefix: str) -> Gpus | None:
-    """Return what nvidia-smi knows of the GPUs' health; None where it fails, as one that has other fields does."""
+    """Return what nvidia-smi knows of the GPUs' health; None where it fails, as one that has other fields does.
+
+    Nothing of any GPU where it was killed: as this node ends, all that it has started is.
+    """
     fields = ",".join(["index", ECC, *(f"{prefix}.{reason}" for reason in REASONS)])
     command = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_LIMIT, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=SMI_LIMIT, check=True
+        )
+    except subprocess.CalledProcessError as error:
+        return {} if error.returncode in ENDED_BY_OTHERS else None
     except (OSError, subprocess.SubprocessError):
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]

@@ -24,8 +24,18 @@ _RATES = (
     rb"(?:train_)?(?:tokens|samples|examples|images|tok|it)(?:/s(?:ec)?|_per_s(?:ec(?:ond)?)?)|tps|throughput"
 )
 
+_WHOLE = rb"([1-9]\d{0,2}(?:(?:,\d{3}){1,4}|(?:_\d{3}){1,4})(?![,_]?\d)|\d{1,15})"
+"""A count: `1999`, `1,999`, `1_999`.
+
+A list such as `step 3,145 ms` is taken for one too. That is the lesser harm: its number still changes with each step,
+while of `step 1,999` the first part alone would stay the same for a thousand steps, as those of a hang.
+"""
 STEP = re.compile(
-    rb"(?<![\w.-])(?:global_)?step['\"]?\s*[:=#]?\s*['\"]?(\d{1,15})(?![\w.]*\.\d)(?:\s*(?:/|of)\s*(\d{1,15}))?",
+    rb"(?<![\w.-])(?:global_)?step['\"]?\s*[:=#]?\s*['\"]?"
+    + _WHOLE
+    + rb"(?![\w.]*\.\d)(?:\s*(?:/|of)\s*"
+    + _WHOLE
+    + rb")?",
     re.IGNORECASE,
 )
 LOSS = re.compile(
@@ -43,7 +53,7 @@ BAR = re.compile(
 )
 ANY_BAR = re.compile(rb"\d%\|[^|\r\n]*\|\s*(\d+)/(\d+)\s\[")
 RICH_BAR = re.compile(rb"^\s*Epoch (\d+)(?:/[\d-]+)?\s+\S*[\xe2\s][^\d]*\s(\d+)/(\d+)\s")
-_COUNT = rb"\s*[:=#]?\s*['\"\[(]*\s*(\d{1,15})(?!\d*\.\d)(?:\s*(?:/|of)\s*(\d{1,15}))?"
+_COUNT = rb"\s*[:=#]?\s*['\"\[(]*\s*" + _WHOLE + rb"(?!\d*\.\d)(?:\s*(?:/|of)\s*" + _WHOLE + rb")?"
 EPOCH = re.compile(rb"(?<![\w.-])epoch['\"]?" + _COUNT, re.IGNORECASE)
 WITHIN_EPOCH = re.compile(rb"(?<![\w.-])(?:iter(?:ation)?|batch|step)['\"]?" + _COUNT, re.IGNORECASE)
 ITERATION = re.compile(rb"(?<![\w.-])iter(?:ation)?['\"]?" + _COUNT, re.IGNORECASE)
@@ -143,11 +153,20 @@ def _within_epoch(line: bytes) -> Metrics:
         }
     epoch_at, count_at = EPOCH.search(line), WITHIN_EPOCH.search(line)
     if epoch_at and count_at:
-        length = count_at[2] and int(count_at[2])
-        epochs = epoch_at[2] and int(epoch_at[2])
-        return {"step": int(count_at[1]), "epoch": int(epoch_at[1]), "epochs": epochs, "length": length}
+        (epoch, epochs), (count, length) = _counts(epoch_at), _counts(count_at)
+        return {"step": count, "epoch": epoch, "epochs": epochs, "length": length}
     alone = ITERATION.search(line)
-    return {"step": int(alone[1]), "steps": alone[2] and int(alone[2])} if alone else {}
+    return dict(zip(("step", "steps"), _counts(alone))) if alone else {}
+
+
+def _counts(found: re.Match[bytes]) -> tuple[int, int | None]:
+    """Return a count, and the number of all where the line has it."""
+    count, total = found.groups()
+    return _whole(count), None if total is None else _whole(total)
+
+
+def _whole(digits: bytes) -> int:
+    return int(re.sub(rb"[,_]", b"", digits))
 
 
 def _is_of_epoch(line: bytes) -> bool:
@@ -162,7 +181,7 @@ def _step(line: bytes) -> Metrics:
     if not (step[2] or LOSS.search(line) or line.lstrip().lower().startswith(b"step")):
         # "going on from step 0" is prose.
         return {}
-    return {"step": int(step[1]), "steps": step[2] and int(step[2])}
+    return dict(zip(("step", "steps"), _counts(step)))
 
 
 def _bar(line: bytes) -> Metrics:

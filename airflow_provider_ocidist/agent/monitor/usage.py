@@ -119,7 +119,7 @@ def ask_gpu_usage(smi: str) -> GpuUse:
     """Return the use of the GPUs; nothing where nvidia-smi fails, or does not answer in time."""
     try:
         output = subprocess.run(
-            [smi, *GPU_QUERY], capture_output=True, text=True, timeout=SMI_LIMIT, check=True
+            [smi, *GPU_QUERY], capture_output=True, text=True, errors="replace", timeout=SMI_LIMIT, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return GpuUse()

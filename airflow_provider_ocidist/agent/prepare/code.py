@@ -34,7 +34,10 @@ CODE_VARIABLE = "OCIDIST_CODE_DIR"
 def fetch_code(
     config: AgentConfig, environ: Mapping[str, str], access: OciAccess, switch: StopSwitch
 ) -> Workspace:
-    """Fetch the code, if it is not here. Raises AgentError when it, or its script, is not available."""
+    """Fetch the code, if it is not here. Raises AgentError when it, or its script, is not available.
+
+    A script for the launcher `command` may be looked for later, by `workspace.with_executable`.
+    """
     program, executable = config.program, config.launcher.kind == "command"
     if program.source is None:
         return workspace_of(program, _code_beside_us(environ), executable=executable)

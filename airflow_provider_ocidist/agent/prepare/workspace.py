@@ -32,7 +32,8 @@ class Workspace:
     """Folder of the clone or of the unpacked archive, or the folder that holds the script or the project's folder."""
     working_dir: Path
     program: Program
-    """Program with the script's absolute path."""
+    """Program with the script's absolute path; with the bare name of an executable that the code lacks, until
+    `with_executable` has found it."""
     commit: str | None = None
     """Commit of code that came from Git."""
     overlay: Overlay | None = None
@@ -44,14 +45,32 @@ def workspace_of(program: Program, code: Path, *, executable: bool = False) -> W
 
     Without `program.working_dir` that is the folder from which the path of the script was written: the root of a clone
     or archive, a project's folder, or the one that holds it if the path includes the project's name, as ADS requires.
-    An `executable` may also be on `PATH`. Raises AgentError when folder or script are missing.
+    An `executable` may also be on `PATH`: of one that the code lacks the name is kept, as the job's packages may yet
+    bring it. Raises AgentError when folder or script are missing.
     """
     working_dir = _working_dir(program, code)
-    on_path = shutil.which(program.script) if executable and "/" not in program.script else None
-    located = replace(program, script=on_path) if on_path else _locate(program, code, working_dir)
-    if executable and not program.module:
-        _make_executable(Path(located.script))
+    found = None if program.module else found_in([working_dir, *roots(code)], program.script)
+    if found is None and not (program.module or (executable and "/" not in program.script)):
+        raise _missing(program.script, code)
+    if found is not None and executable:
+        _make_executable(found)
+    located = replace(program, script=str(found)) if found else program
     return Workspace(code=code, working_dir=working_dir, program=located)
+
+
+def with_executable(workspace: Workspace, environ: Mapping[str, str]) -> Workspace:
+    """Return the workspace with the path of an executable that is not in the code: that of the job's packages, else
+    that of the node.
+
+    Raises AgentError when there is none.
+    """
+    name = workspace.program.script
+    if workspace.program.module or "/" in name:
+        return workspace
+    path = shutil.which(name, path=program_paths(workspace, environ))
+    if path is None:
+        raise _missing(name, workspace.code)
+    return replace(workspace, program=replace(workspace.program, script=path))
 
 
 def _make_executable(script: Path) -> None:
@@ -94,16 +113,11 @@ def _file_of(program: Program) -> str:
     return f"{program.script.replace('.', '/')}.py" if program.module else program.script
 
 
-def _locate(program: Program, code: Path, working_dir: Path) -> Program:
-    if program.module:
-        return program
-    path = found_in([working_dir, *roots(code)], program.script)
-    if path is None:
-        raise AgentError(
-            f"the script {program.script!r} is not in {code}{_near(program.script, code)}: correct program.script",
-            cause=Cause.CONFIG,
-        )
-    return replace(program, script=str(path))
+def _missing(script: str, code: Path) -> AgentError:
+    return AgentError(
+        f"the script {script!r} is not in {code}{_near(script, code)}: correct program.script",
+        cause=Cause.CONFIG,
+    )
 
 
 def _there(code: Path) -> str:

@@ -7,12 +7,14 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from airflow_provider_ocidist.agent.save.layouts import LATEST
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import (
     BackendError,
     CheckpointError,
@@ -39,99 +41,26 @@ OnRead = Callable[[int], object]
 """Function that gets the number of bytes that were compared."""
 
 
-def resume(
-    folder: Path,
-    checkpoints: Checkpoints,
-    access: OciAccess,
-    switch: StopSwitch,
-    brought: Brought | None = None,
-    *,
-    launched_before: Fence | None = None,
-    through: Through | None = None,
-    damaged: set[str] | None = None,
-    reuse: bool = True,
-    on_read: OnRead = lambda _: None,
-    cancel: threading.Event | None = None,
-) -> CheckpointRef | None:
-    """Fetch the newest complete checkpoint into the folder; None when there is none yet.
+@dataclass
+class Fetching:
+    """How checkpoints are fetched into a folder; what has been, and what has proved to be damaged."""
 
-    `brought`: what is fetched is added to it. `launched_before`: this attempt, where it has launched the program
-    before; its own checkpoints count also where the job goes on from no earlier attempt's. `through`, `reuse`,
-    `on_read`, `cancel`: as `storage.checkpoints.fetch`. `damaged`: the URIs of checkpoints that are not read again;
-    those that prove to be damaged are added.
-
-    If the newest is damaged, the one before it is fetched. Raises CheckpointsDamaged when all are, as a fresh start
-    would lose their content, and AgentError when the place cannot be read.
-    """
-    if checkpoints.uri is None or not (checkpoints.resume or launched_before):
-        return None
-    only = None if checkpoints.resume else launched_before
-    how = _Fetching(
-        folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read, cancel=cancel
-    )
-    return _resume_from(checkpoints.uri, how, only)
-
-
-def resume_after_clear(
-    folder: Path,
-    config: AgentConfig,
-    access: OciAccess,
-    switch: StopSwitch,
-    brought: Brought | None = None,
-    *,
-    through: Through | None = None,
-    damaged: set[str] | None = None,
-    reuse: bool = True,
-    on_read: OnRead = lambda _: None,
-    cancel: threading.Event | None = None,
-) -> CheckpointRef | None:
-    """Fetch the task's checkpoint from before it was cleared, if configured; the rest: as `resume`."""
-    if config.checkpoints_stem is None:
-        return None
-    from airflow_provider_ocidist.storage.stores.opening import open_store
-
-    base, _, stem = config.checkpoints_stem.rpartition("/")
-    places = [f"{stem}{number}/" for number in reversed(range(config.generation))]
-    try:
-        found = open_store(base, access).list_each(places)
-    except (StorageError, BackendError, OSError) as error:
-        raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
-    how = _Fetching(
-        folder, access, switch, brought, damaged, through, reuse=reuse, on_read=on_read, cancel=cancel
-    )
-    had = (_resume_from(f"{base}/{place}".rstrip("/"), how) for place in places if found[place])
-    return next((reference for reference in had if reference is not None), None)
-
-
-class _Fetching:
-    """How checkpoints are fetched; what has been, and what has proved to be damaged."""
-
-    def __init__(
-        self,
-        folder: Path,
-        access: OciAccess,
-        switch: StopSwitch,
-        brought: Brought | None = None,
-        damaged: set[str] | None = None,
-        through: Through | None = None,
-        *,
-        reuse: bool = True,
-        on_read: OnRead = lambda _: None,
-        cancel: threading.Event | None = None,
-    ) -> None:
-        self.folder = folder
-        self.access = access
-        self.switch = switch
-        self.brought: Brought = {} if brought is None else brought
-        self.damaged: set[str] = set() if damaged is None else damaged
-        self.through = through
-        self.reuse = reuse
-        self.on_read = on_read
-        self.cancel = threading.Event() if cancel is None else cancel
-        self.digest = ""
-        """Digest of what was fetched last."""
-        self._pointers: set[str] = set()
-        """Names of the pointers that name the newest of theirs: what is fetched after that is older."""
+    folder: Path
+    access: OciAccess
+    switch: StopSwitch
+    brought: Brought = field(default_factory=dict)
+    """Entries that were fetched; each further one is added."""
+    damaged: set[str] = field(default_factory=set)
+    """URIs of checkpoints that are not read again; those that prove to be damaged are added."""
+    through: Through | None = None
+    """Function that returns the store to read from, as of `storage.checkpoints.fetch`; the next three are as there."""
+    reuse: bool = True
+    on_read: OnRead = lambda _: None
+    cancel: threading.Event = field(default_factory=threading.Event)
+    digest: str = ""
+    """Digest of what was fetched last."""
+    _pointers: set[str] = field(default_factory=set)
+    """Names of the pointers that name the newest of theirs: what is fetched after that is older."""
 
     def has_whole(self, reference: CheckpointRef) -> bool:
         """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
@@ -189,7 +118,40 @@ class _Fetching:
         self.brought[checkpoint.name] = reference
 
 
-def _resume_from(uri: str, how: _Fetching, only: Fence | None = None) -> CheckpointRef | None:
+def resume(
+    checkpoints: Checkpoints, how: Fetching, *, launched_before: Fence | None = None
+) -> CheckpointRef | None:
+    """Fetch the newest complete checkpoint into the folder; None when there is none yet.
+
+    `launched_before`: this attempt, where it has launched the program before; its own checkpoints count also where the
+    job goes on from no earlier attempt's.
+
+    If the newest is damaged, the one before it is fetched. Raises CheckpointsDamaged when all are, as a fresh start
+    would lose their content, and AgentError when the place cannot be read.
+    """
+    if checkpoints.uri is None or not (checkpoints.resume or launched_before):
+        return None
+    only = None if checkpoints.resume else launched_before
+    return _resume_from(checkpoints.uri, how, only)
+
+
+def resume_after_clear(config: AgentConfig, how: Fetching) -> CheckpointRef | None:
+    """Fetch the task's checkpoint from before it was cleared, if configured; raises as `resume`."""
+    if config.checkpoints_stem is None:
+        return None
+    from airflow_provider_ocidist.storage.stores.opening import open_store
+
+    base, _, stem = config.checkpoints_stem.rpartition("/")
+    places = [f"{stem}{number}/" for number in reversed(range(config.generation))]
+    try:
+        found = open_store(base, how.access).list_each(places)
+    except (StorageError, BackendError, OSError) as error:
+        raise cannot_be_fetched("the checkpoint to resume from", error, str(error)) from error
+    had = (_resume_from(f"{base}/{place}".rstrip("/"), how) for place in places if found[place])
+    return next((reference for reference in had if reference is not None), None)
+
+
+def _resume_from(uri: str, how: Fetching, only: Fence | None = None) -> CheckpointRef | None:
     from airflow_provider_ocidist.storage.checkpoints import complete, published
 
     try:
@@ -213,7 +175,7 @@ def _resume_from(uri: str, how: _Fetching, only: Fence | None = None) -> Checkpo
     return None
 
 
-def _fetch_companions(uri: str, reference: CheckpointRef, how: _Fetching, only: Fence | None) -> None:
+def _fetch_companions(uri: str, reference: CheckpointRef, how: Fetching, only: Fence | None) -> None:
     """Fetch a checkpoint's companions, stored under other names; instead of a damaged one, the one before it."""
     from airflow_provider_ocidist.storage.companions import companions_at
 
@@ -231,27 +193,17 @@ def _fetch_companions(uri: str, reference: CheckpointRef, how: _Fetching, only: 
                 is_complete = False
 
 
-def start_from(
-    folder: Path,
-    checkpoints: Checkpoints,
-    access: OciAccess,
-    switch: StopSwitch,
-    brought: Brought | None = None,
-    *,
-    through: Through | None = None,
-    cancel: threading.Event | None = None,
-) -> str:
+def start_from(checkpoints: Checkpoints, how: Fetching) -> str:
     """Fetch another run's checkpoint into the folder, for a task that has none of its own; return its digest.
 
     The digest is that of what has arrived, and empty if there is nothing to start from: the place may be one that is
-    rewritten. `brought`: its name is added to it; `through`, `cancel`: as `storage.checkpoints.fetch`.
+    rewritten.
 
     Raises AgentError when it is incomplete: a fresh start would silently ignore `start_from`.
     """
     if not checkpoints.start_from:
         return ""
-    switch.check()
-    how = _Fetching(folder, access, switch, brought, through=through, cancel=cancel)
+    how.switch.check()
     try:
         how.take(how.fetch(checkpoints.start_from), None)
     except (OcidistError, OSError) as error:

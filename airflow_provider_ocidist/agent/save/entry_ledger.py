@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -22,15 +23,24 @@ ASIDE = "{}-unproved"
 ASIDE_WITHIN = ".{}-unproved.part"
 """Hidden folder within it, where nothing can be moved out: it is a mount, or the folder above is read-only."""
 
+READ_AGAIN = (0.1, 0.4, 1.5, 3.0)
+"""Seconds before each further try to read the ledger."""
+
 Stamps = list[list[object]]
 
 
 class Ledger:
     """The entries of a checkpoint folder that may be offered to a program."""
 
-    def __init__(self, folder: Path, pattern: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, pattern: str | None = None, stopped: threading.Event | None = None
+    ) -> None:
+        """Once `stopped` is set, nothing waits for a ledger that cannot be read: it stays as it is."""
         self.folder = folder
         self.pattern = pattern
+        self._stopped = stopped or threading.Event()
+        self._is_unread = False
+        """Whether the wait for what is recorded was given up: it must not be replaced."""
         self.file = folder.with_name(LEDGER.format(folder.name))
         self._known: dict[str, Stamps] = {}
 
@@ -59,16 +69,19 @@ class Ledger:
     def _read(self) -> dict[str, Stamps] | None:
         """Return the ledger, None where there is none yet."""
         try:
-            found = json.loads(self.file.read_text())
+            found = json.loads(_patiently_read(self.file, self._stopped))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
+            self._is_unread = self._stopped.is_set()
             # All entries stay: they may be the user's.
             logger.warning("%s cannot be read: %s", self.file, error)
             return None
         return found if isinstance(found, dict) else None
 
     def _write(self) -> None:
+        if self._is_unread:
+            return
         new = self.file.with_name(f"{self.file.name}.new")
         try:
             new.write_text(json.dumps(self._known))
@@ -90,6 +103,22 @@ class Ledger:
             self.file,
         )
         return True
+
+
+def _patiently_read(file: Path, stopped: threading.Event) -> str:
+    """Return the text of a file. Raises OSError where it cannot be read for a while: a mount may fail for a moment.
+
+    Taken for a first attempt, this one would record what a killed one has left half as whole.
+    """
+    for pause in READ_AGAIN:
+        try:
+            return file.read_text()
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if stopped.wait(pause):
+                break
+    return file.read_text()
 
 
 def _move_aside(path: Path) -> Path:

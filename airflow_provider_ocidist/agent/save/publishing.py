@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, scan, signature
 from airflow_provider_ocidist.agent.save.held_links import HeldLinks
@@ -19,6 +20,9 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.job import Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.storage.checkpoints import SaveFacts
 
 logger = logging.getLogger(__name__)
 
@@ -142,37 +146,29 @@ class Publisher:
         return self._cancel.is_set()
 
     def _sent(self, whole: Whole) -> CheckpointRef:
-        from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
+        from airflow_provider_ocidist.storage.checkpoints import publish
 
-        item = replace(whole.item, path=self._source(whole))
+        item, save = replace(whole.item, path=self._source(whole)), self._save_of(whole)
+
+        def confirm() -> None:
+            self._begin_offer(whole)
+
+        if self._shards and self._shards.needs_others(item.path):
+            return self._shards.publish(item, self._uri, save, confirm=confirm, cancel=self._cancel)
+        return publish(item.path, self._uri, save, confirm=confirm, cancel=self._cancel, access=self._access)
+
+    def _save_of(self, whole: Whole) -> SaveFacts:
+        from airflow_provider_ocidist.storage.checkpoints import SaveFacts, next_sequence
+
         if self._first_sequence is None:
             self._first_sequence = next_sequence(self._uri, self._fence, self._access)
-        sequence = self._first_sequence + whole.begun - 1
-        loss = None if whole.step is None else self._loss_at(whole.step)
-        if self._shards and self._shards.needs_others(item.path):
-            return self._shards.publish(
-                item,
-                self._uri,
-                step=whole.step,
-                loss=loss,
-                fence=self._fence,
-                sequence=sequence,
-                proof=whole.proof.by,
-                confirm=lambda: self._begin_offer(whole),
-                cancel=self._cancel,
-            )
-        return publish(
-            item.path,
-            self._uri,
+        return SaveFacts(
             step=whole.step,
+            loss=None if whole.step is None else self._loss_at(whole.step),
+            metrics=whole.item.placed.metrics,
             fence=self._fence,
-            sequence=sequence,
+            sequence=self._first_sequence + whole.begun - 1,
             proof=whole.proof.by,
-            loss=loss,
-            metrics=item.placed.metrics,
-            confirm=lambda: self._begin_offer(whole),
-            cancel=self._cancel,
-            access=self._access,
         )
 
     def _begin_offer(self, whole: Whole) -> None:
@@ -208,7 +204,8 @@ class Publisher:
         if not self._has_retained:
             self._has_retained = True
             # The folder may not have been fenced before the training: the store did not answer then.
-            abort_left_behind(self._uri, self._fence, self._access)
+            # Another node may just be keeping something aside.
+            abort_left_behind(self._uri, self._fence, self._access, aside=False)
 
     def keep_aside(self, unproved: Sequence[Path], deadline: SaveDeadline) -> None:
         """Copy entries that nothing proves to a place beside the checkpoints, the newest first."""

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
@@ -26,13 +27,18 @@ from airflow_provider_ocidist.agent.save.shards import (
     needs_others,
     union,
 )
-from airflow_provider_ocidist.errors import IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.errors import (
+    CheckpointError,
+    IncompleteCheckpoint,
+    OcidistError,
+    StorageError,
+    Unpublishable,
+)
 from airflow_provider_ocidist.model import dcp
 from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
-from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import ManifestFile
+from airflow_provider_ocidist.storage.checkpoints import ManifestFile, SaveFacts
 from airflow_provider_ocidist.storage.stores.base import Store
 
 logger = logging.getLogger(__name__)
@@ -71,6 +77,8 @@ class ShardCollector:
         self.access = access
         self._own = OwnFiles(folder, pattern)
         self._requests: dict[tuple[str, Signature], ShardRequest] = {}
+        self._asked = 0
+        """Requests so far, whatever became of them."""
         self._deadline: SaveDeadline | None = None
         self._further: Callable[[], object] = lambda: None
 
@@ -102,12 +110,8 @@ class ShardCollector:
         self,
         item: Candidate,
         uri: str,
+        save: SaveFacts,
         *,
-        loss: float | None,
-        step: int | None = None,
-        fence: Fence = LOWEST,
-        sequence: int = 1,
-        proof: str = "",
         confirm: Callable[[], object] = lambda: None,
         cancel: threading.Event | None = None,
     ) -> CheckpointRef:
@@ -119,7 +123,7 @@ class ShardCollector:
         """
         from airflow_provider_ocidist.storage.checkpoints import seal, send_part
 
-        request = self._request_for(item, uri, step, fence, sequence)
+        request = self._request_for(item, uri, save)
         stale = self._own.stale(item.path)
         own = send_part(item.path, request.uri, leave_out=stale, cancel=cancel, access=self.access)
         files = union({self.rank: own, **self._await(request)})
@@ -132,18 +136,15 @@ class ShardCollector:
         if together.says is FormatResult.BROKEN:
             raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
         confirm()
-        return seal(
-            request.uri,
-            item.path.name,
-            files,
-            step=step,
-            fence=fence,
-            sequence=sequence,
-            proof=f"{proof}; every node has sent its part",
-            metrics=item.placed.metrics,
-            loss=loss,
-            access=self.access,
-        )
+        try:
+            proved = replace(save, proof=f"{save.proof}; every node has sent its part")
+            return seal(request.uri, item.path.name, files, proved, self.access)
+        except Unpublishable:
+            raise
+        except CheckpointError:
+            # A file is gone from the store: the others send again for another request only.
+            del self._requests[item.path.name, item.signature]
+            raise
 
     def close(self) -> None:
         """Release the other nodes: there will be no further request."""
@@ -152,9 +153,7 @@ class ShardCollector:
         except (OcidistError, OSError) as error:
             logger.warning("the end of the checkpoints cannot be announced to the others: %s", error)
 
-    def _request_for(
-        self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int
-    ) -> ShardRequest:
+    def _request_for(self, item: Candidate, uri: str, save: SaveFacts) -> ShardRequest:
         """Return the request for an entry; a retry repeats the first, so that no file is uploaded twice."""
         from airflow_provider_ocidist.storage.checkpoints import reserve
 
@@ -163,11 +162,9 @@ class ShardCollector:
             names, written = self._own.names(item.path), bool(_metadata(item.path))
             has_shards = any(may_have_others(name) for name in names)
             request = ShardRequest(
-                number=len(self._requests) + 1,
+                number=self._asked + 1,
                 name=item.path.name,
-                uri=reserve(
-                    uri, item.path.name, step=step, fence=fence, sequence=sequence, access=self.access
-                ),
+                uri=reserve(uri, item.path.name, save, self.access),
                 ranks=self.apart,
                 written=written,
                 everywhere=(
@@ -178,6 +175,7 @@ class ShardCollector:
                 leave_out=tuple(sorted(name for name in names if not is_shard(name))),
                 companions=not written and not has_shards,
             )
+            self._asked += 1
         self._exchange.ask(request)
         self._requests[item.path.name, item.signature] = request
         return request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -102,6 +103,7 @@ class ShardUploader:
         self._training_ended = threading.Event()
         self._moment = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
+        self._amid_training = SaveDeadline(math.inf)
         self._movement = Movement()
         self._cancel = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
@@ -234,6 +236,7 @@ class ShardUploader:
             self._unasked.discard(self.folder / request.name)
             self._pause = FIRST_PAUSE
             self._deadline.succeeded()
+            self._amid_training.succeeded()
         except (OcidistError, OSError) as error:
             self._failed(request, error)
 
@@ -331,9 +334,12 @@ class ShardUploader:
         self._part = None
 
     def _failed(self, request: ShardRequest, error: Exception) -> None:
-        """Try again later; once the training has ended, as long as the main node does with its own part."""
+        """Try again later; once the training has ended, as long as the main node does with its own part.
+
+        Amid the training as long as the error may pass: until then the main node publishes no other checkpoint.
+        """
         is_last = self._training_ended.is_set()
-        if is_last and not self._deadline.allows_another(error):
+        if not (self._deadline if is_last else self._amid_training).allows_another(error):
             logger.warning("the shards of %s cannot be sent: %s", request.name, error)
             self._answered.add(request.number)
             with contextlib.suppress(OcidistError, OSError):

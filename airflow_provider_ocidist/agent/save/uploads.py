@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -31,6 +32,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     SaveDeadline,
     Undelivered,
     cause_of_failed_save,
+    passes,
 )
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.upload_order import MOST_HELD, UploadOrder
@@ -52,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks for checkpoints."""
+SENT_LAST_AFTER = 2
+"""Refusals of one checkpoint after which the others are sent before it: a single answer may be wrong."""
 LONG_UPLOAD = 5.0
 """Seconds of sending after which a look comes before the next upload: a newer checkpoint may be complete."""
 SOME_STEPS = 10
@@ -87,13 +91,14 @@ class CheckpointUploader:
         fetched: Collection[str] = (),
         restarts: bool = False,
         carried: Carried | None = None,
+        stopped: threading.Event | None = None,
     ) -> None:
         """`fence`: of this launch. `shards`: collects the parts of an entry that other nodes hold.
 
         `on_arrived` is called when all files of a checkpoint are in the store, and its manifest is not. `sharing`: the
         nodes that write to the same folder. `fetched`: the names of the entries that this attempt has fetched to
         resume from. `restarts`: whether the program may be launched again in this folder. `carried`: what the uploader
-        of the launch before has left to this one.
+        of the launch before has left to this one. `stopped`: set by a request to end, which nothing here outwaits.
         """
         self.folder = folder
         self.checkpoints = checkpoints
@@ -107,7 +112,7 @@ class CheckpointUploader:
         # Before the program starts: it would resume from the newest name.
         # A full disk may have kept what is carried from the ledger.
         known = (*fetched, *(carried.names if carried else ()))
-        self.ledger = _begun_ledger(folder, checkpoints, known, restarts=restarts)
+        self.ledger = _begun_ledger(folder, checkpoints, known, restarts=restarts, stopped=stopped)
         self._movement = Movement()
         self._taken_over = carried
         self._links = carried.links if carried else HeldLinks(folder, shards.holder if shards else "")
@@ -130,6 +135,8 @@ class CheckpointUploader:
         """Whether a later attempt or launch saves to the same place."""
         self._lost: dict[Path, tuple[int, str]] = {}
         """Entries that cannot be published: the number of each save, and the reason."""
+        self._refusals: Counter[Path] = Counter()
+        """Count of the tries of each entry that have failed in a way that does not pass."""
         self._has_forgotten = False
         """Whether what is older than a checkpoint of this launch, and nothing has proved, is forgotten."""
         self._published = 0
@@ -369,7 +376,7 @@ class CheckpointUploader:
             return
         whole = Whole(item, proof, begun, self._step_of(verdict))
         self._enqueue(whole)
-        if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
+        if not self._keeps_old:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
             for older in self._order.behind(self._waiting.values(), whole, self.checkpoints.keep):
                 del self._waiting[older.item.path]
@@ -380,12 +387,13 @@ class CheckpointUploader:
         self._handover.in_place.add(item, begun)
         # The newest goes to the end, also where the program has overwritten an entry that waits.
         self._waiting.pop(item.path, None)
+        del self._refusals[item.path]
         self._waiting[item.path] = whole
         self._order.add(whole)
 
     def _hold(self) -> None:
         """Keep what is sent next readable whatever the program deletes; older ones may go."""
-        held = self._order.held(self._waiting.values(), in_turn=self._has_time)
+        held = self._held_next()
         first = {whole.item.path for whole in held}
         kept = [
             whole
@@ -393,6 +401,13 @@ class CheckpointUploader:
             if whole.item.path not in first and self._stays_held(whole)
         ]
         self._links.keep(whole.item for whole in [*held, *kept[-MOST_HELD:]])
+
+    def _held_next(self) -> Sequence[Whole]:
+        """Return what is held, in the order of sending: what is refused again and again comes last there too."""
+        refused = [whole for whole in self._waiting.values() if self._is_sent_last(whole)]
+        others = [whole for whole in self._waiting.values() if not self._is_sent_last(whole)]
+        parts = [self._order.held(part, in_turn=self._has_time) for part in (others, refused)]
+        return [*parts[0], *parts[1]][:MOST_HELD]
 
     def _stays_held(self, whole: Whole) -> bool:
         """Whether a checkpoint stays held behind newer ones: the end of a launch has cut off its upload."""
@@ -430,12 +445,24 @@ class CheckpointUploader:
         return {name: announced.at_ns for name, announced in self.program.announced().items()}
 
     def _upload(self) -> bool:
+        """Publish what waits, and delete what is not to be kept; return whether all that was tried succeeded."""
+        before = self._published
+        is_done = self._send_waiting()
+        # Also where one cannot be sent: it may be tried again for as long as the training runs.
+        if self._published != before and not (self._fenced or self._publisher.is_cancelled):
+            self._publisher.retain()
+        if is_done:
+            self.error = None
+        return is_done
+
+    def _send_waiting(self) -> bool:
         """Publish what waits, the newest first: a restart needs it. Return whether all that was tried succeeded.
 
         While the training runs, what has taken long lets a look come before the next: a newer one may be complete.
         """
-        before = self._published
-        for whole in self._order.of(self._waiting.values(), in_turn=self._has_time):
+        in_order = self._order.of(self._waiting.values(), in_turn=self._has_time)
+        # Otherwise one that can never be sent would keep all later ones from being sent.
+        for whole in sorted(in_order, key=self._is_sent_last):
             if self._fenced:
                 return False
             if self._is_too_old(whole):
@@ -448,15 +475,22 @@ class CheckpointUploader:
                 return False
             if self._is_time_to_look:
                 break
-        if self._published != before:
-            self._publisher.retain()
-        self.error = None
         return True
 
+    @property
+    def _keeps_old(self) -> bool:
+        """Whether another rule than the newest ones keeps checkpoints."""
+        return self.checkpoints.keep_every is not None or self.checkpoints.keep_best is not None
+
+    def _is_sent_last(self, whole: Whole) -> bool:
+        return self._refusals[whole.item.path] >= SENT_LAST_AFTER
+
     def _is_too_old(self, whole: Whole) -> bool:
-        """Whether an older checkpoint is left out after a failure: another launch, or the end of the run, waits."""
+        """Whether one is left out for a newer one of its series: it is refused, or a launch or the end waits."""
+        if whole.begun >= self._newest_of.get(self._order.series(whole), 0):
+            return False
         is_late = self._moment is Moment.CUT_OFF and time.monotonic() - self._ended_at > SAVE_LIMIT
-        return is_late and whole.begun < self._newest_of.get(self._order.series(whole), 0)
+        return is_late or (self._is_sent_last(whole) and not self._keeps_old)
 
     @property
     def _is_time_to_look(self) -> bool:
@@ -481,6 +515,8 @@ class CheckpointUploader:
             self._drop(whole)
         except (OcidistError, OSError) as error:
             if self._publisher.is_there(whole):
+                if not (passes(error) or self._publisher.is_cancelled or self._moment is Moment.CUT_OFF):
+                    self._refusals[whole.item.path] += 1
                 self._failed(error)
                 return False
             # The program has deleted or replaced it.
@@ -496,6 +532,7 @@ class CheckpointUploader:
 
     def _succeeded(self, whole: Whole, reference: CheckpointRef) -> None:
         del self._waiting[whole.item.path]
+        del self._refusals[whole.item.path]
         if self.ledger and self._has_nodes_apart:
             self.ledger.add(whole.item)
         if not self._has_forgotten and not self._handover.owes(whole):
@@ -539,8 +576,7 @@ class CheckpointUploader:
                 self.judge.note_dropped(whole.item.path)
 
     def _warn_of_dropped(self, whole: Whole, why: str = "") -> None:
-        keeps_old = self.checkpoints.keep_every is not None or self.checkpoints.keep_best is not None
-        if keeps_old or whole.begun > self._newest_of.get(self._order.series(whole), 0):
+        if self._keeps_old or whole.begun > self._newest_of.get(self._order.series(whole), 0):
             self._warnings.warn_of_dropped(whole.item.path, why)
 
     def _failed(self, error: Exception) -> None:
@@ -592,13 +628,18 @@ def _is_near(number: int, reached: int) -> bool:
 
 
 def _begun_ledger(
-    folder: Path, checkpoints: Checkpoints, fetched: Collection[str], *, restarts: bool
+    folder: Path,
+    checkpoints: Checkpoints,
+    fetched: Collection[str],
+    *,
+    restarts: bool,
+    stopped: threading.Event | None,
 ) -> Ledger | None:
     """Return the record of which entries are whole; None where the folder does not outlive this launch."""
     # A relative folder is deleted with the node.
     lasts = restarts or Path(checkpoints.path).is_absolute()
     if not lasts:
         return None
-    ledger = Ledger(folder, checkpoints.pattern)
+    ledger = Ledger(folder, checkpoints.pattern, stopped)
     ledger.begin(fetched)
     return ledger

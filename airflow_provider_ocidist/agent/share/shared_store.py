@@ -12,22 +12,15 @@ from airflow_provider_ocidist.agent.share.exchange import Exchange
 from airflow_provider_ocidist.agent.share.peer import new_digest
 from airflow_provider_ocidist.agent.share.shelf import FilePlace
 from airflow_provider_ocidist.agent.share.turns import Piece
-from airflow_provider_ocidist.storage.stores.base import (
-    Buffer,
-    Checksum,
-    Download,
-    Entry,
-    Origin,
-    Store,
-    Upload,
-)
+from airflow_provider_ocidist.storage.stores.base import Buffer, Download, Entry, Store
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
+from airflow_provider_ocidist.storage.stores.forwarding import ForwardingStore
 
 _YIELDED = 512 << 10
 """Most bytes of a piece from another node that are written at a time."""
 
 
-class SharedStore(Store):
+class SharedStore(ForwardingStore):
     """A store that is read together with other nodes; all else it leaves to the store itself."""
 
     def __init__(
@@ -40,11 +33,7 @@ class SharedStore(Store):
         number: int,
     ) -> None:
         """`place_of`: returns where a file will lie; `number`: of the input, the same on all nodes."""
-        self.store = store
-        self.uri = store.uri
-        self.streams = store.streams
-        self.skipped = store.skipped
-        self.folder = store.folder
+        super().__init__(store)
         self.exchange = exchange
         self.cancel = cancel
         self.number = number
@@ -54,7 +43,7 @@ class SharedStore(Store):
         self._lock = threading.Lock()
 
     def download(self, entry: Entry, part_size: int) -> Download | None:
-        download = self.store.download(entry, part_size)
+        download = self._store.download(entry, part_size)
         if download is None or not entry.etag or not entry.size:
             return download
         return SharedDownload(self, download, entry, FilePlace(self._place_of(entry.name)))
@@ -62,30 +51,6 @@ class SharedStore(Store):
     def count(self, borrowed: int) -> None:
         with self._lock:
             self.borrowed_bytes += borrowed
-
-    def read(self, name: str) -> bytes:
-        return self.store.read(name)
-
-    def write(self, name: str, data: Buffer) -> str | None:
-        return self.store.write(name, data)
-
-    def list(self, prefix: str = "") -> list[Entry]:
-        return self.store.list(prefix)
-
-    def delete(self, name: str) -> None:
-        self.store.delete(name)
-
-    def stat(self, name: str) -> Entry:
-        return self.store.stat(name)
-
-    def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:
-        return self.store.upload(name, size, part_size, origin)
-
-    def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
-        return self.store.chunks(entry, size)
-
-    def checksum(self, entry: Entry) -> Checksum | None:
-        return self.store.checksum(entry)
 
 
 class SharedDownload(Download):

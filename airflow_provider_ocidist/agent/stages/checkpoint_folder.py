@@ -16,6 +16,7 @@ from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.carried import Carried
 from airflow_provider_ocidist.agent.save.checkpoints import (
     Brought,
+    Fetching,
     checkpoint_folder,
     resume,
     resume_after_clear,
@@ -279,7 +280,8 @@ class CheckpointFolder:
         if checkpoints is None or not checkpoints.required or report.checkpoint is not None:
             return
         folder = self.path(workspace)
-        unusable = [path.name for path in sorted(folder.iterdir())] if folder.is_dir() else []
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        unusable = [name for name in names if not name.startswith(".")]
         if unusable:
             raise AgentError(
                 f"the training succeeded but wrote no checkpoint into {str(folder)!r}: set checkpoints.pattern to "
@@ -401,75 +403,41 @@ class CheckpointFolder:
         if context.rank < min(context.others, default=config.nodes):
             fence_checkpoints(config, context.fence, context.access)
         shared = self._shared()
-        brought: Brought = {}
+        how = Fetching(
+            folder,
+            context.access,
+            context.switch,
+            damaged=damaged,
+            through=shared,
+            reuse=reuse,
+            on_read=context.activity.has_read,
+            cancel=stopped,
+        )
         found, all_damaged, content = None, None, ""
         try:
-            found = self._resumed(folder, checkpoints, shared, brought, damaged, stopped, reuse=reuse)
+            found = self._resumed(checkpoints, how)
         except CheckpointsDamaged as error:
             if config.nodes == 1:
                 raise
             logger.warning("%s", error)
             all_damaged, content = error, ALL_DAMAGED
         else:
-            if found:
-                content = content_of(found, brought)
-            else:
-                # It is another run's checkpoint: only its content is reported.
-                content = start_from(
-                    folder,
-                    checkpoints,
-                    context.access,
-                    context.switch,
-                    brought,
-                    through=shared,
-                    cancel=stopped,
-                )
+            # Of another run's checkpoint only the content is reported.
+            content = content_of(found, how.brought) if found else start_from(checkpoints, how)
         if stopped.is_set() or launch != heartbeat.launch:
             return
-        self._fetched, self._all_damaged = brought, all_damaged
+        self._fetched, self._all_damaged = how.brought, all_damaged
         heartbeat.update(checkpoint=found or heartbeat.report.checkpoint, starts_from=content)
         if shared and shared.borrowed:
             logger.info("%s of the checkpoint came from other nodes", size_text(shared.borrowed))
         if config.nodes > 1 and checkpoints.uri:
             show_folder(folder, config.run_name, context.rank)
 
-    def _resumed(
-        self,
-        folder: Path,
-        checkpoints: Checkpoints,
-        shared: SharedRestore | None,
-        brought: Brought,
-        damaged: set[str],
-        stopped: threading.Event,
-        *,
-        reuse: bool,
-    ) -> CheckpointRef | None:
-        context, access, switch = self.context, self.context.access, self.context.switch
-        found = resume(
-            folder,
-            checkpoints,
-            access,
-            switch,
-            brought,
-            launched_before=context.config.fence if context.heartbeat.launch else None,
-            through=shared,
-            damaged=damaged,
-            reuse=reuse,
-            on_read=context.activity.has_read,
-            cancel=stopped,
-        )
-        return found or resume_after_clear(
-            folder,
-            context.config,
-            access,
-            switch,
-            brought,
-            through=shared,
-            damaged=damaged,
-            reuse=reuse,
-            on_read=context.activity.has_read,
-            cancel=stopped,
-        )
+    def _resumed(self, checkpoints: Checkpoints, how: Fetching) -> CheckpointRef | None:
+        config = self.context.config
+        launched_before = config.fence if self.context.heartbeat.launch else None
+        found = resume(checkpoints, how, launched_before=launched_before)
+        return found or resume_after_clear(config, how)
 
     def _shared(self) -> SharedRestore | None:
         """Return how this node reads a checkpoint together with the others, which only the first launch does."""
@@ -518,6 +486,7 @@ class CheckpointFolder:
             fetched=self._fetched,
             restarts=context.config.restarts != Restarts(),
             carried=self._carried,
+            stopped=context.switch.until_stopped(),
         )
 
     def _report_writing(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -49,7 +50,7 @@ class NodeContext:
         if config.one_run:
             mark_own_lines(self.rank)
         self.access = OciAccess.from_environment(environ, config.oci_endpoint, config.oci_region)
-        self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=_home(environ)))
+        self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=home_of(environ)))
         self.meter = ProgressMeter(self.folder)
         self.secrets = secrets_in([dict(environ), codec.encode(config)])
         keep_from_log(self.secrets)
@@ -117,7 +118,10 @@ def open_heartbeat(
     return with_retries_unless_stopped(opened, config.limits.join_timeout, switch)
 
 
-def _home(environ: Mapping[str, str]) -> str | None:
-    """Return the node's home, which is deleted with the node; None where it has none."""
+def home_of(environ: Mapping[str, str]) -> str | None:
+    """Return the node's home, which is deleted with the node; None where it has none for files of ours."""
     home = environ.get("HOME")
-    return home if home and os.access(home, os.W_OK) else None
+    # ssh, mpirun and pdsh would split other names, or put something else in their places.
+    if home is None or not re.fullmatch(r"[\w./@+,:=-]+", home):
+        return None
+    return home if os.access(home, os.W_OK) else None

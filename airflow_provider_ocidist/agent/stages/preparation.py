@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.join.topology import await_address
 from airflow_provider_ocidist.agent.prepare import code
-from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace, with_executable
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.errors import TopologyTimeout
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -30,7 +30,7 @@ def fetch_program(context: NodeContext) -> Workspace:
     if context.rank == 0 and config.nodes > 1:
         context.with_retries(lambda: _announce(context, workspace.commit))
     context.activity.enter()
-    return _with_packages(context, workspace)
+    return with_executable(_with_packages(context, workspace), context.environ)
 
 
 def exchange_of(context: NodeContext) -> Exchange | None:

@@ -24,8 +24,6 @@ NEED_INTERVAL = 0.2
 """Seconds between two looks at whether the repair is of use still."""
 FENCE_INTERVAL = 2.0
 """Seconds between two looks at whether a later attempt or launch saves to the same place."""
-LAST_LIMIT = 120.0
-"""Seconds for a repair where no launch follows: then the waiting process cancels nodes that save after a failure."""
 
 
 def store_missing(context: NodeContext, folder: Path, cancel: threading.Event) -> None:

@@ -30,7 +30,7 @@ def _take_over(context: NodeContext) -> None:
             # The main node's knowledge of the others' folders stays valid.
             heartbeat.update(predecessors=seconds_in([before]), apart=before.apart)
         request = load_stop_request(heartbeat.store)
-    if request is not None and request.restarts:
+    if request is not None and not request.ends_run:
         # They may name this rank as lost: that was the node before.
         heartbeat.take_part(request.restarts)
     elif request is not None:

@@ -26,7 +26,8 @@ def divide() -> int | None:
     agent = os.fork()
     if agent:
         return _reap_until_exit(agent)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # What has started this one may have blocked them too, so that none was lost until now.
+    signal.pthread_sigmask(signal.SIG_SETMASK, before - {*FORWARDED, signal.SIGCHLD})
     return None
 
 

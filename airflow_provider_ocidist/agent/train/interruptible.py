@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -11,9 +13,8 @@ from typing import NoReturn, TypeVar
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 
 T = TypeVar("T")
-_NAME = "fetching"
 LEAVE_AFTER = 5.0
-"""Seconds for the work to stop by itself."""
+"""Seconds for the work to stop by itself, and then for what is to run at the end."""
 
 
 def interruptible(work: Callable[[], T], switch: StopSwitch) -> T:
@@ -33,7 +34,7 @@ def interruptible(work: Callable[[], T], switch: StopSwitch) -> T:
 
     changed = threading.Event()
     switch.listen(changed.set)
-    threading.Thread(target=run, name=_NAME, daemon=True).start()
+    threading.Thread(target=run, name="fetching", daemon=True).start()
     changed.wait()
     over.wait(LEAVE_AFTER)
     switch.check()
@@ -43,9 +44,25 @@ def interruptible(work: Callable[[], T], switch: StopSwitch) -> T:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without waiting for abandoned work: the interpreter would join its threads."""
-    if any(thread.name == _NAME for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    """End this process without waiting for abandoned work: the interpreter would join the threads of all its pools.
+
+    They may wait for a server that never answers; what this node had to save is saved before it has a code to end with.
+    """
+    # First: no exit handler may cost what was said.
+    _flush()
+    with contextlib.suppress(BaseException):
+        limit = threading.Timer(LEAVE_AFTER, os._exit, (code,))
+        limit.daemon = True
+        limit.start()
+    with contextlib.suppress(BaseException):
+        # As the interpreter would: folders that are in use until the end are removed.
+        atexit._run_exitfuncs()  # noqa: SLF001 - Python has no other way
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            # Who reads it may have gone.
+            stream.flush()

@@ -17,9 +17,6 @@ from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.job import LauncherOptions
 
-MORE_PLACES = ("/usr/sbin", "/sbin")
-"""Folders of daemons, also when not on PATH."""
-
 
 def load_launcher(options: LauncherOptions) -> Launcher:
     """Return the launcher that a job asks for. Raises AgentError when there is none of that name."""
@@ -39,7 +36,11 @@ def check_tools(
     """
     importlib.invalidate_caches()  # pip may have just installed it
     places = [*([str(overlay.site_packages)] if overlay else []), *sys.path]
-    folders = [*([str(overlay.scripts)] if overlay else []), os.environ.get("PATH", os.defpath), *MORE_PLACES]
+    folders = [
+        *([str(overlay.scripts)] if overlay else []),
+        os.environ.get("PATH", os.defpath),
+        *ssh.DAEMON_FOLDERS,
+    ]
     for package in launcher.requires:
         if PathFinder.find_spec(package, places) is None:
             raise AgentError(

@@ -6,8 +6,10 @@ import logging
 import re
 
 MARK = re.compile(r"\[node (\d+)\] ")
-LAYOUT = "ocidist: %(message)s"
-"""Format of what the agent itself logs."""
+AGENT_PREFIX = "ocidist: "
+"""Beginning of each line that the agent itself logs."""
+_LEVELS = {name: getattr(logging, name) for name in ("WARNING", "ERROR", "CRITICAL")}
+_LEVEL = re.compile(f"{AGENT_PREFIX}({'|'.join(_LEVELS)}): ")
 
 
 def mark(rank: int) -> str:
@@ -36,11 +38,25 @@ class LineMarker:
         return start + body.replace(b"\n", b"\n" + self._mark) + end
 
 
-class MarkingFormatter(logging.Formatter):
+class AgentFormatter(logging.Formatter):
+    """Formats what the agent itself logs: warnings and errors say that they are."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
+        level = "" if record.levelno < logging.WARNING else f"{record.levelname}: "
+        return f"{AGENT_PREFIX}{level}{record.message}"
+
+
+def level_of(line: str) -> int:
+    """Return the level, as `logging` numbers it, at which the agent has logged a line; INFO for all other lines."""
+    found = _LEVEL.match(line)
+    return _LEVELS[found[1]] if found else logging.INFO
+
+
+class MarkingFormatter(AgentFormatter):
     """Puts the mark before every line that the agent itself logs."""
 
-    def __init__(self, rank: int, layout: str) -> None:
-        super().__init__(layout)
+    def __init__(self, rank: int) -> None:
+        super().__init__()
         self._mark = mark(rank)
 
     def format(self, record: logging.LogRecord) -> str:
@@ -50,4 +66,4 @@ class MarkingFormatter(logging.Formatter):
 def mark_own_lines(rank: int) -> None:
     """Put the mark before every line that this process logs from now on."""
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(MarkingFormatter(rank, LAYOUT))
+        handler.setFormatter(MarkingFormatter(rank))

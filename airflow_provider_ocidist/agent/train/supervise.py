@@ -84,7 +84,7 @@ class Training:
     def _end(self, stop: Stop, grace: float) -> None:
         """Ask the training to end, and give it time; `_collect` kills what is left."""
         if stop.stacks:
-            self._show_stacks(self.pid)
+            self._try_to_show_stacks()
         if stop.restarts:
             # The other nodes wait, and what it could save now lacks the failed process's part.
             grace = min(grace, RESTART_GRACE)
@@ -92,6 +92,12 @@ class Training:
             os.killpg(self._process.pid, signal.SIGTERM)
         if not self.ended.wait(grace):
             logger.warning("the training has not ended %.0f s after SIGTERM: killing it", grace)
+
+    def _try_to_show_stacks(self) -> None:
+        try:
+            self._show_stacks(self.pid)
+        except Exception as error:  # the training hangs all the same, and is to end
+            logger.warning("the stacks of the training cannot be shown: %s: %s", type(error).__name__, error)
 
     def _collect(self, stop: Stop | None) -> Ended:
         self._kill()

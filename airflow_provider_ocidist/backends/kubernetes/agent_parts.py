@@ -8,7 +8,7 @@ import hashlib
 from typing import Any
 
 from airflow_provider_ocidist import __version__
-from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON, agent_bundle
+from airflow_provider_ocidist.backends.bundle import BLOCK_SIGNALS, OLDEST_PYTHON, agent_bundle
 from airflow_provider_ocidist.backends.kubernetes.names import MANAGER, OURS
 
 FOLDER = "/ocidist"
@@ -22,7 +22,7 @@ import sys
 if sys.version_info < {OLDEST_PYTHON}:
     sys.exit("ocidist: the python3 of this image is %d.%d, the agent needs %d.%d or later: choose another image"
         % (sys.version_info[:2] + {OLDEST_PYTHON}))
-import os, tempfile, zipfile
+{BLOCK_SIGNALS}import tempfile, zipfile
 home = os.environ.get("HOME", "")
 folder = tempfile.mkdtemp(prefix="ocidist-agent-", dir=home if home and os.access(home, os.W_OK) else None)
 zipfile.ZipFile(os.path.join(os.path.dirname(os.path.abspath(__file__)), "{ARCHIVE}")).extractall(folder)

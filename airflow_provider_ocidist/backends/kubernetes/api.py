@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 import threading
 import time
@@ -25,14 +26,20 @@ CHANGES_WITHIN = 1
 CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 60.0
 """Seconds for a connection, and for each piece of an answer."""
-URGENT_TIMEOUT = 2.0
-"""Seconds for an answer to a cancel: a killed task has five in all."""
+URGENT_TIMEOUT = 2.5
+"""Seconds for a connection and the answer to a cancel: a killed task has five in all."""
+LOOK_TIMEOUT = 1.5
+"""Seconds for the same of what a cancel asks first, and can do without."""
 RETRIES = 3
 """Most repetitions of a request; a cancel has none."""
 BUSY = 429
 """Status of a request that the server has not begun, so that any may be sent again."""
 RETRIED = (BUSY, 502, 503, 504)
 """Statuses after which a request that may be repeated is sent again."""
+CONFLICT = "Conflict"
+"""Reason of a request that has met another change of the same object."""
+CONFLICT_PAUSES = (0.2, 0.4, 0.8)
+"""Most seconds before each repetition of a create that has met another one at a quota."""
 EXPIRED = 410
 """Status of a list that is too old to go on with its next page."""
 LONGEST_PAUSE = 8.0
@@ -66,7 +73,20 @@ class Api:
         return self._json("GET", path, query)
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object; a field that the server does not know is an error, and not left out in silence."""
+        """Create an object; a field that the server does not know is an error, and not left out in silence.
+
+        A quota refuses some of several creates that come at once: none of those is made, and each is sent again.
+        """
+        for pause in CONFLICT_PAUSES:
+            try:
+                return self._create(path, body)
+            except BackendError as error:
+                if error.code != CONFLICT:
+                    raise
+            time.sleep(random.uniform(pause / 2, pause))
+        return self._create(path, body)
+
+    def _create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return self._json("POST", path, {"fieldValidation": "Strict"}, body)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,10 +180,16 @@ class Api:
             auth_settings=["BearerToken"],
             _return_http_data_only=True,
             _preload_content=False,
-            _request_timeout=(CONNECT_TIMEOUT, URGENT_TIMEOUT if self._urgent else READ_TIMEOUT),
+            _request_timeout=self._timeout(method),
         )
         self._service_clock.take(answer)
         return answer.data
+
+    def _timeout(self, method: str) -> float | tuple[float, float]:
+        """Return the seconds for a request in all, or for the connection and for each piece of the answer."""
+        if not self._urgent:
+            return CONNECT_TIMEOUT, READ_TIMEOUT
+        return LOOK_TIMEOUT if method == "GET" else URGENT_TIMEOUT
 
     def _connected(self) -> Any:
         with self._lock:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogPart
+from airflow_provider_ocidist.backends.cancels import EndAnswer, cancel_at_both
 from airflow_provider_ocidist.backends.capabilities import (
     ChecksBeforehand,
     EndsLeftovers,
@@ -60,7 +61,7 @@ from airflow_provider_ocidist.backends.node_config import secrets_of_nodes
 from airflow_provider_ocidist.backends.recorded_gangs import by_age
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound, refusal_in
+from airflow_provider_ocidist.errors import AgentError, BackendError, RunNotFound, refusal_in
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import (
@@ -72,10 +73,12 @@ from airflow_provider_ocidist.model.run import (
     RunRecord,
     RunRef,
 )
-from airflow_provider_ocidist.work_dir.parallel import both
 from airflow_provider_ocidist.work_dir.reports import Reported
 
 log = logging.getLogger(__name__)
+
+SECRET_IS_LATE = 10.0
+"""Seconds after a gang's object from which its Secret counts as late: else both are created within a moment."""
 
 
 class KubernetesBackend(
@@ -149,7 +152,10 @@ class KubernetesBackend(
         obj = self._objects.create(plan)
         ref = self._ref(plan.key, obj)
         try:
-            self._objects.create_secrets(plan, obj)
+            is_new, now = self._objects.create_secrets(plan, obj), self._api.now()
+            if is_new and now - ref.submitted_at > SECRET_IS_LATE:
+                # Until now no node could start, maybe for the hours of an outage: their time begins here.
+                ref = replace(ref, submitted_at=now)
         except BaseException as error:
             # Its pods would wait for ever, on machines of theirs; after an outage the same try completes it.
             is_outage = isinstance(error, BackendError) and refusal_in(error) is None
@@ -168,7 +174,7 @@ class KubernetesBackend(
         if not obstacles:
             return plan
         log.warning(
-            "%s: a lost pod is made anew only with all others: %s", plan.key.name, "; ".join(obstacles)
+            "%s: a lost pod is created again only with all others: %s", plan.key.name, "; ".join(obstacles)
         )
         return without_replacements(plan)
 
@@ -330,11 +336,7 @@ class KubernetesBackend(
         self._urgent_dirs.at(ref.run_dir)
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        error, stop_requested = both(
-            lambda: self._end(ref), lambda: self.directories.request_end(ref, ending)
-        )
-        if error is not None:
-            raise CancelFailed(error, stop_requested=stop_requested) from error
+        cancel_at_both(lambda gang: EndAnswer(self._end(gang)), self.directories, ref, ending)
 
     def _end(self, ref: RunRef) -> BackendError | None:
         """Delete a gang that may be running; one that has ended keeps its logs until it is deleted after its `ttl`."""
@@ -345,10 +347,9 @@ class KubernetesBackend(
             if obj is None or (self._is_over(obj) and self.operator.cleans_up(obj)):
                 return None
             grace = self._grace_for(obj)
-        except BackendError as error:
-            if not error.retryable:
-                return error
-            # The API server is busy, or does not answer: that the nodes end is worth more than what it would say.
+        except (BackendError, AgentError) as error:
+            # That the nodes end is worth more than what a server would say that is busy, does not answer, or refuses.
+            log.debug("%s: it is deleted, however it is: %s", name, error)
         try:
             self._urgent_objects.delete(namespace, name, grace)
         except BackendError as error:

@@ -97,6 +97,7 @@ class GangNodes:
                 replaces=ref.replaces,
                 is_new=ref.incarnation(rank) > 0,
                 has_another=rank in listed and rank not in pods,
+                secret=name,
                 keeps_failed=self._operator.restarts_pods,
             )
             return node_status(facts, gang, container=self._operator.container, now=look.at)

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 FEW = 20
 """Gangs for which a look asks by their names; with more of them it follows all gangs of ours in a namespace."""
+NAME_IS_TAKEN = "AlreadyExists"
+"""Reason of a create that was refused since there is an object of this name."""
 Found = TypeVar("Found")
 Node = tuple[str, int, Obj]
 """The gang and the rank of a pod, and the pod's essence."""
@@ -76,17 +78,21 @@ class GangObjects:
             self._share_agent(namespace, each.body["metadata"]["name"])
         return self._create_own(plan.key, self._operator.collection(namespace), body)
 
-    def create_secrets(self, plan: Plan, owner: Obj) -> None:
-        """Create the Secret that the pods of a gang wait for, where it has one; `owner`: the gang's object."""
-        for each in _named(plan, SECRET):
-            self._create_secret(plan.key, str(plan.compartment_id), each.body, owner)
+    def create_secrets(self, plan: Plan, owner: Obj) -> bool:
+        """Create the Secret that the pods of a gang wait for, where it has one; return whether it was not there.
+
+        `owner`: the gang's object.
+        """
+        place = str(plan.compartment_id)
+        created = [self._create_secret(plan.key, place, each.body, owner) for each in _named(plan, SECRET)]
+        return any(created)
 
     def fitted(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a planned object in the words of the version that the cluster has. Raises BackendError."""
         return self._operator.fitted(body, self._served)
 
     def obstacles(self, body: Mapping[str, Any]) -> list[str]:
-        """Return by what administrators keep the operator from making a lost pod anew alone. Raises BackendError."""
+        """Return by what administrators keep the operator from creating a lost pod again alone. Raises BackendError."""
         found = []
         for path, name, _ in self._operator.needs(body):
             try:
@@ -119,9 +125,7 @@ class GangObjects:
         try:
             self._api.create(path, body)
         except BackendError as error:
-            if error.status_code != 409:
-                raise
-            found = self._api.get(f"{path}/{name}")
+            found = self._present(error, f"{path}/{name}")
             if any(found.get(part) != body[part] for part in ("data", "binaryData")):
                 raise BackendError(
                     f"ConfigMap {name} in namespace {namespace} is not what ocidist has put there: delete it",
@@ -135,9 +139,7 @@ class GangObjects:
         except BackendError as error:
             if error.status_code == 404 and not isinstance(error, RunNotFound):
                 raise self._not_served(error) from error
-            if error.status_code != 409:
-                raise self._explained(error, body) from error
-        found = self._api.get(f"{collection}/{name}")
+            found = self._present(self._explained(error, body), f"{collection}/{name}")
         if not names.is_of(key, found):
             raise BackendError(
                 f"{self._operator.kind} {name} exists already, and does not belong to {key.name}: delete it, "
@@ -148,7 +150,7 @@ class GangObjects:
             raise BackendError(f"{self._operator.kind} {name} is just being deleted", retryable=True)
         return found
 
-    def _create_secret(self, key: RunKey, namespace: str, body: Mapping[str, Any], owner: Obj) -> None:
+    def _create_secret(self, key: RunKey, namespace: str, body: Mapping[str, Any], owner: Obj) -> bool:
         metadata = dict(body["metadata"])
         metadata["ownerReferences"] = [
             {**each, "uid": owner["metadata"]["uid"]} if each["uid"] == UID else each
@@ -158,8 +160,27 @@ class GangObjects:
         try:
             self._api.create(path, {**body, "metadata": metadata})
         except BackendError as error:
-            if error.status_code != 409 or not names.is_of(key, self._api.get(f"{path}/{metadata['name']}")):
+            if not names.is_of(key, self._present(error, f"{path}/{metadata['name']}")):
                 raise
+            return False
+        return True
+
+    def _present(self, refused: BackendError, path: str) -> Obj:
+        """Return the object whose name a create has found taken. Raises what was refused for any other reason.
+
+        Quotas and webhooks refuse with the same status, and what had the name may be gone by now.
+        """
+        if refused.code != NAME_IS_TAKEN:
+            raise refused
+        try:
+            return self._api.get(path)
+        except RunNotFound:
+            raise BackendError(
+                f"{refused}, and is gone by now",
+                status_code=refused.status_code,
+                code=refused.code,
+                retryable=True,
+            ) from refused
 
     def _explained(self, error: BackendError, body: Mapping[str, Any]) -> BackendError:
         meaning = self._operator.explained(str(error), body)

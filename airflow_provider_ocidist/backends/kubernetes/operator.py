@@ -60,16 +60,16 @@ class Operator(ABC):
     ) -> dict[str, Any]:
         """Return the object that is created."""
 
-    makes_anew_if: ClassVar[str] = ""
-    """Condition of an administrator's object on which it makes a lost pod anew, in words; empty: there is none."""
+    creates_again_if: ClassVar[str] = ""
+    """Condition of an administrator's object on which it creates a lost pod again, in words; empty: there is none."""
 
-    def makes_anew(self, job: TrainingJob) -> bool:
-        """Whether it can be asked to make a lost pod of a job anew, and to leave the others alone."""
+    def creates_again(self, job: TrainingJob) -> bool:
+        """Whether it can be asked to create a lost pod of a job again, and to leave the others alone."""
         del job
         return False
 
     def obstacle(self, needed: Mapping[str, Any]) -> str | None:
-        """Return by what an administrator's object keeps it from making a lost pod anew alone; None: by nothing."""
+        """Return by what an administrator's object keeps it from creating a lost pod again alone; None: by nothing."""
         del needed
         return None
 

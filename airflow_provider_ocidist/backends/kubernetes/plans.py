@@ -99,7 +99,7 @@ def make_plan(
 
 
 def without_replacements(plan: Plan) -> Plan:
-    """Return the plan of the same gang, with no lost pod made anew but with all others."""
+    """Return the plan of the same gang, in which a lost pod is created again only with all others."""
     requests = tuple(replace(each, body=_as_a_whole(each.body)) for each in plan.requests)
     return replace(plan, requests=requests, replaces=False)
 
@@ -164,9 +164,9 @@ def _shape_of(options: PodOptions) -> str | None:
 def _why(operator: Operator, options: PodOptions, config: AgentConfig) -> str:
     oldest = "{}.{}".format(*OLDEST_PYTHON)
     again = (
-        f"a pod that is lost is made anew, while the others wait {operator.makes_anew_if}".strip()
+        f"a pod that is lost is created again, while the others wait {operator.creates_again_if}".strip()
         if config.replaces
-        else "no pod is started again; a retry makes the gang again"
+        else "no pod is started again; a retry creates the gang again"
     )
     start = (
         f"a ConfigMap brings the agent into any image with Python {oldest}; {again}"
@@ -179,7 +179,7 @@ def _why(operator: Operator, options: PodOptions, config: AgentConfig) -> str:
 def _agent_config(
     operator: Operator, job: TrainingJob, key: RunKey, endpoint: str | None, price: float | None
 ) -> AgentConfig:
-    replaces = operator.makes_anew(job) and job.container is None and may_replace(job)
+    replaces = operator.creates_again(job) and job.container is None and may_replace(job)
     roles = {} if operator.roles_apart else {"main_env": job.main_env, "worker_env": job.worker_env}
     return node_config(
         job,

@@ -37,7 +37,7 @@ class PodPlan:
     agent: str | None
     """Name of the ConfigMap that holds the agent; None: the container's own start."""
     replaces: bool = False
-    """Whether the operator is to make a lost pod anew, and the new one is a node in its place."""
+    """Whether the operator is to create a lost pod again, and the new one is a node in its place."""
     conn_id: str | None = None
     """Connection of the candidate that the gang is created with; None: the task's."""
 

@@ -132,7 +132,7 @@ def needed(
 ) -> Iterator[Finding]:
     """Report which objects of an administrator are not there, or leave a node less than `grace` seconds to end.
 
-    `objects`: path, name, remedy. `replaces`: whether a lost pod is to be made anew alone: also what prevents that.
+    `objects`: path, name, remedy. `replaces`: whether a lost pod is to be created again alone: also what prevents that.
     """
     for path, name, remedy in objects:
         subject = name.partition(" ")[0]
@@ -149,7 +149,7 @@ def needed(
             if why is not None:
                 yield Finding.warned(
                     "restarts.node",
-                    f"{name}: {why}: a lost pod is made anew only with all others",
+                    f"{name}: {why}: a lost pod is created again only with all others",
                     f"name a runtime such as {REPLACING} in backend.runtime",
                 )
             if given is not None and given < grace:

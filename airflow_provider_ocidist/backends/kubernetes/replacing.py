@@ -1,4 +1,4 @@
-"""ReplacingBackend: gangs of which a lost pod alone is made anew, by an operator that does so without a request.
+"""ReplacingBackend: gangs of which a lost pod alone is created again, by an operator that does so without a request.
 
 A new pod has the template of the one before, and begins at once. So what makes it a node is a file in the
 run directory, which names the lost pods by their UIDs: until the waiting process has written that there, the new pod's
@@ -44,7 +44,7 @@ class LostPod:
 
 
 class ReplacingBackend(ReplacesNodes, KubernetesBackend):
-    """Has lost pods made anew: it removes what is left of them, and records that they count as lost."""
+    """Has lost pods created again: it removes what is left of them, and records that they count as lost."""
 
     goes_on_with_fewer = False
 

@@ -89,6 +89,8 @@ class NodeFacts:
     """Whether it has the place of a lost one."""
     has_another: bool = False
     """Whether there is another pod in the place of its own."""
+    secret: str = ""
+    """Name of the Secret of its gang, which is created after the pods."""
     keeps_failed: bool = False
     """Whether its operator keeps pods that have failed, and makes others beside them."""
     last: Obj | None = None
@@ -110,11 +112,16 @@ def node_status(facts: NodeFacts, gang: Gang, *, container: str, now: float) -> 
     if pod is None:
         found = _without_pod(facts, gang, container)
     else:
-        found = _of_pod(pod, container, facts.events, now)
+        found = _of_pod(pod, container, facts, now)
         # An agent that idles ends with 0, so that it is not started again, once nobody needs it any more.
         has_idled = facts.replaces and found.state is NodeState.SUCCEEDED
-        if report is not None and report.lost and (has_idled or not found.state.terminal):
-            found = _Found(NodeState.FAILED, report.message, Cause.NODE)
+        if report is not None and report.lost:
+            # How the agent ends that has idled since says nothing of the training.
+            before = _before_restart(pod, container)
+            if before is not None and before.cause is not None:
+                found = before
+            elif has_idled or not found.state.terminal:
+                found = _Found(NodeState.FAILED, report.message, Cause.NODE)
         if facts.replaces:
             found = _replaceable(found, facts, gang, pod, container, now)
         if report is None and gang.state is GangState.SUCCEEDED and is_deleted(pod) and found.state.terminal:
@@ -242,7 +249,7 @@ def _without_pod(facts: NodeFacts, gang: Gang, container: str) -> _Found:
     return _Found(NodeState.MISSING, "it was deleted")
 
 
-def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Found:
+def _of_pod(pod: Obj, container: str, facts: NodeFacts, now: float) -> _Found:
     status = pod.get("status") or {}
     own = container_of(pod, container)
     states = own.get("state") or {}
@@ -272,7 +279,13 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
             f"it had ended with exit code {before.get('exitCode')}",
         ]
         return _Found(NodeState.RUNNING, "; ".join(filter(None, words)))
-    return _pending(status, states.get("waiting") or {}, events, now)
+    return _pending(status, states.get("waiting") or {}, facts.events, now, facts.secret)
+
+
+def _before_restart(pod: Obj, container: str) -> _Found | None:
+    """Return how a container had failed before it was started again, which the agent in it cannot know."""
+    before = (container_of(pod, container).get("lastState") or {}).get("terminated") or {}
+    return _ended(pod.get("status") or {}, before) if before.get("exitCode") else None
 
 
 def _ended(status: Obj, ended: Obj) -> _Found:
@@ -333,7 +346,7 @@ def with_absent_master(node: NodeStatus, master: Obj | None) -> NodeStatus:
     return replace(node, details=": ".join(filter(None, [IN_VAIN, found.details])))
 
 
-def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _Found:
+def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float, secret: str = "") -> _Found:
     unscheduled = next(
         (
             each
@@ -353,6 +366,9 @@ def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _F
     if fault is None:
         return _Found(NodeState.PENDING, reason_and_message(waiting) or "; ".join(events) or None)
     details = reason_and_message(fault)
+    if secret and f'secret "{secret}" not found' in details:
+        # An outage has kept it from being created; the try that completes the gang creates it.
+        return _Found(NodeState.PENDING, details, Cause.SERVICE)
     if not _is_final(fault, [details, *events], _tried_since(status), now):
         return _Found(NodeState.PENDING, details)
     return _Found(NodeState.FAILED, f"its container cannot start: {details}", Cause.CONFIG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import logging
@@ -11,7 +12,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,15 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, LOCAL
+from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 
 log = logging.getLogger(__name__)
 
 GANG, LOCK, GRACE = "gang.json", "lock", "grace.json"
 KILL_AFTER = 60.0
 """Seconds beyond `limits.stop_grace` after which a repeated cancel kills."""
+PERMANENT = (errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+"""Errors of a place that can be no work directory, whenever it is tried."""
 FEWEST_LINES = 1000
 """Least number of lines of a node that one look reads."""
 
@@ -61,10 +65,11 @@ class Local(ReplacesNodes, NamesSecrets, OpensById, WorkDirBackend[Mapping[str, 
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
         # It may lie in another work directory than the one that the settings name now.
-        return next((ref for ref in found if ref.key == plan.key), None) or _gang_in(plan.run_dir)
+        with _work_dir_errors():
+            return next((ref for ref in found if ref.key == plan.key), None) or _gang_in(plan.run_dir)
 
     def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
-        with _locked(Path(plan.run_dir)):
+        with _work_dir_errors(), _locked(Path(plan.run_dir)):
             return _gang_in(plan.run_dir) or self._started(plan, stop)
 
     def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
@@ -232,7 +237,7 @@ def _states(ref: RunRef) -> list[NodeStatus]:
 
 def _bundle(plan: Plan) -> bytes:
     with code_errors(plan.code):
-        return agent_bundle(plan.code)
+        return agent_bundle(plan.code, work_dir_of(plan.run_dir))
 
 
 def _archive(bundle: bytes) -> zipfile.ZipFile:
@@ -246,12 +251,28 @@ def _gang_in(run_dir: str) -> RunRef | None:
 
 @contextmanager
 def _locked(run_dir: Path) -> Iterator[None]:
-    """Let one process at a time start the gang of a run directory."""
+    """Let one process at a time start the gang of a run directory. Raises BackendError where nothing can be written."""
     folder = run_dir / LOCAL
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with _work_dir_errors():
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((folder / LOCK).open("a"))
+            # NFS may refuse it, as long as its lock service does not answer.
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _work_dir_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        is_jobs = error.errno in PERMANENT
+        raise BackendError(
+            f"work_dir cannot be used: {error}{'; name another work_dir' if is_jobs else ''}",
+            cause=Cause.CONFIG if is_jobs else Cause.SERVICE,
+            retryable=not is_jobs,
+        ) from error
 
 
 def _log_part(ref: RunRef, since: Sequence[float], most: int) -> LogPart:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -25,6 +26,9 @@ CLONE_NEWNET = 0x40000000
 PR_SET_PDEATHSIG = 1
 NOT_RUN = 127
 """Exit code of a node whose agent could not be started, as shells have it."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+END_SIZE = 4096
+"""Bytes of the record of a node's end, filled up with blanks."""
 
 
 def main(folder: Path, python: str) -> int:
@@ -41,19 +45,21 @@ def run(folder: Path, python: str) -> int:
     """Run the agent to its end, and return its exit code; negative for a signal."""
     if switch := os.environ.get(SWITCH):
         plug_in(switch, os.environ[ADDRESSES].split(",")[int(os.environ[RANK])])
+    _reserve(folder)
     stop = _Stop()
     # The handler is set before others can read which process to signal.
     signal.signal(signal.SIGTERM, stop.take)
     pid = os.getpid()
     write(folder / STARTED, {"pid": pid, "began": began(pid), "machine": here(), "at": time.time()})
+    log = _Log(folder / LOG)
     try:
-        code = _run_agent(folder, python, stop)
+        agent = _start_agent(folder, python)
     except OSError as error:
-        write(
-            folder / ENDED, {"exit_code": NOT_RUN, "at": time.time(), "error": f"{python}: {error.strerror}"}
-        )
+        _record(folder, {"exit_code": NOT_RUN, "error": f"{python}: {error.strerror}", "errno": error.errno})
         return NOT_RUN
-    write(folder / ENDED, {"exit_code": code, "at": time.time()})
+    stop.pass_to(agent)
+    code = _keep_lines(agent, log)
+    _record(folder, {"exit_code": code, **({"log_lacks": log.lacks} if log.lacks else {})})
     return code
 
 
@@ -92,26 +98,87 @@ class _Stop:
             agent.terminate()
 
 
-def _run_agent(folder: Path, python: str, stop: _Stop) -> int:
-    """Save the agent's lines until it ends, and return its exit code. Raises OSError when it cannot be started."""
+class _Log:
+    """The file of the lines that a node has printed. A disk without room costs lines, and never the node."""
+
+    def __init__(self, file: Path) -> None:
+        self.lacks: str | None = None
+        """Reason why lines are missing; None: none is."""
+        self._file = file
+        self._descriptor = -1
+        self._is_torn = False
+        """Whether the last line is missing, or a part of it."""
+
+    def add(self, text: str) -> None:
+        """Write a line, and before it, after a gap, that there is one."""
+        gap = b""
+        if self._is_torn:
+            # The first byte ends what there is of a line; nobody reads a line that is no JSON.
+            gap = b"\n" + _entry(f"ocidist: lines of this node are missing here: {self.lacks}")
+        try:
+            self._write(gap + _entry(text))
+            self._is_torn = False
+        except OSError as error:
+            self._is_torn, self.lacks = True, error.strerror
+
+    def _write(self, data: bytes) -> None:
+        # Without a buffer: it would hold what could not be written, and fail again with it.
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def _entry(text: str) -> bytes:
+    return json.dumps({"time": time.time(), "text": text}).encode() + b"\n"
+
+
+def _start_agent(folder: Path, python: str) -> subprocess.Popen[str]:
+    """Start the agent. Raises OSError when it cannot be started."""
     parent = os.getpid()
-    with (folder / LOG).open("a", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [python, str(folder / ENTRYPOINT)],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509 - this process has one thread
-        )
-        stop.pass_to(process)
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.write(json.dumps({"time": time.time(), "text": line.rstrip("\n")}) + "\n")
-            log.flush()
-        return process.wait()
+    return subprocess.Popen(
+        [python, str(folder / ENTRYPOINT)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509 - this process has one thread
+    )
+
+
+def _keep_lines(agent: subprocess.Popen[str], log: _Log) -> int:
+    """Save the agent's lines until it ends, and return its exit code."""
+    assert agent.stdout is not None
+    for line in agent.stdout:
+        log.add(line.rstrip("\n"))
+    return agent.wait()
+
+
+def _reserve(folder: Path) -> None:
+    """Take the room on the disk that the record of this node's end needs: the node itself may fill it."""
+    _draft_of(folder / ENDED).write_bytes(b" " * END_SIZE)
+
+
+def _record(folder: Path, end: dict[str, object]) -> None:
+    """Record how the node has ended, in the room that was taken for it."""
+    try:
+        _write_end(folder, end)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        # A file system that copies on write (btrfs, ZFS) takes a new block for what is overwritten: the log gives way.
+        with suppress(OSError):
+            os.truncate(folder / LOG, 0)
+        _write_end(folder, {**end, "log_lacks": error.strerror})
+
+
+def _write_end(folder: Path, end: dict[str, object]) -> None:
+    new, text = _draft_of(folder / ENDED), json.dumps({**end, "at": time.time()})
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:  # noqa: PTH123 - keeps what is there
+        file.write(text.encode().ljust(END_SIZE))
+    new.replace(folder / ENDED)
 
 
 def _die_with(parent: int) -> None:
@@ -124,9 +191,13 @@ def _die_with(parent: int) -> None:
 
 def write(file: Path, value: object) -> None:
     """Write a file whole or not at all."""
-    new = file.with_suffix(".new")
+    new = _draft_of(file)
     new.write_text(json.dumps(value))
     new.replace(file)
+
+
+def _draft_of(file: Path) -> Path:
+    return file.with_suffix(".new")
 
 
 def here() -> dict[str, str]:
@@ -145,7 +216,8 @@ def began(pid: int) -> str | None:
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # The name before may be cut off amid a character.
+        state, *fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
         return None
     return "" if state in "ZX" else f"{boot} {fields[18]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -27,6 +28,11 @@ CANCELED_FILE = "canceled"
 """File that marks a cancel; its time is that of the first."""
 START_TIMEOUT = 60.0
 """Seconds within which a process must have started."""
+MOMENTARY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Errors of a machine that has no room for one more program now."""
+TOO_LONG = (
+    ": its variables and arguments are longer than this system allows; put them into a file of the code"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,12 @@ class NodeProcess:
             bundle.unpack(archive, self.folder / "app")
             process = self._spawn(os.path.abspath(program), environment)  # noqa: PTH100 - links stay: a venv is one
         except OSError as error:
-            raise BackendError(f"a node did not start: {error}", retryable=True) from error
+            is_jobs = error.errno == errno.E2BIG
+            raise BackendError(
+                f"a node did not start: {error}{TOO_LONG if is_jobs else ''}",
+                cause=Cause.CONFIG if is_jobs else Cause.SERVICE,
+                retryable=not is_jobs,
+            ) from error
         # While this process lives, it has to reap its child.
         threading.Thread(target=process.wait, name="node", daemon=True).start()
         self._wait_for(process)
@@ -58,7 +69,8 @@ class NodeProcess:
     def _spawn(self, python: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with (self.folder / node.ERROR).open("wb") as errors:
             return subprocess.Popen(
-                [sys.executable, node.__file__, str(self.folder), python],
+                # Isolated: the job's variables for Python are for its own.
+                [sys.executable, "-I", node.__file__, str(self.folder), python],
                 env={**_inherited(), **environment},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -108,9 +120,16 @@ class NodeProcess:
     def _ended(self, ended: Mapping[str, Any]) -> dict[str, Any]:
         code, canceled = ended["exit_code"], (self.folder / CANCELED_FILE).exists()
         state = NodeState.SUCCEEDED if code == 0 else NodeState.CANCELED if canceled else NodeState.FAILED
-        found = {"state": state, "details": f"exit code {code}", "finished_at": ended["at"]}
+        log = f"; its log is incomplete: {ended['log_lacks']}" if "log_lacks" in ended else ""
+        found = {"state": state, "details": f"exit code {code}{log}", "finished_at": ended["at"]}
         if "error" not in ended:
             return found
+        if ended.get("errno") in MOMENTARY:
+            return {
+                **found,
+                "details": f"its agent could not be started: {ended['error']}",
+                "cause": Cause.NODE,
+            }
         return {**found, "details": f"backend.python cannot be run: {ended['error']}", "cause": Cause.CONFIG}
 
     def _out_of_sight(self, machine: Mapping[str, str]) -> str:
@@ -125,7 +144,8 @@ class NodeProcess:
         """The interpreter of a living node. Raises BackendError where this system does not show it."""
         with suppress(OSError, TypeError, IndexError):
             words = Path(f"/proc/{(self.started or {})['pid']}/cmdline").read_bytes().split(b"\0")
-            return words[3].decode()
+            # The last one, before the end.
+            return os.fsdecode(words[-2])
         raise BackendError(f"{self.folder}: the interpreter of its node cannot be read", retryable=True)
 
     def environment(self) -> dict[str, str]:
@@ -134,7 +154,7 @@ class NodeProcess:
         if started is None or not _lives(started):
             return {}
         with suppress(OSError):
-            text = Path(f"/proc/{started['pid']}/environ").read_bytes().decode(errors="replace")
+            text = os.fsdecode(Path(f"/proc/{started['pid']}/environ").read_bytes())
             return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
         return {}
 
@@ -186,7 +206,7 @@ def _below(pid: int) -> list[int]:
 
 
 def read(file: Path) -> dict[str, Any] | None:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         return dict(json.loads(file.read_text()))
     return None
 

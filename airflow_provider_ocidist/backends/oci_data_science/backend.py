@@ -21,6 +21,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     ListsLiveGangs,
     NamesSecrets,
     OpensById,
+    PlacesLogs,
     PreparesCancels,
     ReplacesNodes,
     ShowsWhatItCreated,
@@ -33,6 +34,7 @@ from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
 from airflow_provider_ocidist.backends.oci_data_science.gang_logs import log_parts
 from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
+from airflow_provider_ocidist.backends.oci_data_science.log_places import LogPlaces
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LINES, LogSearches
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults
@@ -72,8 +74,8 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
@@ -85,6 +87,7 @@ class OciDataScience(
     ListsGangs,
     ListsLiveGangs,
     ShowsWhatItCreated,
+    PlacesLogs,
     SpansRegions,
     KeepsTime,
     CountsMissing,
@@ -108,14 +111,17 @@ class OciDataScience(
         self._storage = access if beside is None else access_of(beside.storage)
         self._service_clock = ServiceClock()
         self._clients = ServiceClients(access, self._service_clock)
-        self._run_dirs = RunDirs(self._store)
+        self._run_dirs = RunDirStores(self._store)
         self._run_states = RunStates(lambda: self._clients.runs)
         self._log_searches = LogSearches(lambda: self._clients.logs, self.now)
+        self._log_places = LogPlaces(lambda: self._clients.log_groups)
         self._statuses = StatusReader(
             self._run_states, self._run_dirs, self._service_clock, lambda: self._storage, lambda: self._region
         )
         # Cancels have connections of their own, and wait seconds at most when the service throttles.
-        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, urgent(self._storage)))
+        self._cancel_dirs = RunDirStores(
+            lambda run_dir: open_store(run_dir, urgent(self._storage)), urgent=True
+        )
         self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
         self._cancels = Cancels(lambda: self._clients.cancels, self.directories)
         self.gangs = Gangs(
@@ -150,6 +156,7 @@ class OciDataScience(
         self._run_dirs.clear()
         self._cancel_dirs.clear()
         self._elsewhere.clear()
+        self._log_places.ask_again()
 
     def _storage_as_now(self, beside: Beside) -> OciAccess:
         """Return the present credentials of the work directory, which stays where it is."""
@@ -306,14 +313,17 @@ class OciDataScience(
 
     # logs
 
+    def log_place(self, ref: RunRef) -> str:
+        return self._log_places.of(ref)
+
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
-        (part,) = log_parts(self._log_searches, [(ref, since)], None)
+        (part,) = log_parts(self._log_searches, self._log_places.of, [(ref, since)], None)
         return [line for line in part.lines if line.time >= since[line.rank]]
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
-        return log_parts(self._log_searches, wanted, most // LINES)
+        return log_parts(self._log_searches, self._log_places.of, wanted, most // LINES)
 
     def created(self, ref: RunRef) -> tuple[Request, ...]:
         client, run_ids = self._client, [run_id for _, run_id in sorted(runs_of(ref).items())]
@@ -326,7 +336,7 @@ class OciDataScience(
     def preflight(self, job: TrainingJob) -> list[Finding]:
         from airflow_provider_ocidist.backends.oci_data_science.preflight import preflight
 
-        return preflight(job, self.access, self.defaults)
+        return preflight(job, self.access, self._storage, self.defaults)
 
     # end
 

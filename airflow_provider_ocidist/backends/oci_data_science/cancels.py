@@ -1,33 +1,23 @@
-"""Cancels: ends the nodes of a gang by the service and by their run directory at the same time."""
+"""Cancels: ends the job runs of a gang, and its nodes by a stop request."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_ocidist.backends.cancels import EndAnswer, cancel_at_both
 from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages, read_run
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN
-from airflow_provider_ocidist.errors import BackendError, CancelFailed
+from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
 from airflow_provider_ocidist.oci_client.errors import oci_errors
-from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The service's answers to the cancel of a gang."""
-
-    refused: BackendError | None = None
-    """Error for a run that may still be running."""
-    unseen: BackendError | None = None
-    """Error 404 of a run that the list of its job lacks too: it was deleted, or is hidden for a while."""
 
 
 class Cancels:
@@ -38,17 +28,8 @@ class Cancels:
         self.directories = directories
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        """Cancel every run, and write a stop request. Raises CancelFailed when the service did not accept all.
-
-        A run that the service does not show counts as ended only where its node would find the stop request.
-        """
-        # At the same time: a killed task has five seconds, and the service may throttle.
-        answer, stop_requested = both(
-            lambda: self._cancel_runs(ref), lambda: self.directories.request_end(ref, ending)
-        )
-        error = answer.refused or (None if stop_requested else answer.unseen)
-        if error is not None:
-            raise CancelFailed(error, stop_requested=stop_requested) from error
+        """Cancel every run, and write a stop request. Raises CancelFailed when the service did not accept all."""
+        cancel_at_both(self._cancel_runs, self.directories, ref, ending)
 
     def request_stop(self, ref: RunRef, request: StopRequest) -> bool:
         """Write a stop request for nodes that no cancel may reach. Returns False where that failed."""
@@ -60,7 +41,7 @@ class Cancels:
         answers = in_parallel(self._cancel_run, run_ids)
         return {run_id: error for run_id, error in zip(run_ids, answers, strict=True) if error is not None}
 
-    def _cancel_runs(self, ref: RunRef) -> _Answer:
+    def _cancel_runs(self, ref: RunRef) -> EndAnswer:
         failed = self.cancel_runs(ref.run_ids)
         try:
             if not ref.complete or ref.replaces:
@@ -73,13 +54,13 @@ class Cancels:
             else:
                 listed = {}
         except BackendError as error:
-            return _Answer(next(iter(failed.values()), error))
+            return EndAnswer(next(iter(failed.values()), error))
         lasting = {run_id: error for run_id, error in failed.items() if not _has_ended(run_id, error, listed)}
         unseen = [
             error for run_id, error in lasting.items() if error.status_code == 404 and run_id not in listed
         ]
         refused = [error for error in lasting.values() if error not in unseen]
-        return _Answer(next(iter(refused), None), next(iter(unseen), None))
+        return EndAnswer(next(iter(refused), None), next(iter(unseen), None))
 
     def states(self, ref: RunRef) -> dict[str, NodeState]:
         """Return the state of every run that the job has. Raises BackendError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
@@ -16,9 +16,16 @@ log = logging.getLogger(__name__)
 
 
 def log_parts(
-    searches: LogSearches, wanted: Sequence[tuple[RunRef, Sequence[float]]], pages: int | None
+    searches: LogSearches,
+    place_of: Callable[[RunRef], str],
+    wanted: Sequence[tuple[RunRef, Sequence[float]]],
+    pages: int | None,
 ) -> list[LogPart]:
-    """Return the lines of gangs since these times by rank, in as few searches as their logs allow."""
+    """Return the lines of gangs since these times by rank, in as few searches as their logs allow.
+
+    `place_of`: returns where a gang's log lies.
+    """
+    place_by_job: dict[str, str] = {}
     places: dict[str, dict[str, float]] = {}
     for ref, since in wanted:
         for run_id, ranks in _logging_runs(ref).items():
@@ -26,16 +33,12 @@ def log_parts(
             start = max((since[rank] for rank in ranks if since[rank] < math.inf), default=None)
             if start is None:
                 continue
-            starts = places.setdefault(_log_place(ref), {})
+            if ref.job_id not in place_by_job:
+                place_by_job[ref.job_id] = place_of(ref)
+            starts = places.setdefault(place_by_job[ref.job_id], {})
             starts[run_id] = min(start, starts.get(run_id, start))
     found = {place: searches.lines_of(place, starts, pages) for place, starts in places.items()}
-    return [
-        _log_part(ref, found[_log_place(ref)]) if _log_place(ref) in found else LogPart() for ref, _ in wanted
-    ]
-
-
-def _log_place(ref: RunRef) -> str:
-    return "/".join(part for part in (ref.compartment_id, ref.log_group_id, ref.log_id) if part)
+    return [_log_part(ref, found.get(place_by_job.get(ref.job_id, ""))) for ref, _ in wanted]
 
 
 def _logging_runs(ref: RunRef) -> dict[str, list[int]]:
@@ -55,7 +58,9 @@ def _lines_in(entries: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> Ite
             log.warning("an entry of the log is not a line of a node: %s: %s", type(error).__name__, error)
 
 
-def _log_part(ref: RunRef, found: Searched) -> LogPart:
+def _log_part(ref: RunRef, found: Searched | None) -> LogPart:
+    if found is None:
+        return LogPart()
     runs = _logging_runs(ref)
     lines = [
         line for run_id, ranks in runs.items() for line in _lines_in(found.entries.get(run_id, ()), ranks)

@@ -40,7 +40,7 @@ from airflow_provider_ocidist.model.work_dir import ATTEMPTS_FOLDER
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel, until_stopped
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ class Gangs(RecordedGangs):
     def __init__(
         self,
         client: Callable[[], Any],
-        run_dirs: RunDirs,
+        run_dirs: RunDirStores,
         submission: Callable[..., Submission],
         near: Callable[[str | None], Gangs],
         work_dir: Callable[[], str | None],
         cancels: Cancels,
         clock: Callable[[], float] = time.monotonic,
-        urgent: RunDirs | None = None,
+        urgent: RunDirStores | None = None,
     ) -> None:
         """`near` returns the finder for another region; `cancels` ends what a failed submission has created."""
         super().__init__(run_dirs, self.of_attempt, work_dir, urgent)

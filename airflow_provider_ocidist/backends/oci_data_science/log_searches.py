@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from airflow_provider_ocidist.backports import UTC, moment
+from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
@@ -30,6 +31,10 @@ AHEAD = 2.0
 """Seconds beyond the present up to which is searched: the present is known by answers' dates, in whole seconds."""
 LONGEST = 13.9 * 86400
 """Longest range of a search in seconds; the service allows 14 days."""
+SHORTEST = 0.002
+"""Shortest span in seconds that is divided: a search takes a millisecond at least."""
+TOO_LARGE = "search result is too large"
+"""Words by which the service refuses a search that finds too much (Oracle ADS: `oci_logging.py`)."""
 
 Entry = Mapping[str, Any]
 
@@ -111,26 +116,66 @@ class LogSearches:
     ) -> tuple[list[Entry], bool]:
         """Return the entries of a search, oldest first, and whether these are all."""
         sources = " OR ".join(f"source = '*{run_id}'" for run_id in run_ids)
+        query = f'SEARCH "{place}" |{f" WHERE {sources} |" if sources else ""} SORT BY datetime ASC'
         start = max(start, now - LONGEST)
+
+        def is_enough(entries: Sequence[Entry]) -> bool:
+            # A page may be empty; and the next search, which begins at the last entry, must read further.
+            return not budget.take() and bool(entries) and (not run_ids or _time_of(entries[-1]) > start)
+
+        # A clock that is behind the service's must not make the time span end before it begins.
+        spans = [(start, max(now + AHEAD, start + 1))]
+        entries: list[Entry] = []
+        while spans:
+            begin, end = spans.pop()
+            try:
+                complete = self._read_span(query, begin, end, entries, is_enough)
+            except BackendError as error:
+                if not _is_too_large(error) or end - begin < SHORTEST:
+                    raise
+                # As Oracle ADS does: `oci_logging.py`, `_search_logs`.
+                half = round((begin + end) / 2, 3)
+                spans += [(half, end), (begin, half)]
+                continue
+            if not complete or (spans and is_enough(entries)):
+                return entries, False
+        return entries, True
+
+    def _read_span(
+        self,
+        query: str,
+        begin: float,
+        end: float,
+        entries: list[Entry],
+        is_enough: Callable[[Sequence[Entry]], bool],
+    ) -> bool:
+        """Add the entries of a time span, oldest first; return whether these are all. Raises BackendError."""
         search = {
-            "timeStart": datetime.fromtimestamp(start, UTC),
-            # A clock that is behind the service's must not make the time span end before it begins.
-            "timeEnd": datetime.fromtimestamp(max(now + AHEAD, start + 1), UTC),
-            "searchQuery": f'SEARCH "{place}" |{f" WHERE {sources} |" if sources else ""} SORT BY datetime ASC',
+            "timeStart": datetime.fromtimestamp(begin, UTC),
+            "timeEnd": datetime.fromtimestamp(end, UTC),
+            "searchQuery": query,
             "isReturnFieldInfo": False,
         }
-        entries: list[Entry] = []
+        known = len(entries)
         page: dict[str, str] = {}
         while True:
-            with oci_errors("reading the logs"):
-                answer = self._client().search_logs(search, limit=LINES, **page)
+            try:
+                with oci_errors("reading the logs"):
+                    answer = self._client().search_logs(search, limit=LINES, **page)
+            except BackendError:
+                # The parts of the span are read from its begin.
+                del entries[known:]
+                raise
             entries += [result.data for result in answer.data.results or ()]
             if not answer.headers.get("opc-next-page"):
-                return entries, True
-            # A page may be empty; and the next search, which begins at the last entry, must read further.
-            if not budget.take() and entries and (not run_ids or _time_of(entries[-1]) > start):
-                return entries, False
+                return True
+            if is_enough(entries):
+                return False
             page = {"page": answer.headers["opc-next-page"]}
+
+
+def _is_too_large(error: BackendError) -> bool:
+    return error.status_code == 400 and TOO_LARGE in str(error).lower()
 
 
 class _Pages:

@@ -13,7 +13,8 @@ from airflow_provider_ocidist.errors import Problem, StorageError
 from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 from airflow_provider_ocidist.storage import locations
 
-MIN_BLOCK_STORAGE_GB = 50
+MIN_BLOCK_STORAGE_GB, MAX_BLOCK_STORAGE_GB = 50, 10_240
+"""Sizes of a node's disk in GB (Oracle's documentation, jobs-create)."""
 MAX_TAGS, REPLACED_TAGS = 10 - 4, 2
 """Most free-form tags of one resource (Oracle's documentation, tagging overview), less our own; and our further
 ones of a run in the place of a lost one."""
@@ -76,8 +77,12 @@ def _shape(job: TrainingJob) -> Iterator[Problem]:
 
 def _place(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
-    if options.block_storage_gb < MIN_BLOCK_STORAGE_GB:
+    size = options.block_storage_gb
+    if size < MIN_BLOCK_STORAGE_GB:
         yield Problem("backend.block_storage_gb", f"must be at least {MIN_BLOCK_STORAGE_GB}")
+    if size > MAX_BLOCK_STORAGE_GB:
+        message = f"must be at most {MAX_BLOCK_STORAGE_GB}: read larger data from a bucket or a file system"
+        yield Problem("backend.block_storage_gb", message)
     if options.managed_network and options.subnet_id is not None:
         yield Problem("backend.managed_network", "is the opposite of 'subnet_id': remove one of them")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from airflow_provider_ocidist.backends.service_clock import ServiceClock
+from airflow_provider_ocidist.backports import cached_property
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.clients import Service
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -32,6 +32,11 @@ class ServiceClients:
     @cached_property
     def logs(self) -> Any:
         return self._make(self._access, "logging_search")
+
+    @cached_property
+    def log_groups(self) -> Any:
+        """The client that looks where log groups are: it waits seconds at most, since a look at gangs waits for it."""
+        return self._make(urgent(self._access), "logging")
 
     @cached_property
     def cancels(self) -> Any:

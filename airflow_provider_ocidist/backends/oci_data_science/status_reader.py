@@ -14,7 +14,7 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef, Ru
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.stored import StoredCheckpoints
 
 
@@ -24,7 +24,7 @@ class StatusReader:
     def __init__(
         self,
         run_states: RunStates,
-        run_dirs: RunDirs,
+        run_dirs: RunDirStores,
         clock: ServiceClock,
         access: Callable[[], OciAccess],
         region: Callable[[], str | None],

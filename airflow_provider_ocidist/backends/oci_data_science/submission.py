@@ -27,7 +27,7 @@ from airflow_provider_ocidist.model.work_dir import (
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
-from airflow_provider_ocidist.work_dir.run_dirs import unusable
+from airflow_provider_ocidist.work_dir.run_dir_stores import unusable
 
 log = logging.getLogger(__name__)
 

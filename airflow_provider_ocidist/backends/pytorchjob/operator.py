@@ -50,7 +50,7 @@ class PyTorchJobs(Operator):
     ends_others = True
     remedy = "install Kubeflow's training operator, or choose backend trainjob"
 
-    def makes_anew(self, job: TrainingJob) -> bool:
+    def creates_again(self, job: TrainingJob) -> bool:
         """It makes the pod of each replica that has none (ReconcilePods in training-operator, controller.v1/common).
 
         With a restart policy other than `Never` it deletes a pod of phase Failed, and no pod that ends or is deleted
@@ -209,7 +209,7 @@ def _replicas(
         if waits:
             inits = [*(template["spec"].get("initContainers") or ()), _wait_for_master(plan.name, template)]
             template["spec"]["initContainers"] = inits
-        # The operator makes an evicted or vanished pod anew only with OnFailure. With that policy a program's failure
+        # The operator creates an evicted or vanished pod again only with OnFailure. With it a program's failure
         # does not fail the pod: the kubelet restarts the container, and its last state shows how the program ended.
         policy = "OnFailure" if plan.replaces else options.restart_policy
         return {"replicas": count, "restartPolicy": policy, "template": template}

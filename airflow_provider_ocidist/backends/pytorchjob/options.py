@@ -76,7 +76,7 @@ def _restarts(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _replaces_pods(job: TrainingJob) -> bool:
-    """Whether lost pods may be made anew one by one, as far as the job says it: a submitter may give it a lease."""
+    """Whether lost pods may be created again one by one, as far as the job says it: a submitter may give it a lease."""
     options: Any = job.backend
     able = job.nodes > 1 and job.container is None and not options.elastic_policy
     return able and job.restarts.node > 0 and job.limits.lease != 0

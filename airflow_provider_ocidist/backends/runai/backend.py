@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
+from airflow_provider_ocidist.backends.cancels import EndAnswer, cancel_at_both
 from airflow_provider_ocidist.backends.capabilities import (
     ChecksBeforehand,
     Finding,
@@ -36,16 +39,15 @@ from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, asked_for, make_plan
 from airflow_provider_ocidist.backends.runai.projects import chosen, projects_of, with_ids
-from airflow_provider_ocidist.backends.runai.workloads import Answer, Workloads
+from airflow_provider_ocidist.backends.runai.suspensions import Suspensions
+from airflow_provider_ocidist.backends.runai.workloads import FINAL, Answer, NotShown, Workloads
 from airflow_provider_ocidist.backends.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,
-    CancelFailed,
     Cause,
     RunNotFound,
-    StorageError,
 )
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -60,8 +62,6 @@ from airflow_provider_ocidist.model.run import (
     RunRecord,
     RunRef,
 )
-from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, STOP_FILE
-from airflow_provider_ocidist.work_dir.parallel import both
 from airflow_provider_ocidist.work_dir.reports import Reported
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 CLUSTERS = "/api/v1/clusters"
 LOOKS, BETWEEN_LOOKS = 10, 1.0
 """Number of looks at a list, and seconds between them, for a workload whose name is taken: lists may lag."""
+NAME_TAKEN = re.compile(r"already (exists?|in use|taken)|not unique|duplicate", re.IGNORECASE)
+"""Words by which a refusal with status 400 says that a name is taken; "does not exist" is about something else."""
 
 
 class Runai(
@@ -95,7 +97,7 @@ class Runai(
         self._service_clock = ServiceClock()
         self._workloads = Workloads(lambda: self._client)
         self._urgent_workloads = Workloads(lambda: self._urgent_client)
-        self._paused: set[str] = set()
+        self._suspensions = Suspensions(self._run_dirs)
         self._turns = Turns()
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -169,11 +171,19 @@ class Runai(
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
         return next((ref for ref in found if ref.key == plan.key), None) or self._existing(plan)
 
-    def _existing(self, plan: Plan) -> RunRef | None:
-        """Return the gang that exists under the plan's name. Raises BackendError where that is another's."""
+    def _existing(self, plan: Plan, *, is_last: bool = True) -> RunRef | None:
+        """Return the gang that exists under the plan's name. Raises BackendError where that is another's.
+
+        `is_last`: whether to raise for one of which it cannot be seen yet whose it is; else it is left out.
+        """
         (request,) = plan.requests
         for workload in self._workloads.named(request.body["name"]):
-            found = self._opened(workload)
+            try:
+                found = self._opened(workload)
+            except NotShown:
+                if is_last:
+                    raise
+                continue
             if found is not None and (found.key, found.run_dir) == (plan.key, plan.run_dir):
                 return found
             if Workload.of(workload).is_going:
@@ -198,17 +208,25 @@ class Runai(
                 workload_id = self._workloads.create(PATHS[request.verb], body)
                 return _ref_of(plan, workload_id, self.now())
             except BackendError as error:
-                taken = error.status_code == 409 or (error.status_code == 400 and "exist" in str(error))
-                # Also a request that was not answered may have been taken.
-                if not (taken or error.retryable):
+                refused, taken = error, _is_taken(error)
+            # Also a request that was not answered may have been taken; and 400 has no words that are promised.
+            again = (taken or refused.retryable) and attempt < LOOKS - 1
+            if not (taken or refused.retryable or refused.status_code == 400):
+                raise refused
+            if taken or refused.retryable:
+                time.sleep(BETWEEN_LOOKS if attempt else 0.1)
+            try:
+                found = self._existing(plan, is_last=not again)
+            except BackendError as error:
+                if again or taken or refused.retryable:
                     raise
-                if attempt == LOOKS - 1:
-                    if taken:
-                        raise _still_taken(error) from error
-                    raise
-            time.sleep(BETWEEN_LOOKS if attempt else 0.1)
-            if (found := self._existing(plan)) is not None:
+                raise refused from error
+            if found is not None:
                 return found
+            if not again and taken:
+                raise _still_taken(refused) from refused
+            if not again:
+                raise refused
         raise AssertionError("unreachable")
 
     # find
@@ -218,8 +236,16 @@ class Runai(
         return [ref for ref in found if ref is not None and ref.run_dir == attempt.place.run_dir]
 
     def _opened(self, workload: Answer) -> RunRef | None:
-        """Return the gang that a workload is; None where ocidist has not made it."""
-        environment = self._workloads.environment_of(workload)
+        """Return the gang that a workload is; None where ocidist has not made it.
+
+        Raises NotShown and other BackendErrors.
+        """
+        try:
+            environment = self._workloads.environment_of(workload)
+        except NotShown:
+            if Workload.of(workload).is_going:
+                return None
+            raise
         key = key_in(environment)
         if key is None:
             return None
@@ -289,7 +315,7 @@ class Runai(
         workload = seen.get(ref.job_id)
         reports = None if reported is None else [_report_of(reported, rank) for rank in range(ref.nodes)]
         if workload is not None:
-            self._forget_paused(ref, workload)
+            self._suspensions.seen(ref, workload, partial(self._workloads.now, ref.job_id))
         state = self._workloads.state_without(ref) if workload is None else workload.state
         has_agent = workload is None or self._workloads.has_agent(workload)
         states = node_states(state, reports, ref.nodes, has_agent=has_agent)
@@ -307,22 +333,11 @@ class Runai(
             for rank, (own, report) in enumerate(zip(states, reports or [None] * ref.nodes, strict=True))
         ]
 
-    def _forget_paused(self, ref: RunRef, workload: Workload) -> None:
-        """Delete the reports of nodes that a suspension has ended: resumed ones would take them for each other's."""
-        if not workload.is_paused:
-            self._paused.discard(ref.job_id)
-        elif ref.job_id not in self._paused:
-            with suppress(StorageError, OSError):
-                store, prefix = self._run_dirs.at(ref.run_dir)
-                for entry in list(store.list(f"{prefix}{NODES_FOLDER}/")):
-                    store.delete(entry.name)
-                store.delete(f"{prefix}{STOP_FILE}")
-                self._paused.add(ref.job_id)
-
     def forget(self, ref: RunRef) -> None:
         super().forget(ref)
-        self._workloads.forget(ref)
-        self._paused.discard(ref.job_id)
+        for workloads in (self._workloads, self._urgent_workloads):
+            workloads.forget(ref)
+        self._suspensions.forget(ref)
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
@@ -359,28 +374,47 @@ class Runai(
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Delete the workload: one that is only suspended could be resumed. What it has saved stays."""
-        # At the same time: a killed task has five seconds, and either side may not answer.
-        error, stop_requested = both(
-            lambda: self._end(ref), lambda: self.directories.request_end(ref, ending)
-        )
-        if error is not None:
-            raise CancelFailed(error, stop_requested=stop_requested) from error
+        cancel_at_both(self._end, self.directories, ref, ending)
 
-    def _end(self, ref: RunRef) -> BackendError | None:
+    def _end(self, ref: RunRef) -> EndAnswer:
         try:
             self._urgent_workloads.delete(ref)
+        except RunNotFound as error:
+            return self._unless_gone(ref, error)
         except BackendError as error:
-            return error
-        return None
+            return EndAnswer(error)
+        return EndAnswer()
+
+    def _unless_gone(self, ref: RunRef, error: RunNotFound) -> EndAnswer:
+        """Return what a 404 means: a workload that was just created may be hidden for a moment."""
+        workloads = self._urgent_workloads
+        try:
+            workload = workloads.now(ref.job_id)
+            if workload is None:
+                is_deleted = workloads.state_without(ref) is NodeState.MISSING
+                return EndAnswer() if is_deleted else EndAnswer(unseen=error)
+        except BackendError as refused:
+            return EndAnswer(refused)
+        # One that is only stopped could be resumed.
+        if workload.is_going or workload.phase in FINAL:
+            return EndAnswer()
+        words = f"{error}; all the same it is shown as {workload.phase}"
+        return EndAnswer(BackendError(words, status_code=404, retryable=True))
 
     def delete(self, ref: RunRef) -> None:
-        self._workloads.delete(ref)
+        with suppress(RunNotFound):
+            self._workloads.delete(ref)
 
 
 def _ref_of(plan: Plan, workload_id: str, at: float) -> RunRef:
     (request,) = plan.requests
     pods = names.pod_names(request.body["name"], plan.nodes)
     return RunRef.of(plan, workload_id, pods, submitted_at=at, has_own_log=True)
+
+
+def _is_taken(error: BackendError) -> bool:
+    """Whether a refusal says that a workload of the name is there."""
+    return error.status_code == 409 or (error.status_code == 400 and bool(NAME_TAKEN.search(str(error))))
 
 
 def _still_taken(error: BackendError) -> BackendError:

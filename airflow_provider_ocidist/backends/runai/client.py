@@ -50,6 +50,10 @@ class Busy(BackendError):
         self.retry_after = retry_after
 
 
+class Garbled(BackendError):
+    """An answer is not that of a control plane, as one of a proxy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """The token of an account; times by this machine's monotonic clock."""
@@ -232,9 +236,7 @@ def _content(answer: httpx.Response, doing: str) -> Any:
         try:
             return answer.json() if answer.content else {}
         except ValueError as error:
-            raise BackendError(
-                f"{doing}: the answer is not JSON: is this a control plane of Run:ai?"
-            ) from error
+            raise Garbled(f"{doing}: the answer is not JSON: is this a control plane of Run:ai?") from error
     raise error_of(answer.status_code, answer.text, doing, answer.headers.get("retry-after"))
 
 

@@ -67,6 +67,8 @@ class Workload:
     reason: str | None = None
     created_at: float = 0.0
     completed_at: float | None = None
+    phase_since: float | None = None
+    """Time at which it came into its phase."""
     namespace: str = ""
     """Namespace of the pods."""
     project: str = ""
@@ -88,9 +90,10 @@ class Workload:
             reason=answer.get("phaseReason"),
             created_at=unix_time(answer.get("createdAt")) or 0.0,
             completed_at=unix_time(answer.get("completedAt")),
+            phase_since=unix_time(answer.get("phaseUpdatedAt")),
             namespace=str(answer.get("namespace") or ""),
             project=str(answer.get("projectId") or ""),
-            waits=environment.get(SUSPENSION_VARIABLE) == "wait",
+            waits=waits(environment),
             has_agent=START_VARIABLE in environment if KEY_VARIABLE in environment else None,
         )
 
@@ -127,6 +130,11 @@ class Workload:
         text = f"{self.reason or ''} {self.message}"
         waits = Cause.CAPACITY if self.phase == "Pending" and text.strip() else None
         return next((cause for sign, cause in CAUSES_IN_REASONS if sign in text), waits)
+
+
+def waits(environment: Mapping[str, str]) -> bool:
+    """Whether a suspension is a pause for a workload with these variables, and not the end."""
+    return environment.get(SUSPENSION_VARIABLE) == "wait"
 
 
 def node_states(

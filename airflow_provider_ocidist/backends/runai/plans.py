@@ -110,12 +110,12 @@ def _reason(nodes: int) -> str:
 def _losses(job: TrainingJob) -> str:
     """Return what becomes of a lost pod where the job allows machines to be lost.
 
-    With `restartPolicy` the operator beneath would make it anew; but the API deletes no single pod, so that one whose
-    machine is silent, or whose container was started again, could not be removed.
+    With `restartPolicy` the operator beneath would create it again; but the API deletes no single pod, so that one
+    whose machine is silent, or whose container was started again, could not be removed.
     """
     if not may_replace(job):
         return ""
-    return "; a lost pod is made anew only with all others, since the control plane deletes no single pod"
+    return "; a lost pod is created again only with all others, since the control plane deletes no single pod"
 
 
 def _shown_secrets(job: TrainingJob) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM_NAME
-from airflow_provider_ocidist.backends.kubernetes.rules import alike, covers, marks
+from airflow_provider_ocidist.backends.kubernetes.rules import VARIABLE_NAME, alike, covers, marks
 from airflow_provider_ocidist.backends.runai.options import KIND
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.model.job import PVC_SCHEME, TrainingJob, is_placeholder
@@ -50,9 +50,23 @@ def _paths(job: TrainingJob) -> Iterator[Problem]:
     for where, path in paths:
         if not path.startswith("/") and not is_placeholder(path):
             yield Problem(where, "must be absolute")
+    paths += [(f"mounts.{number}.path", mount.path) for number, mount in enumerate(job.mounts)]
+    yield from _twice(paths)
+    for number, volume in enumerate(options.volumes):
+        if not CLAIM_NAME.fullmatch(volume.claim) and not is_placeholder(volume.claim):
+            yield Problem(f"backend.volumes.{number}.claim", f"is no name of a claim: {volume.claim!r}")
     for number, mount in enumerate(job.mounts):
         if not is_placeholder(mount.source) and (problem := _mount_problem(mount.source)):
             yield Problem(f"mounts.{number}.source", problem)
+
+
+def _twice(paths: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+    """Yield the places at which a container would have two mounts, which Kubernetes refuses."""
+    taken: dict[str, str] = {}
+    for where, path in paths:
+        first = taken.setdefault(path.rstrip("/"), where)
+        if first != where and not is_placeholder(path):
+            yield Problem(where, f"is the place of {first} too")
 
 
 def _mount_problem(source: str) -> str | None:
@@ -70,6 +84,9 @@ def _mount_problem(source: str) -> str | None:
 
 def _variables(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
+    for name in options.secrets:
+        if not VARIABLE_NAME.fullmatch(name) and not is_placeholder(name):
+            yield Problem(f"backend.secrets.{name}", "is not a valid name for an environment variable")
     for name in options.secrets.keys() & {*job.env, *job.main_env, *job.worker_env}:
         yield Problem(f"backend.secrets.{name}", "is a variable of the job, too: remove one of them")
     yield from alike(job, "the nodes of a workload")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends.node_config import KEY_VARIABLE
 from airflow_provider_ocidist.backends.runai import names
-from airflow_provider_ocidist.backends.runai.phases import Workload
+from airflow_provider_ocidist.backends.runai.client import Garbled
+from airflow_provider_ocidist.backends.runai.phases import STOPPED, Workload, waits
 from airflow_provider_ocidist.backends.runai.plans import PATHS
-from airflow_provider_ocidist.errors import RunNotFound
+from airflow_provider_ocidist.errors import BackendError, RunNotFound
 from airflow_provider_ocidist.model.evidence import Absent
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -32,6 +34,20 @@ Answer = Mapping[str, Any]
 """A workload as the control plane describes it."""
 
 
+class NotShown(BackendError):
+    """A workload is there, and what it was submitted with is not found: whose it is cannot be seen."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the workload {name} is there, and what it was submitted with is not found (404): it may be this task's, "
+            "and run; a workload of this name that ocidist has not made has to be deleted",
+            status_code=404,
+            retryable=True,
+        )
+        # The service may have accepted a gang of this task: a first try, too, asks until the answers agree.
+        self.after_acceptance = True
+
+
 class Workloads:
     """The workloads that one connection reaches. Safe to share between threads."""
 
@@ -40,8 +56,8 @@ class Workloads:
         self._client = client
         self._ended: dict[str, Workload] = {}
         self._absent: dict[str, Absent] = {}
-        self._reporting: dict[str, bool] = {}
-        """Whether the nodes of a workload report, by its id; the service shows that only with what was submitted."""
+        self._variables: dict[str, Mapping[str, str]] = {}
+        """Variables of workloads by their ids, where the service shows them only with what was submitted."""
         self._namespaces: dict[str, str] = {}
         self._projects: dict[str, str] = {}
         """Projects by the workload's id, as last seen."""
@@ -61,18 +77,21 @@ class Workloads:
         return self._pages("listing workloads", sortBy="createdAt", sortOrder="desc")
 
     def environment_of(self, workload: Answer) -> Mapping[str, str]:
-        """Return the variables of a workload's nodes."""
+        """Return the variables of a workload's nodes. Raises as `_as_submitted`."""
         environment = names.environment_of(workload)
         if KEY_VARIABLE in environment:
             return environment
-        return names.environment_of(self._as_submitted(str(workload["id"])))
+        return names.environment_of(self._as_submitted(str(workload["id"]), str(workload["name"])))
 
-    def _as_submitted(self, workload_id: str) -> Answer:
-        """Return what a workload was submitted with: older versions show its variables nowhere else."""
+    def _as_submitted(self, workload_id: str, name: str) -> Answer:
+        """Return what a workload was submitted with: older versions show its variables nowhere else.
+
+        Raises NotShown, as for a moment after the submission; and other BackendErrors.
+        """
         for kind in PATHS.values():
             with suppress(RunNotFound):
                 return self.get(f"{kind}/{workload_id}", "reading how a workload was submitted")
-        return {}
+        raise NotShown(name)
 
     def as_submitted(self, ref: RunRef) -> Answer:
         """Return what a gang's workload was submitted with. Raises RunNotFound and other BackendErrors."""
@@ -90,10 +109,12 @@ class Workloads:
         if len(wanted) > FEW:
             since = min(ref.submitted_at for ref in wanted.values()) - EARLIER
             for project in self._projects_of(wanted):
-                found |= {each.id: each for each in self._since(since, project) if each.id in wanted}
+                listed = [each for each in self._since(since, project) if each.id in wanted]
+                found |= {each.id: each for each in in_parallel(self._completed, listed)}
         rest = [job_id for job_id in wanted if job_id not in found]
-        found |= {each.id: each for each in in_parallel(self._now, rest) if each is not None}
+        found |= {each.id: each for each in in_parallel(self.now, rest) if each is not None}
         for workload in found.values():
+            # Also those of a list.
             self._absent.pop(workload.id, None)
             self._projects[workload.id] = workload.project
             if workload.namespace:
@@ -113,11 +134,35 @@ class Workloads:
             filters += f",projectId=={project}"
         return map(Workload.of, self._pages("asking for the phases of the workloads", filterBy=filters))
 
-    def _now(self, workload_id: str) -> Workload | None:
+    def now(self, workload_id: str) -> Workload | None:
+        """Return one workload; None where it is not found. Raises other BackendErrors."""
         try:
-            return Workload.of(self.get(workload_id, "asking for the phase of a workload"))
+            answer = self.get(workload_id, "asking for the phase of a workload")
         except RunNotFound:
             return None
+        self._absent.pop(workload_id, None)
+        return self._completed(Workload.of(answer))
+
+    def _completed(self, workload: Workload) -> Workload:
+        """Return a workload with what a suspension means to it; it counts as a pause until that is shown."""
+        if workload.has_agent is not None or workload.phase not in STOPPED:
+            return workload
+        found = self._variables_of(workload)
+        return replace(workload, waits=found is None or waits(found))
+
+    def _variables_of(self, workload: Workload) -> Mapping[str, str] | None:
+        """Return the variables of a workload's nodes; None where they are not shown now.
+
+        Without an answer for one gang the look goes on at the others.
+        """
+        if workload.id not in self._variables:
+            try:
+                found = names.environment_of(self._as_submitted(workload.id, workload.name))
+            except BackendError:
+                return None
+            kept = (names.START_VARIABLE, names.SUSPENSION_VARIABLE)
+            self._variables[workload.id] = {name: found[name] for name in kept if name in found}
+        return self._variables[workload.id]
 
     def state_without(self, ref: RunRef) -> NodeState:
         """Return the state of a gang that was not found: deleted, where that is certain.
@@ -138,31 +183,36 @@ class Workloads:
         """Whether the nodes report: a container with a start of its own does not."""
         if workload.has_agent is not None:
             return workload.has_agent
-        if workload.id not in self._reporting:
-            found = names.environment_of(self._as_submitted(workload.id))
-            self._reporting[workload.id] = names.START_VARIABLE in found
-        return self._reporting[workload.id]
+        found = self._variables_of(workload)
+        return found is None or names.START_VARIABLE in found
 
     def namespace_of(self, ref: RunRef) -> str | None:
         """Return the namespace of a gang's pods; None once the gang is gone."""
         if ref.job_id not in self._namespaces:
-            found = self._now(ref.job_id)
+            found = self.now(ref.job_id)
             if found is None or not found.namespace:
                 return None
             self._namespaces[ref.job_id] = found.namespace
         return self._namespaces[ref.job_id]
 
     def forget(self, ref: RunRef) -> None:
-        for known in (self._ended, self._absent, self._namespaces, self._reporting, self._projects):
+        for known in (self._ended, self._absent, self._namespaces, self._variables, self._projects):
             known.pop(ref.job_id, None)
 
     # act
 
     def create(self, path: str, body: Mapping[str, Any]) -> str:
-        """Create a workload by one request; return its id. Raises BackendError."""
+        """Create a workload by one request; return its id. Raises BackendError, retryable where it may be there."""
         doing = f"creating the workload {body['name']}"
-        answer = self._client().call("POST", f"{WORKLOADS}/{path}", doing, attempts=1, json=body)
-        return str(answer["workloadId"])
+        try:
+            answer = self._client().call("POST", f"{WORKLOADS}/{path}", doing, attempts=1, json=body)
+        except Garbled as error:
+            # The request may have been carried out.
+            raise BackendError(str(error), retryable=True) from error
+        found = answer.get("workloadId") if isinstance(answer, Mapping) else None
+        if not found:
+            raise BackendError(f"{doing}: the answer names no workload", retryable=True)
+        return str(found)
 
     def suspend(self, ref: RunRef) -> None:
         self._act("POST", ref, "/suspend", "suspending")
@@ -171,8 +221,8 @@ class Workloads:
         self._act("POST", ref, "/resume", "resuming")
 
     def delete(self, ref: RunRef) -> None:
-        with suppress(RunNotFound):
-            self._act("DELETE", ref, "", "deleting")
+        """Delete the workload of a gang. Raises RunNotFound and other BackendErrors."""
+        self._act("DELETE", ref, "", "deleting")
 
     def _act(self, method: str, ref: RunRef, act: str, doing: str) -> None:
         path = f"{WORKLOADS}/{ref.topology}/{ref.job_id}{act}"

@@ -55,7 +55,7 @@ class TrainJobs(Operator):
     restarts_pods = True
     sets_grace = False  # no release lets a TrainJob change it: it is the runtime's
     ends_others = True
-    makes_anew_if = "if the runtime's Job may lose one (backoffLimit, podFailurePolicy)"
+    creates_again_if = "if the runtime's Job may lose one (backoffLimit, podFailurePolicy)"
     remedy = "install Kubeflow Trainer, or choose backend pytorchjob"
 
     def manifest(
@@ -76,7 +76,7 @@ class TrainJobs(Operator):
             },
         }
 
-    def makes_anew(self, job: TrainingJob) -> bool:
+    def creates_again(self, job: TrainingJob) -> bool:
         """The Job beneath makes the pod of each index that has none, as long as its limit is not exceeded.
 
         Source: manageJob in pkg/controller/job, Kubernetes 1.34; a TrainJob cannot change the limit of its runtime.

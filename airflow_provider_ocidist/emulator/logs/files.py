@@ -126,12 +126,18 @@ class StoredLog:
             # Blocks begin at round places, so that reading backwards is as cheap as forwards.
             self._block_start = start - start % BLOCK_BYTES
             offset = start - self._block_start
-            text, _ = self._open()
-            self._block = os.pread(text.fileno(), max(BLOCK_BYTES, offset + size), self._block_start)
+            self._block = self._bytes(self._block_start, max(BLOCK_BYTES, offset + size))
         return self._block[offset : offset + size].decode(errors="replace")
 
+    def _bytes(self, start: int, size: int) -> bytes:
+        if self._handles is not None:
+            return os.pread(self._handles[0].fileno(), size, start)
+        # A search reads a block of each of hundreds of logs.
+        with self._path.open("rb", buffering=0) as text:
+            return os.pread(text.fileno(), size, start)
+
     def close(self) -> None:
-        """Close the files; they are opened again when needed."""
+        """Close the files; they are opened again when something is written."""
         if self._handles is not None:
             for handle in self._handles:
                 handle.close()

@@ -214,10 +214,12 @@ def _comparison(name: str, sign: str, wanted: str) -> Condition:
     if name == "datetime":
         moment = whole_number(wanted)
         return _number_comparison(name, sign, read_time(wanted, name) if moment is None else moment)
+    if sign == "!=":
+        return _not(_comparison(name, "=", wanted))
     number = _number(wanted)
     if number is not None:
         return _any([_number_comparison(name, sign, number), _text_comparison(name, sign, wanted)])
-    if sign not in ("=", "!="):
+    if sign != "=":
         raise invalid(f"WHERE {name} {sign}: text can only be compared with = and !=.")
     return _text_comparison(name, sign, wanted)
 
@@ -241,9 +243,7 @@ def _text_comparison(name: str, sign: str, wanted: str) -> Condition:
         value = lookup(name)
         if value is UNKNOWN:
             return None
-        if sign == "=":
-            return isinstance(value, str) and matches(value)
-        return sign == "!=" and not (isinstance(value, str) and matches(value))
+        return sign == "=" and isinstance(value, str) and matches(value)
 
     return check
 

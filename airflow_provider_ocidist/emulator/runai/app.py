@@ -24,6 +24,7 @@ from airflow_provider_ocidist.emulator.runai.tokens import Tokens
 from airflow_provider_ocidist.emulator.runai.workloads import Project, SubmittedWorkload, SubmittedWorkloads
 from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiSettings
 from airflow_provider_ocidist.emulator.status_page import browser
+from airflow_provider_ocidist.emulator.store import AS_OF
 from airflow_provider_ocidist.emulator.wire import Call, Handler, Route, Router, answer
 
 MAX_FORM_FIELDS = 100
@@ -107,8 +108,8 @@ class ControlPlane:
 
         async def get(call: Call, account: Account) -> Response:
             workload = self._found(call, account, kind)
-            phase = workload.phase_at(time.time() - self._options.lag_s)
-            return answer(views.own_view(workload, phase, self._cluster_id))
+            change = workload.change_at(now_or_before() - self._options.lag_s)
+            return answer(views.own_view(workload, change.phase, self._cluster_id))
 
         return [
             ("POST", base, create),
@@ -189,10 +190,16 @@ class ControlPlane:
         return answer(views.own_view(workload, workload.phase, self._cluster_id), status=202)
 
     async def workloads(self, call: Call, account: Account) -> Response:
-        gone = call.query.get("deleted") == "true"
-        found = self._workloads.deleted() if gone else self._workloads.living()
+        gone, now = call.query.get("deleted") == "true", now_or_before()
+        found = self._workloads.deleted(now) if gone else self._workloads.living(now)
         seen = [
-            views.workload_view(each, each.phase, self._cluster_id, time.time())
+            views.workload_view(
+                each,
+                each.change_at(now),
+                self._cluster_id,
+                now,
+                with_variables=self._options.shows_variables,
+            )
             for each in found
             if _may(account, each.project)
         ]
@@ -200,7 +207,15 @@ class ControlPlane:
 
     async def workload(self, call: Call, account: Account) -> Response:
         workload = self._found(call, account)
-        return answer(views.detailed_view(workload, workload.phase, self._cluster_id, time.time()))
+        now = now_or_before()
+        view = views.detailed_view(
+            workload,
+            workload.change_at(now),
+            self._cluster_id,
+            now,
+            with_variables=self._options.shows_variables,
+        )
+        return answer(view)
 
     async def pods(self, call: Call, account: Account) -> Response:
         found = [
@@ -223,7 +238,7 @@ class ControlPlane:
         return answer({"history": views.history_views(self._found(call, account))})
 
     def _found(self, call: Call, account: Account, kind: Kind | None = None) -> SubmittedWorkload:
-        workload = self._workloads.get(call.params["id"])
+        workload = self._workloads.get(call.params["id"], now_or_before())
         if kind not in (None, workload.submission.kind):
             raise not_found()
         if not _may(account, workload.project):
@@ -255,7 +270,9 @@ class ControlPlaneApp(FaultyApp[Call]):
         return answer(body, status=fault.status or 500, headers=retry_after(fault))
 
     async def answer(self, call: Call, effect: Effect) -> Response:
-        del effect
+        stale_s = effect.end.stale_s if effect.end else None
+        if stale_s is not None and call.method == "GET":
+            AS_OF.set(max(time.time() - stale_s, self._control.stale_since))
         try:
             return await self._serve(call)
         except ApiRefusal as refusal:
@@ -274,6 +291,12 @@ class ControlPlaneApp(FaultyApp[Call]):
         if browser.is_ours(call.raw_path):
             browser.check(call)
         return await route.handler(call)
+
+
+def now_or_before() -> float:
+    """Return the time whose state a request is answered with."""
+    as_of = AS_OF.get()
+    return time.time() if as_of is None else as_of
 
 
 def _may(account: Account, project: Project) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, replace
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator.api_control import ApiControl, no_stale
+from airflow_provider_ocidist.emulator.api_control import ApiControl
 from airflow_provider_ocidist.emulator.control import BASE
 from airflow_provider_ocidist.emulator.control_rules import rule_of
 from airflow_provider_ocidist.emulator.faults import Faults
@@ -27,8 +28,10 @@ class RunaiControl:
         self._quotas = {project.id: project.quota for project in workloads.projects.values()}
         self.faults = faults
         self.calls = new_record()
+        self.stale_since = 0.0
+        """Unix time of the newest rule for stale answers: none is older."""
         self._api = ApiControl(
-            BASE, calls=lambda: self.calls, faults=lambda: self.faults, stale=no_stale("Run:ai")
+            BASE, calls=lambda: self.calls, faults=lambda: self.faults, stale=self._keep_answers
         )
 
     def routes(self) -> list[Route]:
@@ -39,6 +42,9 @@ class RunaiControl:
             Route("PUT", f"{BASE}/node-pools/{{name}}", self.set_pool, signed=False),
             Route("POST", f"{BASE}/reset", self.reset, signed=False),
         ]
+
+    def _keep_answers(self, _: float) -> None:
+        self.stale_since = time.time()
 
     async def revoke(self, _: Call) -> Response:
         self._tokens.revoke()

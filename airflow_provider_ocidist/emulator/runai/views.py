@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_ocidist.emulator.runai.phases import WorkloadPhase
-from airflow_provider_ocidist.emulator.runai.workloads import Project, SubmittedWorkload
+from airflow_provider_ocidist.emulator.runai.workloads import PhaseChange, Project, SubmittedWorkload
 
 TENANT_ID = 1001
 DEPARTMENT = {"departmentId": "1", "departmentName": "default"}
@@ -22,15 +22,20 @@ def instant(seconds: float | None) -> str | None:
 
 
 def workload_view(
-    workload: SubmittedWorkload, phase: WorkloadPhase, cluster_id: str, updated_at: float
+    workload: SubmittedWorkload,
+    change: PhaseChange,
+    cluster_id: str,
+    updated_at: float,
+    *,
+    with_variables: bool = True,
 ) -> dict[str, Any]:
-    """Return a workload as the lists of all kinds have it."""
+    """Return a workload as the lists of all kinds have it, in the phase that it had come into by then."""
     answer = {
         **_owner(workload, cluster_id),
         **_moments(workload, updated_at),
-        **_phase(workload, phase),
+        **_phase(change),
         **_placement(workload),
-        **_program(workload),
+        **_program(workload, with_variables=with_variables),
         "actionsSupport": {"delete": True, "suspend": True},
     }
     return {name: value for name, value in answer.items() if value is not None}
@@ -69,8 +74,8 @@ def _moments(workload: SubmittedWorkload, updated_at: float) -> dict[str, Any]:
     }
 
 
-def _phase(workload: SubmittedWorkload, phase: WorkloadPhase) -> dict[str, Any]:
-    since = instant(workload.history[-1].at)
+def _phase(change: PhaseChange) -> dict[str, Any]:
+    phase, since = change.phase, instant(change.at)
     return {
         "phase": phase.name,
         "phaseUpdatedAt": since,
@@ -98,11 +103,11 @@ def _placement(workload: SubmittedWorkload) -> dict[str, Any]:
     }
 
 
-def _program(workload: SubmittedWorkload) -> dict[str, Any]:
+def _program(workload: SubmittedWorkload, *, with_variables: bool) -> dict[str, Any]:
     submission, spec = workload.submission, workload.submission.spec
     return {
         "images": [spec["image"]],
-        "environmentVariables": submission.environment,
+        "environmentVariables": submission.environment if with_variables else None,
         "command": spec.get("command"),
         "arguments": spec.get("args"),
         "distributedFramework": spec.get("distributedFramework"),
@@ -110,10 +115,15 @@ def _program(workload: SubmittedWorkload) -> dict[str, Any]:
 
 
 def detailed_view(
-    workload: SubmittedWorkload, phase: WorkloadPhase, cluster_id: str, updated_at: float
+    workload: SubmittedWorkload,
+    change: PhaseChange,
+    cluster_id: str,
+    updated_at: float,
+    *,
+    with_variables: bool = True,
 ) -> dict[str, Any]:
     """Return a workload as the answer to a question for it alone has it."""
-    wanted = workload.submission.spec.get("nodePools") or ["default"]
+    wanted, phase = workload.submission.spec.get("nodePools") or ["default"], change.phase
     messages = [
         {
             "nodePool": workload.pool or wanted[0],
@@ -123,7 +133,7 @@ def detailed_view(
             "userMessage": phase.message,
         }
     ]
-    view = workload_view(workload, phase, cluster_id, updated_at)
+    view = workload_view(workload, change, cluster_id, updated_at, with_variables=with_variables)
     return {**view, "pendingSchedulingMessages": messages if phase.reason else None}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections import deque
@@ -85,11 +86,13 @@ class SubmittedWorkload:
     def phase(self) -> WorkloadPhase:
         return self.history[-1].phase
 
-    def phase_at(self, time_s: float) -> WorkloadPhase:
+    def change_at(self, time_s: float) -> PhaseChange:
         """Return the phase that it was in; what is asked for before the beginning is answered as at the beginning."""
-        return next(
-            (each.phase for each in reversed(self.history) if each.at <= time_s), self.history[0].phase
-        )
+        return next((each for each in reversed(self.history) if each.at <= time_s), self.history[0])
+
+    def existed_at(self, time_s: float) -> bool:
+        """Whether it had been created then, and not been deleted."""
+        return self.created_at <= time_s and (self.deleted_at is None or self.deleted_at > time_s)
 
     @property
     def demand(self) -> Demand:
@@ -139,18 +142,20 @@ class SubmittedWorkloads:
     def names_in(self, project_id: str) -> dict[str, SubmittedWorkload]:
         return {each.submission.name: each for each in self.living() if each.project.id == project_id}
 
-    def get(self, workload_id: str) -> SubmittedWorkload:
-        """Return one that is not deleted. Raises the refusal 404."""
+    def get(self, workload_id: str, as_of: float = math.inf) -> SubmittedWorkload:
+        """Return one that was not deleted at a time. Raises the refusal 404."""
         workload = self._all.get(workload_id)
-        if workload is None or workload.deleted_at is not None:
+        if workload is None or not workload.existed_at(as_of):
             raise not_found()
         return workload
 
-    def living(self) -> Iterator[SubmittedWorkload]:
-        return (each for each in self._all.values() if each.deleted_at is None)
+    def living(self, as_of: float = math.inf) -> Iterator[SubmittedWorkload]:
+        return (each for each in self._all.values() if each.existed_at(as_of))
 
-    def deleted(self) -> Iterator[SubmittedWorkload]:
-        return (each for each in self._all.values() if each.deleted_at is not None)
+    def deleted(self, as_of: float = math.inf) -> Iterator[SubmittedWorkload]:
+        return (
+            each for each in self._all.values() if each.deleted_at is not None and each.deleted_at <= as_of
+        )
 
     def suspend(self, workload: SubmittedWorkload) -> None:
         if workload.phase.name not in FINAL and workload.desired == "Running":

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, unknown_key, value_shown
+from airflow_provider_ocidist.job_file.written_values import whole_in
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 
@@ -200,12 +201,13 @@ class Draft:
     def whole_number(self, section: Section, key: str, least: int, default: int) -> int:
         """Return a whole number of at least `least`; reports any other value."""
         value = section.value.get(key, default)
-        if isinstance(value, str) and value.isdecimal():
+        if isinstance(value, str):
             # Jinja renders text only.
-            value = int(value)
+            value = whole_in(value)
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return int(value)
         self.complain(
-            section.at(key), f"must be a whole number of at least {least}, not {value_shown(value)}"
+            section.at(key),
+            f"must be a whole number of at least {least}, not {value_shown(section.value.get(key, default))}",
         )
         return default

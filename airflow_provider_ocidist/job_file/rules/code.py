@@ -101,7 +101,8 @@ def _local_code(job: TrainingJob) -> Iterator[Problem]:
         and program.script
         and not (is_placeholder(program.script) or list(inside("", program.script)))
     ):
-        yield from _script_in(Path(source), posixpath.normpath(program.script), program.working_dir or "")
+        script = posixpath.normpath(program.script)
+        yield from _script_in(Path(source), script, program.working_dir or "", job.work_dir)
 
 
 def script_file(job: TrainingJob) -> Path | None:
@@ -114,15 +115,15 @@ def script_file(job: TrainingJob) -> Path | None:
         return source if source.name == program.script else None
     with contextlib.suppress(*bundle.UNREADABLE):
         for name in _paths(source, posixpath.normpath(program.script), program.working_dir or ""):
-            if bundle.is_sent(source, name):
+            if bundle.is_sent(source, name, job.work_dir):
                 return source / name
     return None
 
 
-def _script_in(source: Path, script: str, working_dir: str) -> Iterator[Problem]:
+def _script_in(source: Path, script: str, working_dir: str, work_dir: str | None = None) -> Iterator[Problem]:
     places = list(_paths(source, script, working_dir))
     try:
-        found = bool(_sent(source, places))
+        found = bool(_sent(source, places, work_dir))
     except bundle.UNREADABLE as error:
         yield Problem("program.source", f"cannot be read: {error}")
         return
@@ -137,10 +138,10 @@ def _paths(folder: Path, script: str, working_dir: str) -> Iterator[str]:
         yield path.removeprefix(f"{bundle.folder_name(folder)}/")
 
 
-def _sent(source: Path, names: Iterable[str]) -> set[str]:
+def _sent(source: Path, names: Iterable[str], work_dir: str | None = None) -> set[str]:
     """Return which of these files are sent with the code. Raises what `bundle.UNREADABLE` lists."""
     if source.is_dir():
-        return {name for name in names if bundle.is_sent(source, name)}
+        return {name for name in names if bundle.is_sent(source, name, work_dir)}
     return {posixpath.normpath(name) for name in bundle.archive_names(source)}.intersection(names)
 
 

@@ -9,40 +9,38 @@ const INTERVAL = 15;
 export function runs(main) {
   const body = h("div", {});
   const more = h("button", { type: "button", hidden: true }, "Show older runs");
-  const state = { pages: [], older: null };
-  main.replaceChildren(h("header", { class: "head" }, h("h1", {}, "Training runs")), body, more);
+  const trouble = h("div", {});
+  let wanted = 1; // pages
+  main.replaceChildren(h("header", { class: "head" }, h("h1", {}, "Training runs")), body, more, trouble);
 
-  const show = (now) => {
-    const all = state.pages.flat();
-    draw(body, { all, minute: Math.floor(now / 60) }, () => (all.length ? table(all, now) : nothing()));
-    more.hidden = !state.older;
-  };
-  more.addEventListener("click", async () => {
+  // Each page begins where the one before it ends: of pages read at different times, runs would be lost between them.
+  const again = poll(async () => {
     try {
-      const found = await ask("runs", { before: state.older });
-      state.pages.push(found.runs);
-      state.older = found.before;
-      show(found.now);
+      const all = [];
+      let before = null;
+      let now;
+      for (let page = 0; page < wanted && (page === 0 || before); page += 1) {
+        const found = await ask("runs", before ? { before } : {});
+        all.push(...found.runs);
+        ({ before, now } = found);
+      }
+      draw(body, { all, older: before, minute: Math.floor(now / 60) }, () => (all.length ? table(all, now) : nothing(before)));
+      more.hidden = !before;
+      draw(trouble, null, () => null);
     } catch (error) {
-      more.replaceWith(h("p", { class: "box problem", role: "alert" }, error.message));
-    }
-  });
-  poll(async () => {
-    try {
-      const found = await ask("runs");
-      if (!state.pages.length) state.older = found.before;
-      state.pages[0] = found.runs;
-      show(found.now);
-    } catch (error) {
-      if (!state.pages.length) draw(body, error.message, (text) => h("p", { class: "box problem", role: "alert" }, text));
+      draw(trouble, error.message, (text) => h("p", { class: "box problem", role: "alert" }, text));
       if (error.status === 401) return null;
     }
     return INTERVAL;
   });
+  more.addEventListener("click", () => {
+    wanted += 1;
+    again();
+  });
 }
 
-function nothing() {
-  return h("div", { class: "box empty" }, h("h2", {}, "No training run yet"),
+function nothing(older) {
+  return h("div", { class: "box empty" }, h("h2", {}, older ? "No training run among the newest tasks" : "No training run yet"),
     h("p", {}, "A run appears here as soon as a DistributedTrainingOperator or a @task.distributed_training has started it."));
 }
 

@@ -38,17 +38,26 @@ export const taskPath = (task) =>
 
 const part = (name) => encodeURIComponent(name);
 
-// Repeat `work`; it returns the seconds until the next time, or null if the content is final.
+// Repeat `work`; it returns the seconds until the next time, or null if the content is final. Return a function that
+// begins the next time at once, or when the present one is over.
 export function poll(work) {
   let timer = null;
   let waiting = false;
+  let busy = false;
+  let due = false;
   async function round() {
     timer = null;
     if (document.hidden) {
       waiting = true;
       return;
     }
-    const seconds = await work();
+    busy = true;
+    let seconds;
+    do {
+      due = false;
+      seconds = await work();
+    } while (due);
+    busy = false;
     if (seconds !== null) timer = setTimeout(round, seconds * 1000);
   }
   document.addEventListener("visibilitychange", () => {
@@ -59,6 +68,8 @@ export function poll(work) {
   });
   round();
   return () => {
+    due = true;
+    if (busy) return;
     clearTimeout(timer);
     round();
   };

@@ -28,7 +28,11 @@ export function task(main, id) {
     } catch (error) {
       if (error.status === 404 && id.map_index < 0) return mapped(main, id, error);
       if (shown) draw(places.problem, error.message, warning);
-      else main.replaceChildren(h("p", { class: "box problem", role: "alert" }, error.message));
+      else {
+        // The next answer is drawn also if it is the last one again.
+        delete main.shown;
+        main.replaceChildren(h("p", { class: "box problem", role: "alert" }, error.message));
+      }
       return [401, 403, 404].includes(error.status) ? null : INTERVAL;
     }
     if (!view.gang) {

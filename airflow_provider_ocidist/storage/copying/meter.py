@@ -25,6 +25,13 @@ class TransferProgress:
     """Bytes of the files whose size is known beforehand."""
     seconds: float
     """Seconds since the copy began."""
+    bytes_there: int = 0
+    """Bytes of the files that are not copied, since they are at the target: they count in no other number here."""
+
+    @property
+    def bytes_at_target(self) -> int:
+        """Bytes that are at the target now, moved by this attempt or an earlier one."""
+        return self.bytes_done + self.bytes_there
 
     @property
     def rate(self) -> float:
@@ -47,6 +54,8 @@ class Meter:
         self.files_done = self.files_total = self.bytes_done = self.bytes_total = 0
         self.resumed_bytes = 0
         """Bytes of `bytes_done` that an interrupted attempt had left."""
+        self.bytes_there = 0
+        """Bytes of the files that are not copied, since they are at the target."""
         self._lock = threading.Lock()
 
     def begin(self, entries: Sequence[Entry]) -> None:
@@ -83,5 +92,6 @@ class Meter:
                 bytes_done=self.bytes_done,
                 bytes_total=self.bytes_total,
                 seconds=now - self.started,
+                bytes_there=self.bytes_there,
             )
         )

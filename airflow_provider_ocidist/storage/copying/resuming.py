@@ -24,7 +24,8 @@ def until_whole(
 ) -> Result:
     """Return what an attempt returns, after others that broke off. Raises the StorageError of the last.
 
-    `bytes_done`: how far the latest attempt has come; `say` is called before each further one.
+    `bytes_done`: how far the latest attempt has come, with what those before it have left; `say` is called before each
+    further one.
     """
     while True:
         before = bytes_done()

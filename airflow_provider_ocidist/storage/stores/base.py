@@ -180,6 +180,9 @@ class Store(ABC):
     def delete(self, name: str) -> None:
         """Remove a file; it need not exist."""
 
+    def sync(self, names: Sequence[str]) -> None:  # noqa: B027 - most places promise it of each upload
+        """Wait until these files outlive a power cut. Raises StorageError where the place has lost what was written."""
+
     @abstractmethod
     def stat(self, name: str) -> Entry:
         """Return one entry. Raises FileNotFoundError as `read` does."""

@@ -201,13 +201,24 @@ class FsspecUpload(Upload):
     def commit(self) -> None:
         with _write_errors(self.place):
             self.stream.close()
-            self.file_system.mv(self.part, self.path)
+            _move(self.file_system, self.part, self.path)
 
     def abort(self) -> None:
         with contextlib.suppress(Exception):
             self.stream.close()
         with contextlib.suppress(Exception):
             self.file_system.rm_file(self.part)
+
+
+def _move(driver: Any, old: str, new: str) -> None:
+    """Give a file its name, by what a driver has for it: fsspec's own `mv` takes `[1]` in a name for a pattern."""
+    from fsspec.spec import AbstractFileSystem
+
+    if type(driver).mv is not AbstractFileSystem.mv:
+        driver.mv(old, new)
+        return
+    driver.cp_file(old, new)
+    driver.rm_file(old)
 
 
 def _finds_by_itself(driver: Any) -> bool:

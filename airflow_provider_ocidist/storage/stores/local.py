@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
 from airflow_provider_ocidist.storage.stores.local_files import (
     READ_SIZE,
     etag_of,
+    fsync,
     local_errors,
     refuse_links_above,
 )
@@ -92,6 +94,14 @@ class LocalStore(Store):
                 parent.rmdir()
             except OSError:
                 break
+
+    def sync(self, names: Sequence[str]) -> None:
+        paths = [self._path(name) for name in names]
+        # A file is found again by the folders above it.
+        folders = {folder for path in paths for folder in path.parents if folder.is_relative_to(self.folder)}
+        with local_errors(self.folder):
+            for path in [*paths, *folders]:
+                fsync(path)
 
     def stat(self, name: str) -> Entry:
         path = self._path(name)
@@ -191,18 +201,24 @@ class LocalDownload(Download):
         self.strict = strict
         self._first: dict[int, os.stat_result] = {}
         """Status of the file when it was first opened, under 0: what several threads find is set once."""
+        self._read: dict[int, tuple[int, int]] = {}
+        """Count of the bytes that were read from an offset on, and their checksum; none where no change is allowed."""
 
     def pieces(self, offset: int, length: int) -> Iterator[bytes]:
         with local_errors(self.path), self.path.open("rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             self._check(status)
             self._first.setdefault(0, status)
+            begin, checksum = offset, 0
             while length > 0:
                 piece = os.pread(file.fileno(), min(length, READ_SIZE), offset)
                 if not piece:
                     raise not_the_promised_size(str(self.path), self.entry.size, offset)
-                yield piece
                 offset, length = offset + len(piece), length - len(piece)
+                if not self.strict:
+                    checksum = zlib.crc32(piece, checksum)
+                    self._read[begin] = offset - begin, checksum
+                yield piece
 
     def finish(self) -> None:
         with local_errors(self.path):
@@ -210,8 +226,18 @@ class LocalDownload(Download):
         self._check(status)
         before = self._first.get(0, status)
         # Its parts would be of two contents. What is appended, as to a log, leaves what was there as it was.
-        if not (_is_as_before(before, status) or _has_grown(before, status)):
+        if not (
+            _is_as_before(before, status) or (_has_grown(before, status) and self._was_only_appended_to())
+        ):
             raise self._changed()
+
+    def _was_only_appended_to(self) -> bool:
+        """Whether a file that has grown still holds what was read of it: else it was written again, and longer."""
+        with local_errors(self.path), self.path.open("rb", buffering=0) as file:
+            return all(
+                _checksum_of(file.fileno(), offset, length) == checksum
+                for offset, (length, checksum) in self._read.items()
+            )
 
     def _check(self, status: os.stat_result) -> None:
         if self.strict and etag_of(status) != self.entry.etag:
@@ -228,6 +254,17 @@ def _is_as_before(before: os.stat_result, now: os.stat_result) -> bool:
 
 def _has_grown(before: os.stat_result, now: os.stat_result) -> bool:
     return now.st_ino == before.st_ino and now.st_size > before.st_size
+
+
+def _checksum_of(descriptor: int, offset: int, length: int) -> int | None:
+    """Return the checksum of a range of an open file; None where it has become shorter."""
+    checksum, end = 0, offset + length
+    while offset < end:
+        piece = os.pread(descriptor, min(end - offset, READ_SIZE), offset)
+        if not piece:
+            return None
+        checksum, offset = zlib.crc32(piece, checksum), offset + len(piece)
+    return checksum
 
 
 @contextmanager

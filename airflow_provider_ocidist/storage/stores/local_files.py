@@ -32,6 +32,8 @@ _PASSING = {
     errno.ETIMEDOUT,
 }
 """Errors of a mount whose server does not answer for a while, or has just been started again."""
+_NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+"""Errors of a file system that keeps nothing back, or cannot be asked to write it now."""
 
 
 @contextmanager
@@ -69,6 +71,21 @@ def link_above(root: Path, name: str) -> str | None:
         if os.path.islink(folder):  # noqa: PTH114 - a path for each folder of each small file takes longer
             return folder
     return None
+
+
+def fsync(path: Path) -> None:
+    """Wait until a file or folder is on its disk, unless it is gone. Raises OSError where it is not."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def etag_of(status: os.stat_result) -> str:

@@ -13,6 +13,8 @@ from airflow_provider_ocidist.storage.stores.oci_download import head_of
 from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder
 
 _FIRST_LOOK_S, _LONGEST_PAUSE_S = 0.1, 3.0
+_HIDDEN_LOOKS = 3
+"""Looks in a row that do not find a copy, after which it is given up: a new one is not shown at once."""
 _DIGESTS = ("content-md5", "opc-multipart-md5")
 
 
@@ -64,19 +66,37 @@ def _changed(source: BucketFolder, entry: Entry) -> StorageError:
 
 
 def _wait(target: BucketFolder, request: str, place: str, stop: threading.Event) -> None:
-    pause = _FIRST_LOOK_S
+    pause, hidden = _FIRST_LOOK_S, 0
     while True:
-        with oci_errors(f"waiting for the copy to {place}"):
-            work = target.client.get_work_request(request).data
-        if work.status == "COMPLETED":
+        status = _status(target, request, place)
+        if status == "COMPLETED":
             return
-        if work.status in ("FAILED", "CANCELED"):
-            raise CannotTake(f"the copy to {place} is {work.status}: {_reason(target, request)}", uri=place)
+        if status in ("FAILED", "CANCELED"):
+            raise CannotTake(f"the copy to {place} is {status}: {_reason(target, request)}", uri=place)
+        hidden = hidden + 1 if status is None else 0
+        if hidden == _HIDDEN_LOOKS:
+            _cancel(target, request, place)
+            raise CannotTake(f"the service does not show the copy to {place}", uri=place)
         if stop.wait(pause):
-            with contextlib.suppress(BackendError), oci_errors(f"giving up the copy to {place}"):
-                target.client.cancel_work_request(request)
+            _cancel(target, request, place)
             raise StorageError(f"the copy to {place} was cancelled", uri=place)
         pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+
+
+def _status(target: BucketFolder, request: str, place: str) -> str | None:
+    """Return the state of a copy; None where the service does not know it yet, or does not show it to us."""
+    try:
+        with oci_errors(f"waiting for the copy to {place}"):
+            return str(target.client.get_work_request(request).data.status)
+    except BackendError as error:
+        if error.status_code == 404:
+            return None
+        raise
+
+
+def _cancel(target: BucketFolder, request: str, place: str) -> None:
+    with contextlib.suppress(BackendError), oci_errors(f"giving up the copy to {place}"):
+        target.client.cancel_work_request(request)
 
 
 def _reason(target: BucketFolder, request: str) -> str:

@@ -40,11 +40,17 @@ class OciDownload(Download):
 
     @classmethod
     def begin(cls, store: BucketFolder, entry: Entry, part_size: int) -> OciDownload:
-        """Ask once for the checksums of an object that will be read in several ranges."""
+        """Ask once for the checksums of an object that will be read in several ranges.
+
+        Raises StorageError where it is not the listed one any more.
+        """
         made = cls(store, entry, min(part_size, LARGEST_RANGE))
         if entry.size is None or entry.size <= made.part_size:
             return made
         head = head_of(store, entry.name)
+        # The ranges are those of the listed version: of a longer one, they would be its beginning.
+        if (entry.etag or head["etag"], str(entry.size)) != (head["etag"], head["content-length"]):
+            raise StorageError(f"{made.place} changed since it was listed", uri=made.place)
         made._etag = head["etag"]
         made.checksum = checksum_in(head)
         if made.checksum and made.checksum.part_size:
@@ -99,6 +105,8 @@ class OciDownload(Download):
                     length = int(answer.headers["content-length"]) if length is None else length
                     for piece in _body(answer):
                         got += len(piece)
+                        if got > length:
+                            break
                         yield piece
                 break
             except BackendError as error:

@@ -231,6 +231,26 @@ def test_a_process_is_described_as_the_kernel_sees_it(sleeper: subprocess.Popen[
     assert process_stack_of(sleeper.pid) is None
 
 
+@pytest.mark.parametrize("name", ["trainiert-auf-ähren", "x訓練訓練訓練", "\udcff\udcfe"])
+def test_a_process_is_shown_though_the_kernel_cuts_its_name_within_a_character(name: str) -> None:
+    # It keeps 15 bytes; the last of these is no text at all.
+    program = (
+        f"import signal; signal.signal({int(stacks.STACK_SIGNAL)}, lambda *_: None)\n"
+        f"with open('/proc/self/comm', 'wb') as file: file.write({os.fsencode(name)!r})\n"
+        "print('named', flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"named\n"
+        try:
+            found, caught = process_stack_of(process.pid), catches(process.pid, stacks.STACK_SIGNAL)
+        finally:
+            process.kill()
+    assert found is not None
+    assert caught, "it is not to be ended for its stacks"
+    assert re.fullmatch(r"[RS] \(\w+\)( in \w+)?, 1 threads", found.state)
+
+
 @pytest.mark.parametrize("rank", ["", "first", "-1", None])
 def test_a_process_whose_environment_names_no_rank_has_none(rank: str | None) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "RANK"}
@@ -326,8 +346,10 @@ time.sleep(100)
 
 @pytest.mark.parametrize("before", ["of one before\n", "", None], ids=["some", "empty", "none"])
 def test_an_answer_is_all_that_the_process_has_written_since_it_was_asked(
-    tmp_path: Path, before: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
+    # A busy machine lets it wait.
+    monkeypatch.setattr(stacks, "ANSWER_LIMIT", 100.0)
     file = tmp_path / "stacks.1"
     if before is not None:
         file.write_text(before)

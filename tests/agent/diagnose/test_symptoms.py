@@ -37,7 +37,13 @@ PREFIXES = (
 """Of torch, of torchrun with `--tee` and a role of any name, and of both."""
 
 
-OF_ANOTHER = {"other nodes not reached", "collective timed out", "another process lost"}
+OF_ANOTHER = {
+    "other nodes not reached",
+    "collective timed out",
+    "another process lost",
+    "node of mpirun lost",
+    "node of mpirun not reached",
+}
 """Errors that a process mostly meets since another one has failed."""
 
 

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.join import ads_contract, ads_meeting
 from airflow_provider_ocidist.agent.join.ads_contract import instructions_of_cluster, instructions_of_job
 from airflow_provider_ocidist.agent.join.topology import own_rank
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import AgentError, TopologyTimeout
+from airflow_provider_ocidist.errors import AgentError, Cause, TopologyTimeout
 from airflow_provider_ocidist.job import Dependencies, Input, LauncherOptions, Output
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -61,7 +61,7 @@ JOB = SERVICE | {
 }
 
 
-def told(environ: dict[str, str], *arguments: str) -> ads_contract.NodeInstructions:
+def instructions_of(environ: dict[str, str], *arguments: str) -> ads_contract.NodeInstructions:
     return instructions_of_job(environ, arguments, "/node")
 
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_run_is_refused_by_name(changes: dict[str, str], message:
 
 
 def test_every_variable_of_a_job_counts() -> None:
-    found = told(JOB | {"CLUSTER_NODES_METADATA_FILE": "/nodes.json"})
+    found = instructions_of(JOB | {"CLUSTER_NODES_METADATA_FILE": "/nodes.json"})
     config = found.config
     assert (config.nodes, own_rank(config, found.environ), config.one_run) == (2, 1, True)
     assert config.run_dir == "oci://bucket@ns/meet/ocid1.job/ocid1.run.own"
@@ -174,8 +174,8 @@ def test_every_variable_of_a_job_counts() -> None:
 
 
 def test_job_runs_of_their_own_share_the_run_of_the_main_node() -> None:
-    main = told(JOB | {"NODE_RANK": "0", "JOB_RUN_OCID": "ocid1.run.main"}).config
-    worker = told(JOB | {"MAIN_JOB_RUN_OCID": "ocid1.run.main"}).config
+    main = instructions_of(JOB | {"NODE_RANK": "0", "JOB_RUN_OCID": "ocid1.run.main"}).config
+    worker = instructions_of(JOB | {"MAIN_JOB_RUN_OCID": "ocid1.run.main"}).config
     assert main.run_dir == worker.run_dir
     assert not worker.one_run
 
@@ -196,14 +196,15 @@ def test_job_runs_of_their_own_share_the_run_of_the_main_node() -> None:
         ("python -m torch.distributed.run train.py --lr 1", "torchrun", (), "train.py", False),
         ("deepspeed train.py --lr 1", "deepspeed", (), "train.py", False),
         ("./train --lr 1", "command", (), "./train", False),
+        ("torchrun --nnodes 2 \\\n  train.py \\\n--lr 1", "torchrun", ("--nnodes", "2"), "train.py", False),
     ],
 )  # fmt: skip
 def test_launch_commands_are_taken_apart(
     command: str, kind: str, flags: tuple[str, ...], script: str, module: bool
 ) -> None:
-    by_variable = told(JOB | {"OCI__LAUNCH_CMD": command}).config
-    by_argument = told(JOB | {"OCI__LAUNCH_CMD": ""}, *command.split()).config
-    by_one_word = told(JOB | {"OCI__LAUNCH_CMD": ""}, command).config
+    by_variable = instructions_of(JOB | {"OCI__LAUNCH_CMD": command}).config
+    by_argument = instructions_of(JOB | {"OCI__LAUNCH_CMD": ""}, *command.replace("\\\n", "").split()).config
+    by_one_word = instructions_of(JOB | {"OCI__LAUNCH_CMD": ""}, command).config
     assert by_variable.program == by_argument.program == by_one_word.program
     assert (by_variable.launcher.kind, by_variable.launcher.args) == (kind, flags)
     program = by_variable.program
@@ -215,6 +216,7 @@ def test_launch_commands_are_taken_apart(
     [
         ("torchrun --nnodes 2", (), "OCI__LAUNCH_CMD names no program after torchrun and its flags"),
         ("cd code && torchrun train.py", (), "OCI__LAUNCH_CMD contains '&&', but no shell reads it"),
+        ("torchrun train.py \\\n&& rm -r old", (), "OCI__LAUNCH_CMD contains '&&', but no shell reads it"),
         ("torchrun it's.py", (), "OCI__LAUNCH_CMD cannot be split into arguments"),
         ("", ("torchrun it's.py",), "the container's cmd cannot be split into arguments"),
         ("", ("python",), "the container's cmd names no program after python"),
@@ -225,17 +227,28 @@ def test_a_command_that_cannot_be_run_is_reported_with_where_it_stands(
     command: str, arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(AgentError, match=message):
-        told(JOB | {"OCI__LAUNCH_CMD": command}, *arguments)
+        instructions_of(JOB | {"OCI__LAUNCH_CMD": command}, *arguments)
 
 
 def test_a_missing_meeting_place_is_reported_with_its_remedy() -> None:
     homeless = JOB | {"OCIDIST_WORK_DIR": ""}
     with pytest.raises(AgentError, match=r"OCIDIST_WORK_DIR is not set.*name one in the job's env"):
-        told(homeless)
-    assert told(homeless | {"NODE_COUNT": "1"}).config.run_dir == "/node"
+        instructions_of(homeless)
+    assert instructions_of(homeless | {"NODE_COUNT": "1"}).config.run_dir == "/node"
 
 
 # the files by which a cluster meets
+
+
+@pytest.mark.parametrize("seconds", ["10m", "", "-1", "nan", "1e3", "ten"])
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_time_that_is_no_number_of_seconds_is_named_by_every_node(
+    tmp_path: Path, seconds: str, rank: str
+) -> None:
+    place = {"OCI__WORK_DIR": str(tmp_path), "RANK": rank, "OCI__TIMEOUT": seconds}
+    with pytest.raises(AgentError, match=r"OCI__TIMEOUT is .*: must be a number") as caught:
+        ads_meeting.instructions_of_ads(CLUSTER | place, (), StopSwitch())
+    assert caught.value.cause is Cause.CONFIG
 
 
 @pytest.fixture

@@ -196,6 +196,31 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_one_that_idles_says_why_it_does_no_longer_and_stays_for_the_last_save_of_the_others_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_ended: bool
+) -> None:
+    waits: list[float | None] = []
+
+    class Event(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return False
+
+    if is_ended:
+        request = StopRequest(cause=Cause.CANCELED, message="enough")
+        (tmp_path / STOP_FILE).write_bytes(request.to_json())
+    switch = StopSwitch()
+    switch.event = Event()
+    limited = replace(config(tmp_path), replaces=True)
+    assert container_restart.wait_for_end(limited, environment(0), switch, 0.2)
+    assert set(waits[:-1]) == {container_restart.LOOK_INTERVAL}
+    assert waits[-1] == (container_restart.STAY if is_ended else 0.0)
+    (line,) = [each for each in caplog.messages if each.startswith("the node stays idle no longer: ")]
+    assert line.endswith("enough" if is_ended else ": no other pod has taken its place in time")
+
+
+@pytest.mark.usefixtures("_quick")
 def test_one_that_idles_where_another_pod_may_come_ends_with_the_run(tmp_path: Path) -> None:
     restart = Restart(cause=Cause.NODE, message="gone", rank=0)
     request = StopRequest(cause=Cause.NODE, message="another launch", restarts=(restart,))

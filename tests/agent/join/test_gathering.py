@@ -243,6 +243,52 @@ def test_an_outage_of_the_store_lets_no_node_exit_before_those_that_save(tmp_pat
         assert time.monotonic() >= ends_at
 
 
+class AwayForOneRead(LocalStore):
+    """A run directory in which a number of reads fail, each the first of a file."""
+
+    def __init__(self, folder: Path, failing: int) -> None:
+        super().__init__(folder)
+        self.failing = failing
+        self.read_names: list[str] = []
+
+    def read(self, name: str) -> bytes:
+        is_first = name not in self.read_names
+        self.read_names.append(name)
+        if is_first and self.failing > 0:
+            self.failing -= 1
+            raise StorageError("timed out", retryable=True)
+        return super().read(name)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_store_that_fails_one_read_lets_no_node_exit_before_one_that_saves(
+    tmp_path: Path, failing: int
+) -> None:
+    store = AwayForOneRead(tmp_path, failing)
+    for rank in (1, 2):
+        LocalStore(tmp_path).write(report_of(rank), a_report(rank, Phase.SAVING).to_json())
+    signalled = threading.Event()
+    waiting = threading.Thread(
+        target=await_others_end, args=(store, 0, 3, JOIN_TIMEOUT, signalled), daemon=True
+    )
+    waiting.start()
+    deadline = time.monotonic() + 20
+    while len(store.read_names) < 6 and waiting.is_alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    is_waiting = waiting.is_alive()
+    signalled.set()
+    waiting.join(20)
+    assert is_waiting, "it exits although others save"
+
+
+def test_a_report_that_cannot_be_read_costs_one_read_at_each_look(tmp_path: Path) -> None:
+    store, signalled = AwayForOneRead(tmp_path, 0), threading.Event()
+    store.write(report_of(1), b"{")
+    await_others_end(store, 0, 3, JOIN_TIMEOUT, signalled)
+    assert sorted(store.read_names) == [report_of(1), report_of(2)]
+
+
 def test_a_node_that_never_reported_and_a_damaged_report_keep_no_node_from_its_exit(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.write(report_of(1), b"{")

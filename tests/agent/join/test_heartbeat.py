@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.agent.join import heartbeat as heartbeats
@@ -28,6 +27,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from scripts.emulator_process import Access
 from tests.agent.gangs import until
+from tests.http_client import http
 
 SEED = int(os.environ.get("TEST_SEED", "20261127"))
 FAILED = Restart(cause=Cause.USER, message="ValueError", rank=1)
@@ -77,11 +77,11 @@ def heartbeat(emulator: Access, run_dir: str) -> Iterator[Heartbeat]:
 def throttle(emulator: Access, run_dir: str, times: int) -> None:
     """Refuse so many requests about a run, and ask for patience that nobody on a node can afford."""
     rule = {"path": path_of(run_dir), "status": 429, "retry_after_s": 60, "times": times}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
 
 
 def refusals_left(emulator: Access, run_dir: str) -> int:
-    rules = httpx.get(f"{emulator.url}/_emulator").json()["faults"]
+    rules = http.get(f"{emulator.url}/_emulator").json()["faults"]
     return sum(rule["left"] for rule in rules if rule["path"] == path_of(run_dir))
 
 
@@ -235,7 +235,7 @@ def test_a_store_that_refuses_to_show_a_request_has_it_overwritten_by_no_node(
     code = "NotAuthorizedOrNotFound" if status != 401 else "NotAuthenticated"
     faults(method="GET", path=path_of(run_dir), status=status, code=code)
     assert heartbeat.ask_all_to_stop(OWN) is None
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     assert heartbeat.read_stop_request() == counts
 
 

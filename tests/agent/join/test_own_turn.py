@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent import __main__ as agent
+from airflow_provider_ocidist.agent import start as agent
 from airflow_provider_ocidist.agent.join import container_restart, own_turn
 from airflow_provider_ocidist.agent.join.own_turn import Abandoned, Found, await_own_turn
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
@@ -220,7 +220,6 @@ def test_a_waiting_pod_that_nobody_needs_ends_for_good_and_later_than_the_others
     monkeypatch.setattr(switch, "ask_on_signals", lambda: None)
     for name, value in {**config(tmp_path).to_env(), **environment("b")}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(agent.first_process, "divide", lambda: None)
     # A platform that starts again what has failed leaves alone what ends with 0.
-    assert agent.main([]) == (0 if end == "nobody needs it" else 143)
+    assert agent.run_node([]) == (0 if end == "nobody needs it" else 143)
     assert stays == ([] if end == "another has its place" else [container_restart.STAY])

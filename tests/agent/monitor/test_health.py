@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import random
+import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.monitor import health
+from airflow_provider_ocidist.agent.monitor import health, usage
 from airflow_provider_ocidist.agent.monitor.health import REASONS, HealthWatch, disk_fault, slowed
-from tests.agent.gangs import until
+from tests.agent.gangs import processes_with, until
 
 SEED = int(os.environ.get("HANGS_SEED", "20261123"))
 
@@ -63,6 +65,33 @@ def test_a_driver_that_stops_answering_is_found_and_one_that_never_did_is_not(sm
     assert watch.look() == ()
     smi.unlink()
     assert watch.look() == ("nvidia-smi, which has answered before, fails now",)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_nvidia_smi_that_is_killed_as_the_training_ends_shows_nothing_of_the_machine(
+    smi: Path, *, before: bool
+) -> None:
+    rows = table(("0", *("Not Active",) * len(REASONS)))
+    watch, program = watch_of(), smi.parent / "bin" / "nvidia-smi"
+    if before:
+        smi.write_text(rows)
+        assert watch.look() == ()
+        smi.unlink()
+    os.mkfifo(smi)
+    found: list[tuple[str, ...]] = []
+    looking = threading.Thread(target=lambda: found.append(watch.look()))
+    looking.start()
+    until(lambda: processes_with(str(program)))
+    # What `Training` does with all that is left.
+    while looking.is_alive():
+        for pid in [*processes_with(str(program)), *processes_with(str(smi))]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        looking.join(0.02)
+    assert found == [()]
+    smi.unlink()
+    # Nothing is known of one that has never answered.
+    assert watch.look() == (("nvidia-smi, which has answered before, fails now",) if before else ())
 
 
 def test_a_disk_that_cannot_be_written_or_is_full_is_found(
@@ -142,6 +171,32 @@ def test_a_check_that_does_not_come_back_is_a_finding_itself(
     finally:
         comes_back.set()
         watch.close()
+
+
+@pytest.mark.parametrize("what", ["disk_fault", "host_answers", "ThreadPoolExecutor"])
+def test_a_check_that_breaks_off_has_come_back_and_is_no_fault_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def breaks_off(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(health, "SLOW_CHECK", 0.0)
+    monkeypatch.setattr(health, what, breaks_off)
+    watch = watch_of(tmp_path, peers={1: "10.0.0.1"})
+    with pytest.raises(RuntimeError, match="new thread"):
+        watch.look()
+    assert watch.stuck() == ()
+
+
+def test_a_nvidia_smi_that_prints_what_is_no_text_is_read_as_far_as_it_is(smi: Path) -> None:
+    calm = ("Not Active",) * len(REASONS)
+    watch = watch_of()
+    smi.write_bytes(table((7, *calm)).encode() + b"\n\xff\xfe\n")
+    assert watch.look() == ()
+    smi.write_bytes(table((8, *calm)).encode() + b"\n\xff\xfe\n")
+    assert watch.look() == ("GPU 0 has had 1 uncorrected memory errors (ECC)",)
+    smi.write_bytes(b"93, 20, 5, 80\n\xff\xfe\n")
+    assert usage.ask_gpu_usage(str(smi.parent / "bin" / "nvidia-smi")).rows == ((93.0, 20.0, 5.0, 80.0),)
 
 
 def test_once_it_is_closed_it_asks_no_more_peers_and_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

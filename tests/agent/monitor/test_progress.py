@@ -67,6 +67,11 @@ from tests.agent.gangs import until
         ),
         (b"Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.25", {"loss": 2.25}),
         (b"[GPU1] Epoch 0 | Batchsize: 32 | Steps: 64", {}),
+        (b"step 1,000/10,000 loss 2.1", {"step": 1000, "steps": 10_000, "loss": 2.1}),
+        (b"iter 12,345: loss 2.1, time 12.34ms", {"step": 12_345, "loss": 2.1}),
+        (b"Epoch 1 step 1,500/5,000 loss 2.0", {"step": 1500, "epoch": 1, "length": 5000, "loss": 2.0}),
+        (b"step 1_234_567 of 2_000_000 loss 2.1", {"step": 1_234_567, "steps": 2_000_000, "loss": 2.1}),
+        (b"step 999,loss 2.1", {"step": 999, "loss": 2.1}),
         (b"array [1, 2] lossless", {}),
         (b'{"step": 4, "loss": 1.25, "lr": 0.001}', {"step": 4, "loss": 1.25, "learning_rate": 0.001}),
         (
@@ -91,6 +96,66 @@ from tests.agent.gangs import until
 )
 def test_lines_are_read(line, found) -> None:
     assert OutputReader().read(line) == ([found] if found else [])
+
+
+STEP_STYLES = {
+    # https://github.com/karpathy/nanoGPT, train.py
+    "nanoGPT": "iter {step}: loss 2.1000, time 1,234.56ms, mfu 30.12%",
+    "nanoGPT's evaluation": "step {step}: train loss 2.1000, val loss 2.2000",
+    # https://github.com/pytorch/torchtitan, components/metrics.py
+    "torchtitan": (
+        "[rank0]:[titan] 2026-01-01 10:00:00,123 - root - INFO - step: {step}  loss:  2.1000  grad_norm:  1.2000  "
+        "memory: 1.18GiB(1.25%)  tps: 1,234  tflops: 1,043.50  mfu: 30.12%"
+    ),
+    # https://github.com/NVIDIA/Megatron-LM, training/training.py
+    "Megatron": (
+        " [2026-01-01 10:00:00] iteration {step}/{steps} | consumed samples: 1,600 | elapsed time per iteration (ms): "
+        "1234.5 | learning rate: 1.000E-04 | global batch size:    16 | lm loss: 2.100000E+00 | loss scale: 1.0 |"
+    ),
+    # https://github.com/karpathy/llm.c, train_gpt2.py
+    "llm.c": "step {step}/{steps} | train loss 2.100000 | norm 1.2000 | lr 1.00e-04 | (12.34 ms | 123,456 tok/s)",
+    # https://github.com/AI-Hypercomputer/maxtext
+    "MaxText": "completed step: {step}, seconds: 1.234, Tokens/s/device: 1,234.5, total_weights: 65,536, loss: 2.100",
+    "a dictionary": "{{'step': {step}, 'loss': 2.1, 'tokens': [1,200, 3,400]}}",
+    "a list": "step {step}, 200 tokens, 1,234 ms, loss 2.1",
+    "a list without blanks": "step={step},tokens=200,time=1.234,loss=2.1",
+    "key=value": "global_step={step} loss=2.1 tokens=3,276,800",
+    "tutorials": "Epoch [1/9], Step [{step}/{steps}], Loss: 2.1000",
+}
+
+
+@pytest.mark.parametrize("style", STEP_STYLES)
+@pytest.mark.parametrize("seed", range(5))
+def test_each_step_is_read_whole_however_its_thousands_are_parted(style: str, seed: int) -> None:
+    dice = Random(f"{style} {seed}")
+    print(f"seed {style} {seed}")
+    for parted in ("d", ",", "_", ">12", ">12,"):
+        for _ in range(20):
+            step = dice.randrange(10 ** dice.randint(1, 11))
+            steps = step + dice.randrange(10 ** dice.randint(1, 11))
+            line = STEP_STYLES[style].format(step=format(step, parted), steps=format(steps, parted))
+            (found,) = OutputReader().read(line.encode())
+            assert (found["step"], found.get("loss")) == (step, 2.1), line
+            if "{steps}" in STEP_STYLES[style]:
+                assert steps in (found.get("steps"), found.get("length")), line
+
+
+@pytest.mark.parametrize(
+    "line, step",
+    [
+        (b"step 5,100,0.25 loss 2", 5),
+        (b"step 1,234,5 loss 2", 1),
+        (b"step 1,2345 loss 2", 1),
+        (b"step 0,512 loss 2", 0),
+        (b"step 1, 200 tokens, loss 2", 1),
+        (b"step 1500,200 loss 2", 1500),
+        (b"iter 1_200,300 loss 2", 1),
+        (b"saved to step=100_20260101.ckpt, loss 2", 100),
+        (b"iter [12,34] loss 2", 12),
+    ],
+)
+def test_a_list_that_begins_with_a_step_is_no_larger_step(line: bytes, step: int) -> None:
+    assert [found["step"] for found in OutputReader().read(line)] == [step]
 
 
 EPOCH_STYLES = {

@@ -165,6 +165,22 @@ def test_a_meter_remembers_of_a_launch_how_the_program_reports_and_forgets_the_s
     until(lambda: meter.by_steps)
 
 
+@pytest.mark.parametrize(
+    "line", ["step {step:,}/{steps:,} loss 2.1", "iter {step:_}: loss 2.1, time 3,000.12ms"]
+)
+def test_a_training_that_writes_its_steps_with_separators_moves_on_with_each(
+    tmp_path: Path, line: str
+) -> None:
+    time, meter = Time(), ProgressMeter(tmp_path)
+    meter._clock = StepClock(None, 60.0, time)
+    meter.launched(60.0)
+    for step in range(900, 2000):
+        time.now += 3.0
+        meter.saw(f"{line.format(step=step, steps=10_000)}\n".encode())
+        assert (meter.step, meter.idle) == (step, 0.0)
+    assert (meter.longest_step, meter.steps_apart) == (3.0, 1)
+
+
 def test_the_pace_is_taken_over_the_last_twenty_steps_once_six_were_reported() -> None:
     time = Time()
     clock = StepClock(None, 10.0, time)

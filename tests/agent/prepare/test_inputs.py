@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -75,14 +76,19 @@ def test_a_copy_that_breaks_off_goes_on_as_long_as_it_gets_further(
     objects = oci_emulator.client("object_storage")
     for number in range(6):
         objects.put_object(*place, f"corpus/{number}.bin", CONTENT)
-    # More failures than one attempt at a file bears, each before its first byte.
-    oci_emulator.fault(path="/n/.*/o/corpus.*3.bin", method="GET", drop="body", body_bytes=0, times=9)
+    # More failures than one attempt at a file bears, each before its first byte. The second attempt moves less than
+    # the first: one file.
+    for name, times in (("3.bin", 5), ("4.bin", 13)):
+        oci_emulator.fault(
+            path=f"/n/.*/o/corpus.*{name}", method="GET", drop="body", body_bytes=0, times=times
+        )
     access = OciAccess(config_file=oci_emulator.access.config_file, endpoint=oci_emulator.url, max_attempts=2)
     item = Input(source=f"oci://{place[1]}@{place[0]}/corpus/", target="corpus")
     fetch_inputs([item], tmp_path, access, StopSwitch())
     assert [path.read_bytes() == CONTENT for path in sorted(tmp_path.glob("corpus/*.bin"))] == [True] * 6
     said = [record.getMessage() for record in caplog.records if record.name == inputs.__name__]
-    assert [line for line in said if "was interrupted after" in line and line.endswith("; resuming")]
+    interrupted = [line for line in said if "was interrupted after" in line and line.endswith("; resuming")]
+    assert len(interrupted) == 2
 
 
 def test_one_that_cannot_be_had_ends_the_others_and_shows_no_signature(
@@ -133,3 +139,21 @@ def test_a_secret_is_read_from_the_vault_and_an_absent_one_is_named(oci_emulator
     with pytest.raises(AgentError, match=f"reading the secret {absent}.*read secret-bundles") as caught:
         read_secret(absent, access)
     assert caught.value.cause is Cause.CONFIG
+
+
+def test_a_web_page_with_a_link_that_leads_nowhere_is_no_input(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "a.bin").write_bytes(b"1")
+    (site / "index.html").write_text('<a href="a.bin">it</a><a href="gone.bin">gone</a>')
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            with pytest.raises(AgentError, match=r"links to gone\.bin, where nothing is") as caught:
+                fetch(tmp_path / "node", data=f"http://127.0.0.1:{server.server_port}/")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert caught.value.cause is Cause.DATA

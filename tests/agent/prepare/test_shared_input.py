@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.agent.prepare import shared_input
@@ -21,6 +20,7 @@ from airflow_provider_ocidist.job import Input
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.testing import OciEmulator
+from tests.http_client import http
 
 PART = 8 << 20
 FILES = {
@@ -92,7 +92,7 @@ def nodes(tmp_path: Path, oci_emulator: OciEmulator) -> Iterator[Nodes]:
 
 def reads(emulator: OciEmulator) -> list[str]:
     wanted = {"method": "GET", "path": ".*/o/corpus.*"}
-    calls = httpx.get(f"{emulator.url}/_emulator/calls", params=wanted, trust_env=False).json()
+    calls = http.get(f"{emulator.url}/_emulator/calls", params=wanted).json()
     return sorted(call["path"].rpartition("%2F")[2] for call in calls)
 
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.checkpoints import resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.checkpoints import (
+    Brought,
+    Fetching,
+    resume,
+    resume_after_clear,
+    start_from,
+)
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StoreUnavailable
 from airflow_provider_ocidist.job import Checkpoints, Program
@@ -38,14 +45,14 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
         published.append(publish(source / f"step-{step}.txt", safe, step=step))
     settings = Checkpoints(uri=safe)
     damage(published[1].uri)
-    found = resume(target, settings, OciAccess(), StopSwitch())
+    found = resume(settings, Fetching(target, OciAccess(), StopSwitch()))
     assert found == published[0]
     assert [path.name for path in target.iterdir()] == ["step-1.txt"]
     assert "the checkpoint of step 2 is damaged" in caplog.text
 
     damage(published[0].uri)
     with pytest.raises(AgentError, match=r"all 2 checkpoints below .* are damaged: delete them"):
-        resume(tmp_path / "another machine", settings, OciAccess(), StopSwitch())
+        resume(settings, Fetching(tmp_path / "another machine", OciAccess(), StopSwitch()))
 
 
 def without_a_file(folder: Path) -> None:
@@ -98,7 +105,7 @@ def test_whatever_has_damaged_all_of_them_no_attempt_begins_from_nothing(tmp_pat
         DAMAGES[seed % len(DAMAGES) if step == 0 else dice.randrange(len(DAMAGES))](Path(published.uri))
     target = tmp_path / "target"
     with pytest.raises(AgentError, match=r"all \d checkpoints below .* are damaged: delete them") as caught:
-        resume(target, Checkpoints(uri=str(safe)), OciAccess(), StopSwitch())
+        resume(Checkpoints(uri=str(safe)), Fetching(target, OciAccess(), StopSwitch()))
     assert caught.value.cause is Cause.DATA
     assert not list(target.glob("step-*"))
 
@@ -108,7 +115,9 @@ def test_what_was_never_whole_is_no_damage(tmp_path: Path) -> None:
     half.mkdir(parents=True)
     (half / "step-5.txt").write_text("no manifest yet")
     assert (
-        resume(tmp_path / "target", Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+        resume(
+            Checkpoints(uri=str(tmp_path / "safe")), Fetching(tmp_path / "target", OciAccess(), StopSwitch())
+        )
         is None
     )
 
@@ -116,7 +125,7 @@ def test_what_was_never_whole_is_no_damage(tmp_path: Path) -> None:
 def test_after_a_clear_the_newest_life_that_had_a_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
     stem = str(tmp_path / "safe" / "dag-train-0a-g")
 
-    def again(generation: int) -> CheckpointRef | None:
+    def again(generation: int, machine: str = "own") -> CheckpointRef | None:
         program = Program(source=None, script="train.py")
         settings = AgentConfig(
             run_name="x",
@@ -126,13 +135,16 @@ def test_after_a_clear_the_newest_life_that_had_a_checkpoint_is_gone_on_from(tmp
             checkpoints_stem=stem,
             generation=generation,
         )
-        return resume_after_clear(tmp_path / "own", settings, OciAccess(), StopSwitch())
+        return resume_after_clear(settings, Fetching(tmp_path / machine, OciAccess(), StopSwitch()))
 
     assert again(3) is None
     for generation, step in ((1, 30), (12, 10), (14, 99)):
         (tmp_path / f"step-{step}.txt").write_text("weights")
         publish(tmp_path / f"step-{step}.txt", f"{stem}{generation}", step=step)
     assert [found and found.step for found in map(again, (1, 2, 13))] == [None, 30, 10]
+    damage(f"{stem}1/{next(Path(f'{stem}1').iterdir()).name}")
+    with pytest.raises(AgentError, match=f"all 1 checkpoints below {stem}1 are damaged: delete them"):
+        again(2, "another machine")
 
 
 def test_deepspeed_gets_the_name_of_the_checkpoint_to_go_on_from(tmp_path: Path) -> None:
@@ -140,7 +152,7 @@ def test_deepspeed_gets_the_name_of_the_checkpoint_to_go_on_from(tmp_path: Path)
     saved.mkdir()
     (saved / "mp_rank_00_model_states.pt").write_bytes(b"weights")
     publish(saved, str(tmp_path / "safe"), step=8, loss=None)
-    resume(tmp_path / "fetched", Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+    resume(Checkpoints(uri=str(tmp_path / "safe")), Fetching(tmp_path / "fetched", OciAccess(), StopSwitch()))
     assert (tmp_path / "fetched" / "latest").read_text() == "global_step8"
 
 
@@ -166,7 +178,7 @@ def test_deepspeed_goes_on_from_the_newest_of_what_is_fetched_for_it(
             (entry / "mp_rank_00_model_states.pt").write_text(name)
         publish(entry, str(tmp_path / "safe"), step=step)
     fetched = tmp_path / "fetched"
-    resume(fetched, Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+    resume(Checkpoints(uri=str(tmp_path / "safe")), Fetching(fetched, OciAccess(), StopSwitch()))
     assert {path.name for path in fetched.iterdir()} == {*saved, "latest"}
     assert (fetched / "latest").read_text() == newest
 
@@ -180,7 +192,7 @@ def test_megatron_gets_the_iteration_to_go_on_from(tmp_path: Path) -> None:
     (tmp_path / "best.pt").write_text("weights")
     publish(tmp_path / "best.pt", str(tmp_path / "safe"), step=210)
     fetched = tmp_path / "fetched"
-    resume(fetched, Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+    resume(Checkpoints(uri=str(tmp_path / "safe")), Fetching(fetched, OciAccess(), StopSwitch()))
     assert (fetched / "iter_0000200" / "mp_rank_00" / "model_optim_rng.pt").exists()
     assert (fetched / "latest_checkpointed_iteration.txt").read_text() == "200"
 
@@ -188,12 +200,36 @@ def test_megatron_gets_the_iteration_to_go_on_from(tmp_path: Path) -> None:
 def test_a_run_starts_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     (tmp_path / "step-20.txt").write_text("weights")
     other = publish(tmp_path / "step-20.txt", str(tmp_path / "other"), step=20)
-    start_from(tmp_path / "own", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
+    own = Checkpoints(start_from=other.uri)
+    assert start_from(own, Fetching(tmp_path / "own", OciAccess(), StopSwitch())) == other.digest
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["step-20.txt"]
 
     damage(other.uri)
     with pytest.raises(AgentError, match=r"(?s)cannot be fetched: .*correct checkpoints\.start_from"):
-        start_from(tmp_path / "another machine", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
+        start_from(
+            Checkpoints(start_from=other.uri),
+            Fetching(tmp_path / "another machine", OciAccess(), StopSwitch()),
+        )
+
+
+def test_a_run_that_starts_from_no_other_has_fetched_no_content(tmp_path: Path) -> None:
+    assert start_from(Checkpoints(), Fetching(tmp_path / "own", OciAccess(), StopSwitch())) == ""
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_fetch_that_is_cancelled_puts_nothing_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "step-20.txt").write_text("weights")
+    published = publish(tmp_path / "step-20.txt", str(tmp_path / "safe"), step=20)
+    cancel, own = threading.Event(), tmp_path / "own"
+    cancel.set()
+    brought: Brought = {}
+    settings = Checkpoints(uri=str(tmp_path / "safe"), start_from=published.uri)
+    how = Fetching(own, OciAccess(), StopSwitch(), brought, cancel=cancel)
+    for fetch in (resume, start_from):
+        with pytest.raises(AgentError, match="was cancelled"):
+            fetch(settings, how)
+        assert not [path for path in own.iterdir() if not path.name.startswith(".")]
+    assert brought == {}
 
 
 def test_what_this_machine_cannot_put_in_its_place_is_no_damage(
@@ -205,7 +241,7 @@ def test_what_this_machine_cannot_put_in_its_place_is_no_damage(
     damaged: set[str] = set()
     settings = Checkpoints(uri=str(tmp_path / "safe"))
     with pytest.raises(StoreUnavailable, match="other processes keep writing to it"):
-        resume(tmp_path / "own", settings, OciAccess(), StopSwitch(), damaged=damaged)
+        resume(settings, Fetching(tmp_path / "own", OciAccess(), StopSwitch(), damaged=damaged))
     assert damaged == set()
 
 
@@ -227,9 +263,11 @@ def test_what_another_node_has_sent_wrongly_is_read_again_from_the_store(
     own = tmp_path / "own"
     if way == "resume":
         settings = Checkpoints(uri=str(tmp_path / "safe"))
-        assert resume(own, settings, OciAccess(), StopSwitch(), through=through) == published
+        assert resume(settings, Fetching(own, OciAccess(), StopSwitch(), through=through)) == published
     else:
-        start_from(own, Checkpoints(start_from=published.uri), OciAccess(), StopSwitch(), through=through)
+        start_from(
+            Checkpoints(start_from=published.uri), Fetching(own, OciAccess(), StopSwitch(), through=through)
+        )
     assert (own / "step-20.txt").read_text() == "weights"
     assert asked == [(own / "step-20.txt", 7)]
     assert "reading it again, from the store alone" in caplog.text
@@ -246,7 +284,7 @@ def test_what_a_program_looks_for_by_its_name_comes_back_beside_the_newest(tmp_p
     ):
         (source / name).write_text(f"weights of {step}")
         publish(source / name, safe, step=step)
-    found = resume(tmp_path / "fetched", Checkpoints(uri=safe), OciAccess(), StopSwitch())
+    found = resume(Checkpoints(uri=safe), Fetching(tmp_path / "fetched", OciAccess(), StopSwitch()))
     assert found
     assert found.step == 200
     assert {path.name: path.read_text() for path in (tmp_path / "fetched").iterdir()} == {
@@ -261,7 +299,7 @@ def test_beside_a_best_one_without_a_step_the_last_step_comes_back(tmp_path: Pat
     for name, step in (("step-100.pt", 100), ("step-200.pt", 200), ("best.pt", 230)):
         (source / name).write_text(f"weights of {step}")
         publish(source / name, safe, step=step)
-    assert resume(tmp_path / "fetched", Checkpoints(uri=safe), OciAccess(), StopSwitch())
+    assert resume(Checkpoints(uri=safe), Fetching(tmp_path / "fetched", OciAccess(), StopSwitch()))
     assert sorted(path.name for path in (tmp_path / "fetched").iterdir()) == ["best.pt", "step-200.pt"]
 
 
@@ -280,7 +318,7 @@ def test_of_a_series_beside_it_the_newest_comes_back_that_is_whole(
         (safe / name / name).write_text("changed")
     brought: dict[str, str] = {}
     settings = Checkpoints(uri=str(safe))
-    assert resume(tmp_path / "fetched", settings, OciAccess(), StopSwitch(), brought, damaged=known)
+    assert resume(settings, Fetching(tmp_path / "fetched", OciAccess(), StopSwitch(), brought, damaged=known))
     assert (
         sorted(path.name for path in (tmp_path / "fetched").iterdir()) == sorted(brought) == ["best.pt", left]
     )
@@ -294,8 +332,21 @@ def test_a_launch_that_goes_on_from_no_earlier_attempt_gets_nothing_of_one(tmp_p
         (source / name).write_text("weights")
         publish(source / name, safe, step=None, fence=fence)
     checkpoints = Checkpoints(uri=safe, resume=False)
-    assert resume(tmp_path / "fetched", checkpoints, OciAccess(), StopSwitch(), launched_before=own)
+    assert resume(checkpoints, Fetching(tmp_path / "fetched", OciAccess(), StopSwitch()), launched_before=own)
     assert [path.name for path in (tmp_path / "fetched").iterdir()] == ["step-10.pt"]
+
+
+def test_a_launch_that_goes_on_from_no_earlier_attempt_begins_anew_where_its_own_has_saved_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "step-10.pt").write_text("weights")
+    publish(tmp_path / "step-10.pt", str(tmp_path / "safe"), step=10, fence=Fence(attempt=1))
+    checkpoints = Checkpoints(uri=str(tmp_path / "safe"), resume=False)
+    own = Fence(attempt=2)
+    assert (
+        resume(checkpoints, Fetching(tmp_path / "own", OciAccess(), StopSwitch()), launched_before=own)
+        is None
+    )
 
 
 def test_instead_of_a_damaged_companion_the_one_before_it_is_fetched(tmp_path: Path) -> None:
@@ -303,12 +354,13 @@ def test_instead_of_a_damaged_companion_the_one_before_it_is_fetched(tmp_path: P
     source.mkdir()
     published = {}
     # The program resumes from those with a number only.
-    for name, step in (("step-80.pt", 80), ("step-90.pt", 90), ("step-100.pt", 100), ("best.pt", 100)):
+    names = ("step-80.pt", "step-90.pt", "step-100.pt", "last.pt", "best.pt")
+    for name, step in zip(names, (80, 90, 100, 100, 100)):
         (source / name).write_text(f"weights of {name}")
         published[name] = publish(source / name, safe, step=step)
     damage(published["step-100.pt"].uri)
     damage(published["step-90.pt"].uri)
     brought: dict[str, CheckpointRef | None] = {}
-    found = resume(tmp_path / "own", Checkpoints(uri=safe), OciAccess(), StopSwitch(), brought)
+    found = resume(Checkpoints(uri=safe), Fetching(tmp_path / "own", OciAccess(), StopSwitch(), brought))
     assert found == published["best.pt"]
-    assert brought == {name: published[name] for name in ("best.pt", "step-80.pt")}
+    assert brought == {name: published[name] for name in ("best.pt", "last.pt", "step-80.pt")}

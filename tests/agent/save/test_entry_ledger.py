@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import signal
+import threading
 from pathlib import Path
 from random import Random
 
@@ -114,6 +115,54 @@ def test_a_ledger_that_cannot_be_read_sets_nothing_aside(folder: Path) -> None:
     (folder / "step-1.pt").write_bytes(b"half")
     Ledger(folder).file.write_text("{")
     assert Ledger(folder).begin() == []
+
+
+def unreadable_ledger(folder: Path) -> tuple[Path, Path]:
+    """Begin a ledger beside a half entry, and let it be unreadable; return its place, and where its text is kept."""
+    Ledger(folder).begin()
+    (folder / "step-1.pt").write_bytes(b"half")
+    ledger = Ledger(folder).file
+    kept = ledger.with_name("kept")
+    ledger.replace(kept)
+    # To read a folder is an OSError, as it is to read from a mount whose server starts again.
+    ledger.symlink_to(folder)
+    return ledger, kept
+
+
+def test_a_ledger_that_cannot_be_read_for_a_moment_is_none_of_a_first_attempt(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, kept = unreadable_ledger(folder)
+    pauses: list[float] = []
+
+    class Waiting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            kept.replace(ledger)
+            return False
+
+    assert Ledger(folder, stopped=Waiting()).begin() == ["step-1.pt"]
+    assert len(pauses) == 1
+    assert not [each for each in caplog.messages if "cannot be read" in each]
+
+
+def test_a_request_to_end_is_not_kept_waiting_by_a_ledger_that_cannot_be_read_which_stays_as_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, kept = unreadable_ledger(folder)
+    stopped = threading.Event()
+    monkeypatch.setattr(entry_ledger, "READ_AGAIN", (600.0,))
+    timer = threading.Timer(0.2, stopped.set)
+    timer.start()
+    begun = Ledger(folder, stopped=stopped)
+    assert begun.begin() == []
+    timer.join()
+    (whole,) = candidates(folder)
+    begun.add(whole)
+    assert ledger.is_symlink()
+    # Nothing of what this attempt could not know is recorded as whole.
+    kept.replace(ledger)
+    assert Ledger(folder).begin() == ["step-1.pt"]
 
 
 def test_what_cannot_be_moved_out_of_a_folder_is_hidden_within_it_until_it_is_forgotten(folder: Path) -> None:

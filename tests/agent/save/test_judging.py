@@ -125,6 +125,20 @@ def test_the_order_is_that_of_writing(saving: Saving, seed: int) -> None:
     assert list(saving.look(EXITED)) == names
 
 
+@pytest.mark.parametrize("folder_ahead, order", [(0, ["late", "early"]), (100, ["early", "late"])])
+def test_after_the_clock_was_set_back_the_order_is_still_that_of_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder_ahead: int, order: list[str]
+) -> None:
+    """`late` bears a time that is still to come, by the clock that stamps the folder: it is from before."""
+    saving = Saving(tmp_path, ahead=lambda _: folder_ahead * SECOND)
+    with contextlib.closing(saving.judge):
+        monkeypatch.setattr(time, "time", lambda: BEGIN / SECOND + 10)
+        saving.write("late", at=60)
+        saving.write("early", at=5)
+        begun = {verdict.item.path.name: verdict.begun for verdict in saving.judge.look(EXITED)}
+    assert begun == {name: number for number, name in enumerate(order, start=1)}
+
+
 def test_only_names_that_the_pattern_fits_are_judged(tmp_path: Path) -> None:
     Saving(tmp_path).write("run-1.dat")
     saving = Saving(tmp_path, pattern=r"run-(?P<step>\d+)\.dat")
@@ -211,6 +225,17 @@ def test_an_entry_is_whole_when_the_program_has_named_it_since_it_was_last_writt
         assert saving.proofs() == {}
     saving.said = {"step-1": saving.now}
     assert saving.proofs() == {"step-1": "announced by the program"}
+
+
+@pytest.mark.parametrize("ahead, is_whole", [(60, True), (59, False)])
+def test_what_the_program_names_counts_also_where_the_clock_of_the_folder_is_ahead(
+    tmp_path: Path, ahead: int, is_whole: bool
+) -> None:
+    saving = Saving(tmp_path, ahead=lambda folder: ahead * SECOND if folder == tmp_path else 0)
+    with contextlib.closing(saving.judge):
+        saving.write("step-1.dat", at=100)
+        saving.said = {"step-1.dat": BEGIN + 40 * SECOND}
+        assert bool(saving.proofs()) is is_whole
 
 
 def test_an_empty_folder_is_not_whole_because_nobody_has_named_it(saving: Saving) -> None:
@@ -358,6 +383,30 @@ def test_what_is_not_begun_after_it_shows_nothing(saving: Saving, other: str, at
     saving.write("step-5/b", at=3)
     saving.write(f"{other}/a", at=at)
     assert "step-5" not in saving.proofs()
+
+
+@pytest.mark.parametrize("way", ["saved here", "seen with it", "renamed into place", "written to since"])
+def test_one_that_came_later_follows_whatever_times_its_files_keep(tmp_path: Path, way: str) -> None:
+    """As a copied tokenizer, which keeps the time of its origin."""
+    doubts = ["node 3 may still write to it"]
+    saving = Saving(tmp_path, far=lambda _: doubts[0] if doubts else None)
+    with contextlib.closing(saving.judge):
+        saving.save("step-1", "a", "b")
+        if way != "seen with it":
+            saving.settled()
+        name = "step-2.tmp" if way == "renamed into place" else "step-2"
+        saving.write(f"{name}/tokenizer.json", at=-100)
+        if way == "renamed into place":
+            move(saving.folder / name, saving.folder / "step-2")
+        if way == "saved here":
+            assert saving.doubts()["step-1"] == doubts[0]
+        else:
+            saving.settled()
+        doubts.clear()
+        if way == "written to since":
+            saving.write("step-1/b", b"y", at=2)
+        proved = saving.proofs().get("step-1")
+        assert proved == ("its successor was begun" if way == "saved here" else None)
 
 
 @pytest.mark.parametrize("name", ["last", "best"])
@@ -664,6 +713,20 @@ def test_what_was_open_when_the_program_was_cut_off_is_half_written_though_its_s
     held.clear()
     found = saving.look(moment)["step-1"]
     assert isinstance(found, Proof) == (moment is EXITED)
+
+
+@pytest.mark.parametrize("dropped", ["step-1", "step-2", None])
+def test_of_what_is_deleted_in_part_the_rest_counts_once_the_program_has_ended_and_it_was_not_sent(
+    saving: Saving, dropped: str | None
+) -> None:
+    saving.save("step-1", "a.bin", "b.bin")
+    saving.said = {"step-1": saving.now}
+    assert list(saving.proofs()) == ["step-1"]
+    (saving.folder / "step-1" / "b.bin").unlink()
+    if dropped:
+        saving.judge.note_dropped(saving.folder / dropped)
+    assert saving.settled() == {}, "the program may just be deleting the rest too"
+    assert list(saving.look(EXITED)) == (["step-1"] if dropped == "step-1" else [])
 
 
 @pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
@@ -981,6 +1044,19 @@ def test_an_archive_that_the_whole_one_before_did_not_have_lacks_none_of_its_mem
         saving.write(f"step-{step}/a.npz", archive_bytes("weights", "bias"))
         saving.write(f"step-{step}/b.npz", archive_bytes("moments"))
     assert saving.proofs()["step-2"] == "its successor was begun"
+
+
+def test_what_the_program_goes_on_from_shows_what_a_later_one_lacks(tmp_path: Path) -> None:
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-1" / "a.npz").write_bytes(archive_bytes("weights", "bias"))
+    saving = Saving(tmp_path)
+    with contextlib.closing(saving.judge):
+        saving.now = BEGIN + 100 * SECOND
+        # Not by their size.
+        for step in (2, 3):
+            saving.write(f"step-{step}/a.npz", archive_bytes("weights", "a" * 500))
+        doubts = saving.doubts()
+    assert doubts["step-2"] == "a.npz is smaller than in the whole one before, or missing"
 
 
 def archive_bytes(*members: str) -> bytes:

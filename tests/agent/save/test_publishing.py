@@ -19,6 +19,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import open_uploads, retention
+from airflow_provider_ocidist.storage.checkpoints import SaveFacts
 from airflow_provider_ocidist.storage.fences import FENCE_FILE
 from tests.agent.gangs import until
 
@@ -125,10 +126,12 @@ class Shards:
     def needs_others(self, _: Path) -> bool:
         return True
 
-    def publish(self, _: object, uri: str, *, confirm: Callable[[], object], **options: Any) -> CheckpointRef:
+    def publish(
+        self, _: object, uri: str, save: SaveFacts, *, confirm: Callable[[], object], **_options: Any
+    ) -> CheckpointRef:
         self.meanwhile()
         confirm()
-        return CheckpointRef(uri=uri, step=options["step"])
+        return CheckpointRef(uri=uri, step=save.step)
 
 
 def test_what_several_nodes_send_is_not_published_either_once_another_launch_is_chosen(
@@ -153,8 +156,10 @@ def test_uploads_that_earlier_attempts_have_left_are_looked_for_once_when_old_ch
             raise error
 
     monkeypatch.setattr(retention, "retain", retain)
-    monkeypatch.setattr(open_uploads, "abort_left_behind", lambda *given: looked_for.append(given))
-    place, once = publisher(target), (str(target), FENCE, ACCESS)
+    monkeypatch.setattr(
+        open_uploads, "abort_left_behind", lambda *given, **how: looked_for.append((*given, how))
+    )
+    place, once = publisher(target), (str(target), FENCE, ACCESS, {"aside": False})
     for expected in ([], [once], [once]):
         place.retain()
         assert looked_for == expected

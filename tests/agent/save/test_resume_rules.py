@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.save.checkpoints import (
     Brought,
+    Fetching,
     checkpoint_folder,
     resume,
     resume_after_clear,
@@ -56,13 +57,10 @@ class Ways:
     def resume(self, through: Through | None = None) -> CheckpointRef | None:
         settings = Checkpoints(uri=self.place(0))
         return resume(
-            self.folder,
             settings,
-            self.access,
-            self.switch,
-            self.brought,
-            through=through,
-            damaged=self.damaged,
+            Fetching(
+                self.folder, self.access, self.switch, self.brought, through=through, damaged=self.damaged
+            ),
         )
 
     def after_clear(self) -> CheckpointRef | None:
@@ -74,11 +72,11 @@ class Ways:
             checkpoints_stem=self.stem,
             generation=2,
         )
-        return resume_after_clear(self.folder, settings, self.access, self.switch, self.brought)
+        return resume_after_clear(settings, Fetching(self.folder, self.access, self.switch, self.brought))
 
     def start_from(self, reference: CheckpointRef) -> None:
         settings = Checkpoints(start_from=reference.uri)
-        start_from(self.folder, settings, self.access, self.switch, self.brought)
+        start_from(settings, Fetching(self.folder, self.access, self.switch, self.brought))
 
     def wanted(self) -> Mapping[str, Callable[[], object]]:
         """Return each way by what is looked for."""
@@ -200,8 +198,8 @@ def test_a_companion_that_is_damaged_is_left_out(tmp_path: Path, ways: Ways) -> 
 def test_a_task_that_shall_not_go_on_fetches_nothing(tmp_path: Path, ways: Ways) -> None:
     publish(save(tmp_path, "step-1.txt"), ways.place(0), step=1)
     for settings in (Checkpoints(uri=ways.place(0), resume=False), Checkpoints(uri=None), Checkpoints()):
-        assert resume(ways.folder, settings, ways.access, ways.switch, ways.brought) is None
-        start_from(ways.folder, settings, ways.access, ways.switch, ways.brought)
+        assert resume(settings, Fetching(ways.folder, ways.access, ways.switch, ways.brought)) is None
+        start_from(settings, Fetching(ways.folder, ways.access, ways.switch, ways.brought))
     assert not ways.brought
     assert not ways.folder.exists()
 

@@ -21,15 +21,16 @@ from airflow_provider_ocidist.agent.save.shard_exchange import (
     ShardRequest,
 )
 from airflow_provider_ocidist.agent.save.shards import REMEDY
-from airflow_provider_ocidist.errors import IncompleteCheckpoint, StorageError
-from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.errors import CheckpointError, IncompleteCheckpoint, StorageError
+from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile, SaveFacts
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.save.test_shard_exchange import metadata, saved
 
 ZERO = "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 MODEL = "mp_rank_00_model_states.pt"
+SAVE = SaveFacts(step=None, fence=LOWEST, sequence=1, proof="")
 
 
 class Peers:
@@ -79,9 +80,9 @@ class Main:
             (self.folder / name / file).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name / file).write_bytes(content)
 
-    def publish(self, name: str = "step-5", **more: Any) -> Manifest:
+    def publish(self, name: str = "step-5", save: SaveFacts = SAVE, **more: Any) -> Manifest:
         (item,) = (each for each in candidates(self.folder) if each.path.name == name)
-        found = self.collector.publish(item, str(self.safe), **{"loss": None, **more})
+        found = self.collector.publish(item, str(self.safe), save, **more)
         return Manifest.from_json((Path(found.uri) / MANIFEST).read_bytes())
 
     @property
@@ -239,6 +240,25 @@ def test_each_checkpoint_has_a_request_of_its_own_and_another_try_repeats_it(
     assert (main.request.number, Path(main.request.uri).name) == (3, "step-6.again-2")
 
 
+def test_where_a_part_is_gone_from_the_store_the_others_are_asked_to_send_again(
+    main: Main, peers: Peers
+) -> None:
+    part = ZERO.format(1)
+    peers.at_pause = lambda _: main.send(1, part, saved("theirs"))
+    main.write({MODEL: saved("mine"), ZERO.format(0): saved("mine")})
+
+    def gone() -> None:
+        (Path(main.request.uri) / part).unlink()
+
+    with pytest.raises(CheckpointError, match="not complete"):
+        main.publish(confirm=gone)
+    assert main.request.number == 1
+    found = main.publish()
+    assert main.request.number == 2
+    assert {file.path for file in found.files} == {part, MODEL, ZERO.format(0)}
+    assert (Path(main.request.uri) / MANIFEST).exists()
+
+
 # What the answers mean
 
 
@@ -377,11 +397,14 @@ def test_what_is_published_says_what_it_is_and_that_every_node_has_sent_its_part
     name = "step=5-val_loss=0.25"
     main.write({MODEL: saved("m", dp_world_size=2), ZERO.format(0): saved("w")}, name)
     peers.at_pause = lambda _: main.send(1, ZERO.format(1), saved("w"))
-    fence = Fence(generation=1, attempt=2)
-    found = main.publish(name, loss=0.5, step=5, fence=fence, sequence=7, proof="its format says so")
+    fence, metrics = Fence(generation=1, attempt=2), {"val_loss": 0.25}
+    proof = "its format says so"
+    found = main.publish(
+        name, SaveFacts(step=5, loss=0.5, metrics=metrics, fence=fence, sequence=7, proof=proof)
+    )
     assert (found.name, found.step, found.loss, found.fence, found.sequence) == (name, 5, 0.5, fence, 7)
     assert found.proof == "its format says so; every node has sent its part"
-    assert found.metrics == {"val_loss": 0.25}
+    assert found.metrics == metrics
     assert {file.path for file in found.files} == {MODEL, ZERO.format(0), ZERO.format(1)}
 
 

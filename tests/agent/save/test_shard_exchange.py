@@ -27,7 +27,7 @@ from airflow_provider_ocidist.agent.save import (
     shard_collector,
     shard_uploader,
 )
-from airflow_provider_ocidist.agent.save.checkpoints import resume
+from airflow_provider_ocidist.agent.save.checkpoints import Fetching, resume
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
 from airflow_provider_ocidist.agent.save.held_links import HeldLinks
@@ -47,7 +47,7 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
-from airflow_provider_ocidist.storage.checkpoints import MANIFEST, newest
+from airflow_provider_ocidist.storage.checkpoints import MANIFEST, SaveFacts, newest
 from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
@@ -183,7 +183,7 @@ def test_the_parts_of_all_nodes_make_one_checkpoint_that_any_number_of_nodes_fet
     assert names_in(safe) == ["fence.json", *(f"step-7/{name}" for name in [*files, "manifest.json"])]
 
     fetched = tmp_path / "alone"
-    assert resume(fetched, Checkpoints(uri=str(safe)), OciAccess(), StopSwitch())
+    assert resume(Checkpoints(uri=str(safe)), Fetching(fetched, OciAccess(), StopSwitch()))
     assert names_in(fetched) == [f"step-7/{name}" for name in files]
     assert (fetched / "step-7" / "__1_0.distcp").read_text() == "weights of 1"
 
@@ -351,7 +351,9 @@ class Nodes:
 
     def publish(self) -> CheckpointRef:
         (item,) = candidates(self.folders[0], self.pattern)
-        return self.collector.publish(item, str(self.safe), loss=None)
+        return self.collector.publish(
+            item, str(self.safe), SaveFacts(step=None, fence=LOWEST, sequence=1, proof="")
+        )
 
     def report(self, rank: int, phase: Phase = Phase.TRAINING, restarts: tuple[Restart, ...] = ()) -> None:
         report = NodeReport(

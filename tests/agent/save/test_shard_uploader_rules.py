@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import shard_uploader
+from airflow_provider_ocidist.agent.save import saving, shard_uploader
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_exchange import (
@@ -21,7 +21,7 @@ from airflow_provider_ocidist.agent.save.shard_exchange import (
 )
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.shards import REMEDY
-from airflow_provider_ocidist.errors import Cause, StorageError
+from airflow_provider_ocidist.errors import Cause, StorageError, Unpublishable
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -532,3 +532,32 @@ def test_a_part_that_is_still_being_sent_when_its_time_is_over_is_aborted_and_sa
     assert undelivered.cause is Cause.SERVICE
     node.uploader._thread.join(60)
     assert aborted == [True]
+
+
+@pytest.mark.parametrize(
+    "error, limit, is_given_up",
+    [
+        (Unpublishable("its name is too long"), 600.0, True),
+        (StorageError("403: not allowed"), 0.0, True),
+        (StorageError("403: not allowed"), 600.0, False),
+        (AWAY, 0.0, False),
+    ],
+)
+def test_a_part_that_can_never_be_sent_holds_up_no_other_checkpoint_of_the_training(
+    node: Node,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StorageError,
+    limit: float,
+    *,
+    is_given_up: bool,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(saving, "REFUSED_LIMIT", limit)
+    monkeypatch.setattr(checkpoints, "send_part", refuse)
+    node.write(PART)
+    clock.now += 10.0
+    reply = node.answer(node.request())
+    assert (reply == ShardReply(fault=str(error))) is is_given_up

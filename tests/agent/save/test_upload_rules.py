@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +28,14 @@ from airflow_provider_ocidist.agent.save.formats import NOTHING
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.publishing import Publisher
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
+from airflow_provider_ocidist.agent.save.uploads import SENT_LAST_AFTER
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Best, Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints, fences, retention
-from airflow_provider_ocidist.storage.checkpoints import complete, newest
+from airflow_provider_ocidist.storage.checkpoints import SaveFacts, complete, newest
 from airflow_provider_ocidist.storage.manifests import Manifest
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import until
@@ -326,11 +328,13 @@ class Collector:
     def needs_others(self, path: Path) -> bool:
         return path.is_dir()
 
-    def publish(self, item: Any, uri: str, **options: Any) -> CheckpointRef:
-        options.pop("confirm")()
-        assert not options.pop("cancel").is_set()
-        self.calls.append((item.path.name, uri, options))
-        return CheckpointRef(uri=f"{uri}/parts", step=options["step"])
+    def publish(
+        self, item: Any, uri: str, save: SaveFacts, *, confirm: Callable[[], object], cancel: threading.Event
+    ) -> CheckpointRef:
+        confirm()
+        assert not cancel.is_set()
+        self.calls.append((item.path.name, uri, save))
+        return CheckpointRef(uri=f"{uri}/parts", step=save.step)
 
 
 def test_a_folder_in_parts_is_published_by_all_nodes_and_a_file_by_this_one(tmp_path: Path) -> None:
@@ -350,13 +354,7 @@ def test_a_folder_in_parts_is_published_by_all_nodes_and_a_file_by_this_one(tmp_
         (
             "step-5",
             str(watched.target),
-            {
-                "step": 5,
-                "loss": 0.5,
-                "fence": Fence(attempt=1),
-                "sequence": 1,
-                "proof": "renamed into place",
-            },
+            SaveFacts(step=5, loss=0.5, fence=Fence(attempt=1), sequence=1, proof="renamed into place"),
         ),
         "finish",
         "close",
@@ -1350,3 +1348,133 @@ def test_what_nothing_proves_holds_up_another_launch_no_longer_than_the_end_of_a
     watched.uploader.finish(moment, deadline)
     (given,) = kept
     assert given.limit == (SAVE_LIMIT if moment is Moment.CUT_OFF else 3600.0)
+
+
+@pytest.mark.parametrize("keep, steps", [(1, 4), (2, 5), (3, 5)])
+def test_one_that_cannot_be_sent_keeps_no_old_ones_in_the_store(
+    tmp_path: Path, keep: int, steps: int
+) -> None:
+    """It is tried again and again, while the newer ones are published and the old ones deleted."""
+    watched = Watched(tmp_path, keep=keep)
+    watched.target.mkdir()
+    (watched.target / "best.pt.save-1").write_text("what somebody has put in its place")
+    watched.start()
+    # Aside and renamed: a look amid the writing would count it as a save before, and the name in the store is another.
+    save_torch(watched, "best.pt", 1)
+    until(lambda: isinstance(watched.uploader.error, StorageError))
+    for step in range(1, steps + 1):
+        watched.write(step)
+        until(lambda step=step: step in watched.steps)
+    kept = [f"step-{step}.txt" for step in range(steps - keep + 1, steps + 1)]
+    until(lambda: sorted(path.name for path in watched.target.glob("step-*")) == kept)
+    undelivered = watched.end(limit=0.1)
+    assert undelivered is not None
+    assert "best.pt cannot be published" in undelivered.message
+
+
+def test_a_name_that_is_too_long_for_the_store_is_in_no_other_ones_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(tmp_path)
+    watched.start()
+    watched.write(1)
+    long = "m" * 250 + ".pt"
+    (watched.folder / long).write_bytes(torch_bytes(1))
+    until(lambda: f"{long} cannot be published" in caplog.text)
+    watched.write(2)
+    until(lambda: 2 in watched.steps)
+    undelivered = watched.end()
+    assert watched.steps == [1, 2]
+    assert watched.uploader.error is None
+    assert undelivered is None
+
+
+def refusing(
+    monkeypatch: pytest.MonkeyPatch, *names: str, refused: Callable[[], bool] = lambda: True
+) -> None:
+    """Let the store refuse checkpoints of these names, as long as `refused` returns so."""
+    publish = checkpoints.publish
+
+    def answer(path: Path, *arguments: Any, **options: Any) -> CheckpointRef:
+        if Path(path).name in names and refused():
+            raise StorageError("403: not allowed", retryable=False)
+        return publish(path, *arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "publish", answer)
+
+
+def save_torch(watched: Watched, name: str, at: int) -> Path:
+    place = watched.folder / name
+    aside = place.with_suffix(".tmp")
+    aside.write_bytes(torch_bytes(at))
+    os.utime(aside, ns=(BEGIN + at * 10**9, BEGIN + at * 10**9))
+    return aside.rename(place)
+
+
+@pytest.mark.parametrize("rules", [{}, {"keep_every": 5}])
+def test_one_that_is_refused_is_given_up_once_a_newer_one_of_its_series_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any]
+) -> None:
+    refusing(monkeypatch, "step-5.txt")
+    watched = Watched(tmp_path, keep=3, **rules)
+    save(watched, "step-5.txt", 1)
+    for _ in range(SENT_LAST_AFTER):
+        watched.step(2)
+    save(watched, "step-6.txt", 2)
+    watched.step(2)
+    watched.step(2)
+    assert watched.steps == [6]
+    # Where a rule keeps old ones, it is wanted still.
+    assert bool(watched.uploader._waiting) is bool(rules)
+
+
+def test_a_save_under_a_name_that_was_refused_before_is_sent_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [True]
+    refusing(monkeypatch, "last.pt", refused=lambda: first[0])
+    watched = Watched(tmp_path, keep=3)
+    place = save_torch(watched, "last.pt", 1)
+    for _ in range(SENT_LAST_AFTER + 1):
+        watched.step(2)
+    assert [watched.uploader._is_sent_last(whole) for whole in watched.uploader._waiting.values()] == [True]
+    first[0] = False
+    place.unlink()
+    save_torch(watched, "last.pt", 3)
+    watched.uploader._look()
+    watched.uploader._look()
+    assert [watched.uploader._is_sent_last(whole) for whole in watched.uploader._waiting.values()] == [False]
+
+
+def test_after_a_failure_refusals_change_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = [True]
+    refusing(monkeypatch, "best.pt", "step-1.txt", refused=lambda: refused[0])
+    watched = Watched(tmp_path, keep=3)
+    save_torch(watched, "best.pt", 1)
+    save(watched, "step-1.txt", 2)
+    watched.uploader._look()
+    watched.uploader._look()
+    watched.uploader._moment = watched.uploader._end = Moment.CUT_OFF
+    watched.uploader._ended_at = time.monotonic()
+    for _ in range(SENT_LAST_AFTER + 1):
+        assert not watched.uploader._upload()
+    refused[0] = False
+    assert watched.uploader._upload()
+    assert [Path(each.uri).name.partition(".")[0] for each in watched.published] == ["step-1", "best"]
+
+
+def test_what_is_held_first_is_what_is_sent_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"best_{metric}.pt" for metric in ("a", "b", "c", "d")]
+    refusing(monkeypatch, *names)
+    watched = Watched(tmp_path, keep=3)
+    for at, name in enumerate(names, 1):
+        save_torch(watched, name, at)
+        for _ in range(SENT_LAST_AFTER + 1):
+            watched.step(2)
+    refusing(monkeypatch, "step-1.txt")
+    save(watched, "step-1.txt", 9)
+    watched.uploader._look()
+    watched.uploader._look()
+    held = watched.uploader._held_next()
+    assert held[0].item.path.name == "step-1.txt"
+    assert len(held) == MOST_HELD

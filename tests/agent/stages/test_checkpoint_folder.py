@@ -255,17 +255,35 @@ def test_where_all_nodes_find_all_checkpoints_damaged_none_of_them_trains(tmp_pa
             each.require_one()
 
 
+@pytest.mark.parametrize("whose", ["its own", "another run's"])
 def test_what_a_restore_compares_with_what_is_stored_counts_as_its_progress(
-    tmp_path: Path, node: Node
+    tmp_path: Path, node: Node, whose: str
 ) -> None:
     (tmp_path / "step-1.pt").write_bytes(bytes(2 * OWN_STEP))
-    publish(tmp_path / "step-1.pt", str(tmp_path / "kept"), step=1, fence=LOWEST)
+    stored = tmp_path / ("kept" if whose == "its own" else "another-run")
+    reference = publish(tmp_path / "step-1.pt", str(stored), step=1, fence=LOWEST)
     place, one = workspace(tmp_path), node(0, tmp_path / "own")
+    assert one.settings is not None
+    one.settings = replace(one.settings, start_from=reference.uri if whose == "another run's" else None)
     one.restore(place)
     activity = one.context.activity
     before = activity.look()
     one.restore(place)
     assert activity.look() == before + 2, "it has begun, and has read what lies here"
+
+
+def test_another_runs_checkpoint_is_read_anew_too_where_nodes_would_go_on_from_different_content(
+    tmp_path: Path, node: Node
+) -> None:
+    best, one = tmp_path / "best", node(0, tmp_path / "own")
+    put(best, "weights")
+    assert one.settings is not None
+    one.settings = replace(one.settings, start_from=str(best))
+    one.restore(workspace(tmp_path))
+    (best / "model.pt").write_text("changed")
+    one.restore(workspace(tmp_path))
+    with pytest.raises(AgentError, match=r"the checkpoint to start from cannot be fetched"):
+        one.restore(workspace(tmp_path), reuse=False)
 
 
 @pytest.mark.parametrize("amid", ["manifest.json", "data"])
@@ -340,6 +358,20 @@ def test_nodes_that_have_started_from_different_content_of_one_place_do_not_pass
     assert len(contents(*both)) == 1
     assert len({(tmp_path / rank / "model.pt").read_text() for rank in "01"}) == 1
     assert [each.context.heartbeat.report.checkpoint for each in both] == [None, None]
+
+
+@pytest.mark.parametrize("has", [("model.bin",), ()])
+def test_a_folder_without_a_checkpoint_is_shown_without_what_is_hidden_in_it(
+    tmp_path: Path, node: Node, has: tuple[str, ...]
+) -> None:
+    folder, one = tmp_path / "own", node(0, tmp_path / "own")
+    (folder / ".ocidist-kept").mkdir(parents=True)
+    for name in has:
+        (folder / name).write_text("weights")
+    with pytest.raises(AgentError, match="the training succeeded but wrote no checkpoint") as caught:
+        one.require_checkpoint(workspace(tmp_path))
+    assert ".ocidist-kept" not in str(caught.value)
+    assert str(caught.value).endswith("it has model.bin") == bool(has)
 
 
 def put(place: Path, content: str) -> None:

@@ -20,6 +20,7 @@ from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.lease import LeaseWatch
 from airflow_provider_ocidist.agent.stages import gang_end
 from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
+from airflow_provider_ocidist.agent.stages.next_launch import NextLaunch
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause
@@ -822,6 +823,40 @@ def test_a_request_that_cannot_be_written_launches_nothing(
     node = Node(tmp_path)
     monkeypatch.setattr(node.heartbeat, "ask_all_to_stop", lambda _: None)
     assert node.end.ask_others(Cause.USER, "m", AGREED) == ()
+
+
+@pytest.mark.parametrize(
+    "phase, newest, reached",
+    [
+        (Phase.TRAINING, checkpoint_at(20), (20, 4)),
+        (Phase.SAVING, checkpoint_at(20), (20, 4)),
+        (Phase.STARTING, checkpoint_at(20), (None, 0)),
+        (Phase.TRAINING, CheckpointRef(uri="oci://b@n/best", step=None), (None, 0)),
+        (Phase.TRAINING, None, (None, 0)),
+    ],
+)
+def test_a_program_that_was_launched_goes_on_from_the_newest_checkpoint_and_fails_before_the_next_step(
+    tmp_path: Path, phase: Phase, newest: CheckpointRef | None, reached: tuple[int | None, int]
+) -> None:
+    node = Node(tmp_path).others(a_report(1))
+    node.context.meter.steps_apart = 5
+    node.heartbeat.update(phase=phase, checkpoint=newest)
+    (failure,), _ = NextLaunch(node.context).restarts_after(Cause.USER, "boom")
+    assert (failure.step, failure.behind) == reached
+
+
+def test_a_failure_has_a_budget_while_the_job_allows_a_launch_after_one_of_its_kind(tmp_path: Path) -> None:
+    restarts = Restarts(program=1, hang=0, node=2)
+    before = (Restart(cause=Cause.USER, message="boom", step=3),)
+    first, second = (
+        NextLaunch(Node(tmp_path, before=had, restarts=restarts).context) for had in ((), before)
+    )
+    assert [first.has_budget(cause) for cause in (Cause.USER, Cause.HANG, Cause.NODE)] == [True, False, True]
+    assert [second.has_budget(cause) for cause in (Cause.USER, Cause.HANG, Cause.NODE)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_before_the_first_checkpoint_a_failure_names_none(tmp_path: Path) -> None:

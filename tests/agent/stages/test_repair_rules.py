@@ -14,14 +14,12 @@ import pytest
 
 from airflow_provider_ocidist.agent.stages import repair
 from airflow_provider_ocidist.agent.stages.repair import (
-    LAST_LIMIT,
     is_overtaken,
     repair_within,
     store_missing,
 )
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences, repairs
 from airflow_provider_ocidist.storage.fences import advance_fence
@@ -83,10 +81,6 @@ def repaired(work: Callable[[threading.Event], object], **limits: Any) -> bool:
 
 
 # For how long
-
-
-def test_the_waiting_process_leaves_a_node_that_repairs_alone_for_as_long_as_it_may() -> None:
-    assert LAST_LIMIT == SAVING_LIMIT
 
 
 def test_a_repair_may_take_as_long_as_it_may_in_all_and_no_longer(

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.model.causes import exit_code_of
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 from airflow_provider_ocidist.model.work_dir import report_of
-from airflow_provider_ocidist.storage.checkpoints import publish
+from airflow_provider_ocidist.storage.checkpoints import SaveFacts, publish
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
@@ -287,7 +287,8 @@ if launch == 0:
     place = tmp_path / "kept"
     earlier = tmp_path / "step-9.txt"
     earlier.write_text("of an earlier attempt")
-    publish(earlier, str(place), step=9, fence=Fence(generation=0, attempt=1), sequence=1, proof="a test")
+    save_of_it = SaveFacts(step=9, fence=Fence(generation=0, attempt=1), sequence=1, proof="a test")
+    publish(earlier, str(place), save_of_it)
     kept = Checkpoints(uri=str(place), resume=False)
     with gang(tmp_path, script, nodes=nodes, checkpoints=kept, attempt=2) as some:
         assert some.run() == [0] * nodes

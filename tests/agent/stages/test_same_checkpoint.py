@@ -14,12 +14,12 @@ import pytest
 
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.meeting import meet_others
-from airflow_provider_ocidist.agent.stages.repair import LAST_LIMIT
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.train.launch import load_launcher
 from airflow_provider_ocidist.errors import Cause, DifferentCheckpoints
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.pauses import SAVED_WITHIN
 from airflow_provider_ocidist.model.report import ALL_DAMAGED, NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -248,7 +248,7 @@ def test_a_node_that_is_ended_while_it_stores_a_checkpoint_again_reports_and_lea
         began = time.monotonic()
         first.signal(signal.SIGTERM)
         assert first.wait()
-        assert time.monotonic() - began < LAST_LIMIT / 2
+        assert time.monotonic() - began < SAVED_WITHIN / 2
         assert first.report.phase is Phase.DONE, first.stderr.read_text()
         assert "the repair of stored checkpoints is given up" in first.stderr.read_text()
     assert list(store.open_uploads()) == []

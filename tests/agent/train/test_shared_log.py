@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.output_masking import MaskingFormatter
 from airflow_provider_ocidist.agent.train.program_output import ProgramOutput
-from airflow_provider_ocidist.agent.train.shared_log import LineMarker, MarkingFormatter, unmarked
+from airflow_provider_ocidist.agent.train.shared_log import (
+    AgentFormatter,
+    LineMarker,
+    MarkingFormatter,
+    level_of,
+    unmarked,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +43,26 @@ def test_what_is_marked_is_read_back() -> None:
 
 def test_every_line_of_what_the_agent_says_is_marked() -> None:
     record = logging.LogRecord("ocidist", logging.INFO, "", 0, "stacks:\n%s", ("a\nb",), None)
-    text = MarkingFormatter(1, "ocidist: %(message)s").format(record)
+    text = MarkingFormatter(1).format(record)
     assert text.splitlines() == ["[node 1] ocidist: stacks:", "[node 1] a", "[node 1] b"]
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL])
+@pytest.mark.parametrize(
+    "formatter", [AgentFormatter(), MarkingFormatter(3), MaskingFormatter(AgentFormatter(), ["secret"])]
+)
+def test_the_level_of_what_the_agent_says_is_read_back(formatter: logging.Formatter, level: int) -> None:
+    record = logging.LogRecord("ocidist", level, "", 0, "the secret: 3 left", (), None)
+    _, text = unmarked(formatter.format(record))
+    assert level_of(text) == level
+    assert ("WARNING" in text, "ERROR" in text) == (level == logging.WARNING, level == logging.ERROR)
+
+
+@pytest.mark.parametrize(
+    "text", ["ERROR: no data", "the ocidist: ERROR: none", "ocidist: ERRORS: 3", "ocidist: 3 errors", ""]
+)
+def test_what_a_program_prints_has_no_level(text: str) -> None:
+    assert level_of(text) == logging.INFO
 
 
 def test_marks_are_for_the_log_alone_and_not_for_the_diagnosis(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import kubernetes
 import pytest
 
@@ -153,6 +155,32 @@ def test_a_cancel_ends_every_pod_and_leaves_none(home: Home, backend: Kubernetes
     assert home.pods() == []
 
 
+@pytest.mark.parametrize("status", [401, 403, 422, 429, 500, 503])
+def test_a_gang_is_deleted_whatever_the_server_says_when_it_is_asked_how_it_is(
+    home: Home, backend: KubernetesBackend, status: int
+) -> None:
+    ref = backend.submit(backend.plan(home.job(backend=SUSPENDED), a_key()))
+    rule = {"method": "GET", "path": "/apis/.*", "status": status, "message": "injected"}
+    httpx.post(
+        f"{home.emulator.url}/_emulator/kubernetes/faults", json=rule, trust_env=False
+    ).raise_for_status()
+    cancel(backend, ref, rounds=3)
+    home.control("/faults", method="DELETE")
+    until(lambda: backend.recent(1) == [])
+    assert home.pods() == []
+
+
+def test_a_user_who_may_delete_a_gang_and_not_read_it_ends_it(home: Home, backend: KubernetesBackend) -> None:
+    user = f"ender-{home.kind}"
+    fields = home.user(user)
+    home.bind(user, without="get")
+    ref = backend.submit(backend.plan(home.job(seconds=60), a_key()))
+    wait_until(backend, ref, running)
+    cancel(connected(home, **fields), ref, rounds=3)
+    wait_until(backend, ref, lambda found: found.ended)
+    assert home.pods() == []
+
+
 def test_the_exit_of_a_program_is_a_failure_of_the_user_with_its_last_words(
     home: Home, backend: KubernetesBackend
 ) -> None:
@@ -173,12 +201,15 @@ def test_an_image_that_is_missing_fails_with_the_registrys_answer(
     assert "missing:1" in action.message
 
 
-def cancel(backend: KubernetesBackend, ref: RunRef) -> None:
+def cancel(backend: KubernetesBackend, ref: RunRef, rounds: float = math.inf) -> None:
     """Cancel a gang as the process that waits for it does: again where a busy server takes over two seconds."""
     while True:
         try:
             return backend.cancel(ref)
         except CancelFailed:
+            rounds -= 1
+            if rounds <= 0:
+                raise
             time.sleep(0.5)
 
 

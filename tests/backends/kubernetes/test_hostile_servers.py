@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import stat
 import threading
 import time
@@ -16,12 +18,14 @@ import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import pod_logs
 from airflow_provider_ocidist.backends.kubernetes.api import Api
+from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects
 from airflow_provider_ocidist.backends.kubernetes.kept_list import KeptList
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
-from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import RunRef
-from tests.training_jobs import a_key
+from tests.training_jobs import a_job, a_key
 
 PATH = "/api/v1/namespaces/n/pods"
 Answer = tuple[int, bytes]
@@ -202,6 +206,85 @@ def test_what_may_have_been_taken_is_not_sent_again(server: Server) -> None:
         server.api().create(PATH, {})
     assert caught.value.retryable
     assert len(server.asked) == 1
+
+
+@contextlib.contextmanager
+def taking_no_connection() -> Iterator[int]:
+    """Yield a port at which the kernel drops what asks for a connection, as a firewall or a dead machine does."""
+    with contextlib.ExitStack() as opened:
+        listening = opened.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield listening.getsockname()[1]
+
+
+def test_a_killed_task_has_the_time_to_look_and_to_delete_though_no_connection_comes_about(
+    server: Server,
+) -> None:
+    with taking_no_connection() as server.port:
+        api = server.api(urgent=True)
+        api.ready()
+        began = time.monotonic()
+        for ask in (api.get, lambda path: api.delete(path, {})):
+            with pytest.raises(BackendError) as caught:
+                ask(PATH)
+            assert caught.value.retryable
+        assert time.monotonic() - began < 5.0, "it is killed then"
+
+
+CREATED = ("configmaps", "pytorchjobs", "secrets")
+
+
+def made(server: Server, plural: str, refusal: Answer) -> None:
+    """Create a gang and all beside it, of which one create is refused, and no object can be read."""
+
+    def answer(asked: Asked) -> Answer:
+        if "/openapi/" in asked.path:
+            return 200, b"{}"
+        if asked.method == "GET":
+            return 404, status(404, "NotFound")
+        return refusal if f"/{plural}?" in asked.path else (201, json.dumps(obj("o", 1)).encode())
+
+    server.by_request = answer
+    job = a_job(
+        backend={"kind": "pytorchjob"}, work_dir="oci://b@n/w", image="i", env={"API_KEY": "sk-1f0c77aa9b"}
+    )
+    plan = PyTorchJob.connect({"namespace": "n"}).plan(job, a_key())
+    objects = GangObjects(server.api(), PyTorchJob.operator)
+    objects.create_secrets(plan, objects.create(plan))
+
+
+@pytest.mark.parametrize("plural", CREATED)
+def test_what_has_a_name_and_is_gone_a_moment_later_is_no_fault_of_the_job(
+    server: Server, plural: str
+) -> None:
+    with pytest.raises(BackendError, match="gone by now") as caught:
+        made(server, plural, (409, status(409, "AlreadyExists")))
+    assert (caught.value.retryable, caught.value.cause) == (True, Cause.SERVICE)
+
+
+@pytest.mark.parametrize("plural", CREATED)
+def test_a_webhook_that_refuses_with_the_status_of_a_name_that_is_taken_is_named(
+    server: Server, plural: str
+) -> None:
+    said = 'admission webhook "owners.example.com" denied the request: no owner'
+    with pytest.raises(BackendError, match="no owner") as caught:
+        made(server, plural, (409, status(409, "").replace(b'"m"', json.dumps(said).encode())))
+    assert (caught.value.retryable, caught.value.cause) == (False, Cause.CONFIG)
+
+
+@pytest.mark.parametrize("reason, asked", [("Conflict", 4), ("AlreadyExists", 1)])
+def test_a_create_that_meets_another_one_at_a_quota_is_sent_again_and_no_other(
+    server: Server, reason: str, asked: int
+) -> None:
+    server.by_request = lambda _: (409, status(409, reason))
+    with pytest.raises(BackendError) as caught:
+        server.api().create(PATH, {})
+    assert (caught.value.code, len(server.asked)) == (reason, asked)
 
 
 def plugged(plugin: Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
@@ -12,6 +11,7 @@ from airflow_provider_ocidist.model.run import NodeState
 from airflow_provider_ocidist.work_dir import reports
 from scripts.emulator_process import EmulatorProcess
 from scripts.idle_pods import idle_pods
+from tests.http_client import http
 from tests.views import need_views
 
 
@@ -46,7 +46,7 @@ def test_a_slow_store_holds_up_no_look_at_gangs_that_train_and_the_last_reports_
         backend = PyTorchJob.connect({**oci["extra"], **cluster["extra"]})
         refs = [record.ref for record in gangs.records]
         slow = {"path": ".*nodes.*json", "method": "GET", "latency_s": takes}
-        httpx.post(f"{emulator.url}/_emulator/faults", json=slow).raise_for_status()
+        http.post(f"{emulator.url}/_emulator/faults", json=slow).raise_for_status()
         read = 0
         for _ in range(100):
             gangs.forget_calls()

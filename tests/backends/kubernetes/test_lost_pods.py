@@ -17,7 +17,7 @@ from airflow_provider_ocidist.model.report import NodeReport, Restart
 from airflow_provider_ocidist.model.run import RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import REPLACED_FILE, report_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from tests.backends.kubernetes.test_states import START, ended, of_agent, pod
 from tests.gangs.test_replacement_rules import a_ref
 from tests.gangs.test_replacement_rules import a_report as report_at
@@ -50,7 +50,7 @@ def a_gang(folder: Path, **changes: Any) -> RunRef:
 
 def a_backend(pods: Pods) -> PyTorchJob:
     backend: Any = object.__new__(PyTorchJob)
-    backend._objects, backend._run_dirs, backend.now = pods, RunDirs(LocalStore), lambda: NOW
+    backend._objects, backend._run_dirs, backend.now = pods, RunDirStores(LocalStore), lambda: NOW
     made: PyTorchJob = backend
     return made
 

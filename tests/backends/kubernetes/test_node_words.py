@@ -189,6 +189,15 @@ def test_a_container_that_could_not_be_started_is_a_fault_of_its_settings(reason
     assert said(node) == (NodeState.FAILED, f"exit code 128, {reason}", Cause.CONFIG)
 
 
+@pytest.mark.parametrize("name, state", [("gang", NodeState.PENDING), ("gang2", NodeState.FAILED)])
+def test_only_the_secret_of_its_own_gang_is_waited_for_as_long_as_for_a_machine(
+    name: str, state: NodeState
+) -> None:
+    missing = waiting("CreateContainerConfigError", f'secret "{name}" not found')
+    late = looked_at(pod("Pending", state=missing), now=NOW + 10 * IMAGE_PATIENCE, secret="gang")
+    assert (late.state, f'secret "{name}" not found' in str(late.details)) == (state, True)
+
+
 # images
 
 

@@ -179,6 +179,8 @@ def test_a_second_with_more_than_can_be_held_is_left_and_the_next_is_read(
 class OneBurst:
     """A backend whose only log is one of these pods."""
 
+    connections = None
+
     def __init__(self, api: Api, ref: RunRef) -> None:
         self.api, self.ref = api, ref
 
@@ -208,6 +210,8 @@ def test_the_end_of_a_task_does_not_wait_for_ever_for_a_burst(
 
 class OneLost:
     """A backend that cannot read the log of one node, whose machine is lost."""
+
+    connections = None
 
     def logs_of(self, wanted: list[tuple[RunRef, list[float]]]) -> list[LogPart]:
         return [LogPart(unread_from={1: 5.0}) for _ in wanted]

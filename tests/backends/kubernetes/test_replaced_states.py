@@ -109,6 +109,18 @@ def test_a_lost_node_whose_idle_agent_ends_with_0_has_not_succeeded() -> None:
     assert looked_at(idle, report=done, replaces=True).state is NodeState.SUCCEEDED
 
 
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("idle", [{"running": {}}, ended(0, "Completed"), ended(143)])
+def test_what_kubernetes_says_of_the_end_before_a_restart_is_the_cause_however_the_idle_agent_ends(
+    idle: dict[str, Any], replaces: bool
+) -> None:
+    report = a_report(phase=Phase.DONE, lost=True, message="started again")
+    found = agents(pod("Running", state=idle), ended(137, "OOMKilled"), restarts=1)
+    for gang in (GangState.ACTIVE, GangState.SUCCEEDED):
+        node = looked_at(found, Gang(gang), report=report, replaces=replaces)
+        assert (node.state, node.cause, node.exited) == (NodeState.FAILED, Cause.OOM, 137)
+
+
 def test_a_pod_whose_own_deadline_is_over_is_not_waited_for() -> None:
     late = pod("Failed", reason="DeadlineExceeded", message="active longer than specified deadline")
     assert looked_at(late, replaces=True).state is NodeState.FAILED

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import REPLACED_FILE, report_of
 from airflow_provider_ocidist.storage.stores.local import LocalStore
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from tests.backends.kubernetes.test_lost_pods import BEGAN, NOW, a_report, agents, write
 from tests.gangs.test_replacement_rules import a_ref
 
@@ -59,7 +59,7 @@ def a_gang(folder: Path, **changes: Any) -> RunRef:
 
 def a_backend(cluster: Any) -> PyTorchJob:
     backend: Any = object.__new__(PyTorchJob)
-    backend._objects, backend._run_dirs, backend.now = cluster, RunDirs(LocalStore), lambda: NOW
+    backend._objects, backend._run_dirs, backend.now = cluster, RunDirStores(LocalStore), lambda: NOW
     made: PyTorchJob = backend
     return made
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import io
 import json
 import logging
 import math
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +37,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.model.work_dir import LOCAL
 from tests.agent.gangs import processes_with
+from tests.agent.save.small_disk import small_disk
 from tests.training_jobs import PROGRAMS, a_key, wait_until
 
 
@@ -648,3 +654,230 @@ def test_the_command_line_runs_here_what_is_meant_for_another_backend(tmp_path: 
     )
     assert logs.returncode == 0, logs.stderr
     assert "step 1/1" in logs.stdout
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def a_node_of(tmp_path: Path, agent: str) -> list[str]:
+    """Make the folder of a node whose agent is this code; return the command that runs the node."""
+    (tmp_path / node.ENTRYPOINT).parent.mkdir(parents=True)
+    (tmp_path / node.ENTRYPOINT).write_text(agent)
+    return [sys.executable, node.__file__, str(tmp_path), sys.executable]
+
+
+CHATTY = "for number in range(20_000): print(f'line {number}')\nprint('done', flush=True)"
+
+
+def test_a_node_whose_log_has_no_room_runs_to_its_own_end_and_says_that_lines_are_missing(
+    tmp_path: Path,
+) -> None:
+    command = a_node_of(tmp_path, f"{CHATTY}\nraise SystemExit(3)")
+    (tmp_path / node.LOG).symlink_to("/dev/full")
+    subprocess.run(command, check=False, timeout=120)
+    ended = json.loads((tmp_path / node.ENDED).read_text())
+    assert (ended["exit_code"], ended.get("error")) == (3, None)
+    found = processes.NodeProcess(tmp_path).state() or {}
+    assert found["state"] is NodeState.FAILED
+    assert "cause" not in found
+    assert found["details"] == "exit code 3; its log is incomplete: No space left on device"
+
+
+def test_a_log_goes_on_where_its_disk_has_room_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1024k") as place:
+        folder, filler = place / "node", place / "filler"
+        agent = (
+            f"import os\n{CHATTY}\nos.unlink({str(filler)!r})\n"
+            "for number in range(3): print('later', number, flush=True)"
+        )
+        command = a_node_of(folder, agent)
+        filler.write_bytes(b"0" * 900_000)
+        subprocess.run(command, check=True, timeout=120)
+        lines = [line.text for line in log_lines.read(folder / node.LOG, 0, 0.0, most=100_000)[0]]
+        ended = json.loads((folder / node.ENDED).read_text())
+    assert ended["exit_code"] == 0
+    printed = [*(f"line {number}" for number in range(20_000)), "done", "later 0", "later 1", "later 2"]
+    (gap,) = (number for number, line in enumerate(lines) if line not in printed)
+    assert lines[gap] == "ocidist: lines of this node are missing here: No space left on device"
+    after = lines[gap + 1 :]
+    assert 0 < gap < 20_000
+    assert lines[:gap] == printed[:gap]
+    assert after == printed[-len(after) :]
+    assert len(after) >= 3
+
+
+def fills_disk(place: Path) -> str:
+    """Return an agent that prints, fills the disk of a folder and fails."""
+    return f"""{CHATTY}
+try:
+    with open({str(place / "filler")!r}, "wb", buffering=0) as file:
+        while True:
+            file.write(b"0" * 4096)
+except OSError:
+    raise SystemExit(5)
+"""
+
+
+def test_how_a_node_has_ended_is_recorded_on_a_disk_that_it_has_filled(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "256k") as place:
+        agent = fills_disk(place)
+        done = subprocess.run(a_node_of(place / "node", agent), check=False, timeout=120)
+        assert done.returncode == 5
+        found = processes.NodeProcess(place / "node").state() or {}
+    assert found["state"] is NodeState.FAILED
+    assert "cause" not in found
+    assert str(found["details"]).startswith("exit code 5")
+
+
+def test_a_file_system_that_takes_a_new_block_for_what_is_overwritten_costs_the_log_and_not_the_end(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "disk", "256k") as place:
+        # A hole, so that the room which was taken is none: btrfs and ZFS copy on write.
+        makes_hole = f"import os\nos.truncate({str(place / 'node/ended.new')!r}, 0)\n"
+        agent = makes_hole + fills_disk(place)
+        done = subprocess.run(a_node_of(place / "node", agent), check=False, timeout=120)
+        assert done.returncode == 5
+        found = processes.NodeProcess(place / "node").state() or {}
+    assert found["details"] == "exit code 5; its log is incomplete: No space left on device"
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
+def test_a_machine_that_cannot_start_the_agent_for_a_moment_is_no_fault_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(node.subprocess, "Popen", refuse)
+    with kept_signals():
+        assert node.run(tmp_path, sys.executable) == node.NOT_RUN
+    found = processes.NodeProcess(tmp_path).state() or {}
+    assert (found["state"], found["cause"]) == (NodeState.FAILED, Cause.NODE)
+    assert found["details"] == f"its agent could not be started: {sys.executable}: {os.strerror(number)}"
+
+
+def test_an_agent_for_which_there_are_no_more_files_to_open_is_no_fault_of_the_job(tmp_path: Path) -> None:
+    command = a_node_of(tmp_path, "print('done')")
+
+    def leave_too_few() -> None:
+        # Three streams, the lock and two more; the agent's output needs another.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (6, 6))
+
+    done = subprocess.run(command, check=False, timeout=120, preexec_fn=leave_too_few)
+    assert done.returncode == node.NOT_RUN
+    found = processes.NodeProcess(tmp_path).state() or {}
+    assert (found["state"], found["cause"]) == (NodeState.FAILED, Cause.NODE)
+
+
+def test_the_interpreter_of_a_node_is_known_also_where_its_path_is_no_text(tmp_path: Path) -> None:
+    python = tmp_path / os.fsdecode(b"caf\xe9") / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("ocidist/node.py", "import time; time.sleep(600)")
+    found = processes.NodeProcess(tmp_path / "work" / "0")
+    try:
+        found.start(zipfile.ZipFile(archive), str(python), {})
+        assert found.python == str(python)
+        assert found.state()["state"] is NodeState.RUNNING
+    finally:
+        found.kill()
+
+
+@pytest.mark.parametrize(
+    "name, value, said",
+    [("PYTHONHOME", "/no/such/folder", "/no/such/folder"), ("PYTHONPATH", "{}", "no json is here")],
+)
+def test_variables_that_mislead_python_are_those_of_the_jobs_own_python(
+    backend: Local, ends: Callable[[RunRef], RunRef], tmp_path: Path, name: str, value: str, said: str
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('no json is here')")
+    job = a_job(nodes=1, env={name: value.format(tmp_path)})
+    ref = ends(backend.submit(backend.plan(job, a_key())))
+    (found,) = wait_until(backend, ref, lambda status: status.ended).nodes
+    assert (found.state, found.details) == (NodeState.FAILED, "exit code 1")
+    lines = log_lines.read(Path(ref.run_dir, LOCAL, "0", node.LOG), 0, 0.0, most=100)[0]
+    assert any(said in line.text for line in lines)
+
+
+def test_variables_that_are_too_long_for_the_system_are_a_fault_of_the_job(backend: Local) -> None:
+    plan = backend.plan(a_job(nodes=1, env={"LONG": "x" * 200_000}), a_key())
+    with pytest.raises(BackendError, match="longer than this system allows; put them into a file") as caught:
+        backend.submit(plan)
+    assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
+
+
+def below_a_file(tmp_path: Path) -> Path:
+    (tmp_path / "file").touch()
+    return tmp_path / "file/work"
+
+
+def of_a_name_that_is_too_long(tmp_path: Path) -> Path:
+    return tmp_path / ("long" * 100)
+
+
+def where_nobody_may_write(_: Path) -> Path:
+    # Root may not either.
+    return Path("/sys/work")
+
+
+@pytest.mark.parametrize("place", [below_a_file, of_a_name_that_is_too_long, where_nobody_may_write])
+def test_a_work_directory_that_cannot_be_one_is_named_and_is_a_fault_of_the_job(
+    tmp_path: Path, place: Callable[[Path], Path]
+) -> None:
+    backend = Local.connect({"work_dir": str(place(tmp_path))})
+    with pytest.raises(BackendError, match=r"work_dir cannot be used: .*/work|long") as caught:
+        backend.submit(backend.plan(a_job(nodes=1), a_key()))
+    assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
+
+
+def test_a_work_directory_that_cannot_be_locked_for_a_moment_is_tried_again(
+    backend: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    # As NFS does whose lock service starts again.
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(BackendError, match=r"work_dir cannot be used: .*No locks available") as caught:
+        backend.submit(backend.plan(a_job(nodes=1), a_key()))
+    assert caught.value.retryable
+
+
+def test_a_submission_for_which_the_disk_has_no_room_is_tried_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "64k") as place:
+        (place / "filler").write_bytes(b"0" * 65_536)
+        backend = Local.connect({"work_dir": str(place / "work")})
+        with pytest.raises(BackendError, match="No space left on device") as caught:
+            backend.submit(backend.plan(a_job(nodes=1), a_key()))
+    assert (caught.value.cause, caught.value.retryable) == (Cause.SERVICE, True)
+
+
+@pytest.mark.parametrize("name", ["two words", "50%", "a:b", "\u00fc", "#x?y", "a'b\"c", "-x", "two\nlines"])
+def test_a_work_directory_of_any_name_takes_a_gang_and_its_checkpoint(
+    tmp_path: Path, ends: Callable[[RunRef], RunRef], name: str
+) -> None:
+    backend = Local.connect({"work_dir": str(tmp_path / "work" / name)})
+    ref = ends(backend.submit(backend.plan(a_job(nodes=1), a_key())))
+    status = wait_until(backend, ref, lambda status: status.ended)
+    assert status.nodes[0].state is NodeState.SUCCEEDED
+    assert status.checkpoint is not None
+    assert status.checkpoint.uri.startswith(str(tmp_path / "work" / name))
+
+
+def test_variables_that_are_no_text_reach_a_node_and_the_one_that_takes_its_place(
+    backend: Local, ends: Callable[[RunRef], RunRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOT_TEXT", os.fsdecode(b"caf\xe9"))
+    ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=60), a_key())))
+    found = processes.NodeProcess(Path(ref.run_dir, LOCAL, "0")).environment()
+    # A replacement starts with these.
+    assert os.fsencode(found["NOT_TEXT"]) == b"caf\xe9"

@@ -10,7 +10,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -20,6 +19,7 @@ from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.model.run import NodeState, Plan, RunRef
 from airflow_provider_ocidist.oci_client import clients
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 
 
@@ -191,7 +191,7 @@ def test_when_one_node_cannot_be_created_the_others_are_ended(
         "code": "LimitExceeded",
         "times": 1,
     }
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     with pytest.raises(BackendError) as caught:
         backend.submit(plan)
     assert caught.value.cause is Cause.QUOTA
@@ -207,10 +207,10 @@ def test_a_gang_costs_no_request_that_is_not_needed(
     backend: OciDataScience, emulator: Access, ends: Any
 ) -> None:
     plan = backend.plan(a_job(nodes=4, seconds=30), a_key())
-    httpx.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
     ref = ends(backend.submit(plan, found=backend.gangs.begin(plan)))
     assert ref.complete
-    calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
+    calls = http.get(f"{emulator.url}/_emulator/calls").json()
     sent = [
         (call["method"], call["path"].split("?")[0].rpartition("/")[2])
         for call in calls
@@ -255,7 +255,7 @@ def test_lost_replies_and_refusals_leave_nothing_that_is_not_known(
     for path in paths.values():
         for fault in ({"drop": "after"}, {"status": 429, "code": "TooManyRequests"}, {"status": 503}):
             rule = {"method": "POST", "path": path, "times": 1, **fault}
-            httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+            http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     plan = backend.plan(a_job(nodes=3, seconds=30), a_key())
     ref = ends(backend.submit(plan, found=backend.gangs.begin(plan)))
     assert ref.complete
@@ -359,7 +359,7 @@ def test_many_gangs_cost_one_list_call(backend: OciDataScience, emulator: Access
 
 
 def _calls(emulator: Access, method: str, path: str) -> int:
-    calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
+    calls = http.get(f"{emulator.url}/_emulator/calls").json()
     calls = calls.get("calls", calls) if isinstance(calls, dict) else calls
     return sum(call["method"] == method and call["path"].split("?")[0] == path for call in calls)
 

@@ -22,8 +22,8 @@ from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import a_key
 
 LIVE, ENDING, ENDED = "IN_PROGRESS", "CANCELING", "CANCELED"
@@ -39,7 +39,7 @@ CODES = {
 
 
 def directories(open_place: Callable[[str], Store]) -> RunDirectories:
-    return RunDirectories(RunDirs(open_place), RunDirs(open_place))
+    return RunDirectories(RunDirStores(open_place), RunDirStores(open_place))
 
 
 class Service:

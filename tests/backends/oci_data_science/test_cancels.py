@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -19,6 +18,7 @@ from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.http_client import http
 
 NODES = 3
 ANSWERS = {
@@ -105,7 +105,7 @@ def test_nodes_that_are_known_are_cancelled_though_the_list_of_the_job_is_refuse
     faults(path="/20190101/jobRuns", status=401, code="NotAuthenticated")
     with pytest.raises(CancelFailed):
         idle.backend.cancel(replace(ref, run_ids=("", *ref.run_ids[1:])))
-    httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     assert [ending(state) for state in states(idle, ref)] == [False, True, True]
 
 
@@ -160,7 +160,7 @@ def test_a_cancel_that_has_succeeded_leaves_nothing_that_goes_on(
         assert error.stop_requested, f"seed {seed}: {error}"
         tried += 1
         assert tried < 30, f"seed {seed}: {error}"
-    httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     assert all(map(ending, states(idle, ref))), f"seed {seed}"
 
 

@@ -14,8 +14,8 @@ from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
 from airflow_provider_ocidist.errors import BackendError, LeftRuns, StorageError
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.service_in_memory import LIVE, Model
 from tests.training_jobs import a_job, a_key
 
@@ -72,11 +72,11 @@ def test_what_has_ended_a_submission_is_raised_whatever_fails_in_cleaning_up(
 
     gangs = Gangs(
         fails,
-        RunDirs(opened),
+        RunDirStores(opened),
         lambda *_: Interrupted(error),
         lambda _: gangs,
         lambda: str(tmp_path),
-        Cancels(fails, RunDirectories(RunDirs(opened), RunDirs(opened))),
+        Cancels(fails, RunDirectories(RunDirStores(opened), RunDirStores(opened))),
     )
     with pytest.raises(BaseException) as caught:
         gangs.submit(replace(plan, backend="oci_data_science"), None, [begun])

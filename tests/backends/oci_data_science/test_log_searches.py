@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import oci
 import pytest
 
 from airflow_provider_ocidist.backends.base import LogLine
@@ -95,6 +97,33 @@ def test_runs_that_were_all_read_to_other_times_take_their_turns() -> None:
     assert found == 60
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_a_search_refuses_as_too_large_no_line_is_lost_or_doubled(seed: int) -> None:
+    """A generator draws how much the runs write, how much one search may find, and how much a look reads."""
+    dice = random.Random(seed)
+    seconds = sorted(dice.choices(range(20_000), k=dice.randrange(500, 6000)))
+    runs = {"one": seconds[::2], "two": seconds[1::2]}
+    client = _Refusing(runs, most=dice.randrange(30, len(seconds) // 2))
+    searches, follower, seen = LogSearches(lambda: client), LogFollower([0.0, 0.0]), []
+    names, pages = ["ocid.run.one", "ocid.run.two"], dice.randrange(1, 20)
+    for look in range(2000):
+        now = client.end + look
+        found = searches.lines_of("place", dict(zip(names, follower.since(now), strict=True)), pages)
+        lines = [
+            LogLine(
+                each["logContent"]["id"], float(each["logContent"]["id"].split()[1]) + client.start, rank, ""
+            )
+            for rank, name in enumerate(names)
+            for each in found.entries[name]
+        ]
+        left = {rank: found.unread_from[name] for rank, name in enumerate(names) if name in found.unread_from}
+        seen += [each.id for each in follower.take(lines, now, left)]
+        if not follower.is_behind:
+            break
+    assert Counter(seen) == Counter(each.data["logContent"]["id"] for each in client.entries)
+    assert client.refused > 0
+
+
 class _Written:
     """As the SDK's client: a log in which each run wrote at these seconds, ending now."""
 
@@ -125,6 +154,25 @@ class _Written:
         headers = {"opc-next-page": str(at + limit)} if at + limit < len(found) else {}
         self.given += len(found[at : at + limit])
         return _Answer(data=_Answer(results=found[at : at + limit]), headers=headers)
+
+
+class _Refusing(_Written):
+    """One that refuses a search which finds more than so many entries."""
+
+    def __init__(self, runs: dict[str, Sequence[int]], most: int) -> None:
+        super().__init__(runs)
+        busiest = Counter(each.data["logContent"]["time"] for each in self.entries).most_common(1)[0][1]
+        self.most = max(most, busiest)
+        self.refused = 0
+
+    def search_logs(self, search: dict[str, Any], limit: int, page: str = "0") -> Any:
+        answer = super().search_logs(search, 1_000_000)
+        if len(answer.data.results) > self.most:
+            self.refused += 1
+            raise oci.exceptions.ServiceError(
+                status=400, code="InvalidParameter", headers={}, message="search result is too large"
+            )
+        return super().search_logs(search, limit, page)
 
 
 def _written(start: float, second: int, id_: str, run: str) -> _Answer:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -24,6 +23,7 @@ from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, TrainingResult
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 
 Ends = Callable[[RunRef], RunRef]
@@ -123,7 +123,7 @@ def test_cancel_ends_the_one_run_by_one_request_and_may_be_repeated(
     backend.cancel(ref)
     status = wait_until(backend, ref, lambda status: status.ended, seconds=15)
     assert {node.state for node in status.nodes} == {NodeState.CANCELED}
-    calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
+    calls = http.get(f"{emulator.url}/_emulator/calls").json()
     cancels = [call for call in calls if call["path"].endswith(f"{ref.main_run_id}/actions/cancelJobRun")]
     assert len(cancels) == 1
     backend.cancel(ref)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -17,6 +16,7 @@ from airflow_provider_ocidist.gangs.decisions import decide
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef, TrainingResult
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import a_job, a_key, wait_until
 
 Ends = Callable[[RunRef], RunRef]
@@ -32,11 +32,11 @@ def test_a_last_report_that_was_throttled_away_costs_no_success(
     wait_until(backend, ref, lambda status: any(node.report for node in status.nodes))
     place = f".*{plan.key.name}.*nodes.*0\\.json"
     rule = {"path": place, "method": "PUT", "status": 429, "times": 10_000}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
         status = wait_until(backend, ref, lambda status: status.ended)
     finally:
-        httpx.delete(f"{emulator.url}/_emulator/faults")
+        http.delete(f"{emulator.url}/_emulator/faults")
     (node,) = status.nodes
     assert node.report
     assert (node.state, node.report.phase is Phase.DONE) == (NodeState.SUCCEEDED, False)

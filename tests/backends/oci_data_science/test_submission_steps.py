@@ -12,17 +12,18 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science import submission as module
+from airflow_provider_ocidist.backends.oci_data_science.ads_variables import MAIN_RUN_VARIABLE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, CODE_ARCHIVE, LEASE_FILE, STOP_FILE
 from scripts.emulator_process import Access
-from tests.training_jobs import a_job, a_key
+from tests.http_client import http
+from tests.training_jobs import BACKEND, a_job, a_key
 
 pytestmark = pytest.mark.usefixtures("no_node_starts")
 
@@ -117,7 +118,10 @@ def edited(plan: Plan) -> Plan:
     )
 
 
-def test_what_was_begun_with_another_job_file_and_has_no_run_gives_way(backend: OciDataScience) -> None:
+def test_what_was_begun_with_another_job_file_and_has_no_run_gives_way(
+    backend: OciDataScience, ends: Any
+) -> None:
+    ends(backend.submit(a_plan(backend)))  # whose runs are none of its
     plan = a_plan(backend)
     first = backend._submission(plan).job()
     second = backend._submission(edited(plan)).job()
@@ -340,7 +344,7 @@ def test_an_artifact_that_somebody_else_has_sent_is_as_good(backend: OciDataScie
     faults(method="POST", path=f"/20190101/jobs/{job_id}/artifact", status=409, code="IncorrectState")
     with pytest.raises(BackendError, match=r"^uploading the job artifact"):
         submission.artifact(job_id)
-    httpx.delete(f"{_url(backend)}/_emulator/faults").raise_for_status()
+    http.delete(f"{_url(backend)}/_emulator/faults").raise_for_status()
     submission.artifact(job_id)
     faults(method="POST", path=f"/20190101/jobs/{job_id}/artifact", status=409, code="IncorrectState")
     submission.artifact(job_id)
@@ -392,6 +396,25 @@ def test_only_the_runs_that_are_missing_are_created_under_their_numbers(backend:
     assert submission.runs(job_id, {number: run.id for number, run in {**first, **rest}.items()}) == {}
 
 
+@pytest.mark.parametrize("existing", [set(), {0}, {1}, {0, 2}])
+def test_each_worker_that_wants_it_gets_the_run_of_the_main_node_whichever_exist_already(
+    backend: OciDataScience, existing: set[int]
+) -> None:
+    options = {**BACKEND, "contract": "ads_job", "topology": "job_runs"}
+    plan = backend.plan(a_job(nodes=3, backend=options), a_key())
+    submission = backend._submission(plan)
+    job_id = submission.job().id
+    submission.artifact(job_id)
+    before = {number: f"ocid1.datasciencejobrun.oc1..{number}" for number in existing}
+    made = submission.runs(job_id, before)
+    assert set(made) == {0, 1, 2} - existing
+    main = made[0].id if 0 in made else before[0]
+    for number, run in made.items():
+        details = backend._client.get_job_run(run.id).data.job_configuration_override_details
+        said = details.environment_variables.get(MAIN_RUN_VARIABLE)
+        assert said == (main if number else None)
+
+
 def test_runs_asked_for_twice_are_the_same(backend: OciDataScience) -> None:
     submission, job_id, plan = begun(backend)
     first, again = ({number: run.id for number, run in submission.runs(job_id, {}).items()} for _ in range(2))
@@ -423,6 +446,17 @@ def test_runs_that_exist_are_known_though_another_was_refused(
     requests = [each for each in plan.requests if each.verb == "CreateJobRun"]
     for number, run_id in known.items():
         assert backend._client.get_job_run(run_id).data.display_name == requests[number].body["displayName"]
+
+
+def test_where_a_run_is_refused_it_is_said_of_which_of_the_others_the_end_is_not_seen(
+    backend: OciDataScience, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    submission, job_id, _ = begun(backend)
+    faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded")
+    gone = "ocid1.datasciencejobrun.oc1..gone"
+    with caplog.at_level(logging.INFO), pytest.raises(BackendError, match="creating the job run"):
+        submission.runs(job_id, {0: gone})
+    assert f"cancelling job run {gone}: " in caplog.text
 
 
 def test_a_run_whose_creation_is_answered_after_all_was_given_up_is_cancelled(

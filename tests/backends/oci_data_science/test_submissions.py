@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 from oci.identity.models import CreateCompartmentDetails
 
@@ -29,6 +28,7 @@ from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from scripts.emulator_process import Access
+from tests.http_client import http
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
 SEED = random.randrange(10_000)
@@ -50,8 +50,8 @@ def submit(backend: OciDataScience, job: Any, key: RunKey, number: int = 1) -> R
 
 def requests(emulator: Access, work_dir: str) -> list[str]:
     """Return what was asked of the service and of the store since the last time, for others' nodes left out."""
-    calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
-    httpx.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
+    calls = http.get(f"{emulator.url}/_emulator/calls").json()
+    http.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
     return [
         f"{call['method']} {call['path'].split('?')[0].split('/')[2]}"
         for call in calls
@@ -70,9 +70,9 @@ def test_a_submission_a_retry_and_a_clear_cost_the_same_however_many_jobs_there_
 @pytest.fixture
 def never_starts(emulator: Access) -> Iterator[None]:
     """Let no node start: nodes make requests too."""
-    httpx.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
+    http.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
     yield
-    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
 
 
 def _spent_among(others: int, fields: dict[str, Any], emulator: Access) -> list[int]:
@@ -118,7 +118,7 @@ def test_a_submission_that_fails_leaves_no_run_alive_behind_lists_that_are_stale
 
 def _runs_of(key: RunKey, backend: OciDataScience, emulator: Access) -> dict[str, str]:
     """Return the states of all runs of a task, as the service has them once its lists are not behind any more."""
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     newest = backend._client.list_job_runs(
         emulator.compartment_id, sort_by="timeCreated", sort_order="DESC"
     ).data
@@ -247,7 +247,7 @@ def test_a_gang_that_nothing_shows_counts_as_gone_after_four_looks_over_two_minu
 
     hide(faults, ref)
     assert all(looks(0, 1, 2, 3, 4, 60, 119)), "all at once, or in less than two minutes"
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     assert all(looks(10)), "the service shows it again"
     backend.cancel(ref)
     wait_until(backend, ref, lambda status: status.ended)
@@ -312,7 +312,7 @@ def test_a_try_after_one_whose_every_run_was_refused_is_not_asked_to_stop(
     faults(method="POST", path="/20190101/jobRuns", status=status, code=code)
     with pytest.raises(BackendError):
         submit(backend, job, key)
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     ref = submit(backend, job, key, 2)
     done = wait_until(backend, ref, lambda found: found.ended)
     assert [node.state for node in done.nodes] == [NodeState.SUCCEEDED], done

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -26,6 +25,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.backends.oci_data_science import test_cancel_rules as cancel_rules
 from tests.backends.silent import Silent
+from tests.http_client import http
 from tests.training_jobs import a_job, a_key
 
 SEED = random.randrange(10_000)
@@ -55,7 +55,7 @@ def as_it_fails(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> N
 
 def cancelled(emulator: Access) -> set[str]:
     """Return the runs whose cancel the service has accepted."""
-    calls = httpx.get(f"{emulator.url}/_emulator/calls").raise_for_status().json()
+    calls = http.get(f"{emulator.url}/_emulator/calls").raise_for_status().json()
     paths = [call["path"].split("/") for call in calls if call["status"] == 204]
     return {path[3] for path in paths if path[-1] == "cancelJobRun"}
 
@@ -74,7 +74,7 @@ def created(backend: OciDataScience, plan: Plan) -> dict[str, str]:
 
 @pytest.fixture
 def calls_begin(emulator: Access) -> None:
-    httpx.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
 
 
 @pytest.mark.usefixtures("calls_begin", "no_node_starts")
@@ -151,7 +151,7 @@ def test_a_service_that_asks_for_a_minutes_patience_does_not_hold_up_the_end_of_
         submitted = pool.submit(backend.submit, plan)
         with pytest.raises(BackendError, match="LimitExceeded"):
             submitted.result(55)
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     assert set(created(backend, plan).values()) <= ENDED
 
 
@@ -172,7 +172,7 @@ def test_a_stop_request_that_the_store_did_not_take_in_seconds_is_written_later_
     faults(method="PUT", path=r".*stop\.json", status=503, retry_after_s=1, times=6)
     with pytest.raises(BackendError, match="LimitExceeded"):
         backend.submit(plan)
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    http.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     assert backend._store(plan.run_dir).exists(STOP_FILE) is alive
     assert (set(created(backend, plan).values()) <= ENDED) is not alive
     for run_id in created(backend, plan):

@@ -254,7 +254,7 @@ def test_only_a_gang_of_which_lost_pods_are_made_anew_asks_the_operator_for_it()
             instances = [each for each in container["env"] if each["name"] == INSTANCE_VARIABLE]
             uid = {"fieldRef": {"fieldPath": "metadata.uid"}}
             assert instances == ([{"name": INSTANCE_VARIABLE, "valueFrom": uid}] if wanted else [])
-        assert ("a pod that is lost is made anew" in plan.reason) is wanted
+        assert ("a pod that is lost is created again" in plan.reason) is wanted
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))

@@ -155,12 +155,14 @@ def test_an_answer_is_read_with_its_times() -> None:
             "phaseMessage": "gone",
             "createdAt": "2026-11-23T00:00:00.500Z",
             "completedAt": "2026-11-23T00:00:10Z",
+            "phaseUpdatedAt": "2026-11-23T00:00:09.750Z",
             "environmentVariables": {"OCIDIST_WHEN_SUSPENDED": "wait"},
         }
     )
     assert found.waits
     assert found.completed_at is not None
     assert found.completed_at - found.created_at == pytest.approx(9.5)
+    assert found.phase_since == pytest.approx(found.completed_at - 0.25)
     assert unix_time(None) is None
     # Go leaves out zeros at the end.
     for text, seconds in (("00:00:00.5Z", 0.5), ("00:00:00.123456789Z", 0.123456), ("00:00:01+00:00", 1.0)):
@@ -173,6 +175,7 @@ def test_an_answer_that_says_little_is_a_workload_of_which_little_is_known() -> 
     assert found == Workload(id="7", name="n", phase="Unknown")
     assert (found.message, found.reason, found.namespace, found.created_at) == ("", None, "", 0.0)
     assert (found.completed_at, found.waits, found.has_agent) == (None, False, None)
+    assert found.phase_since is None
     assert (found.details, found.cause, found.state) == (None, None, NodeState.UNKNOWN)
 
 

@@ -180,6 +180,19 @@ WRONG = [
     ({"backend": {"memory": "much"}}, "backend.memory"),
     ({"backend": {"volumes": [{"claim": "c", "path": "data"}]}}, "backend.volumes.0.path"),
     ({"backend": {"secrets": {"A": {"name": "s", "key": "k"}}}, "env": {"A": "1"}}, "backend.secrets.A"),
+    ({"backend": {"secrets": {"A B": {"name": "s", "key": "k"}}}}, "backend.secrets.A B"),
+    ({"backend": {"volumes": [{"claim": "My_Data", "path": "/data"}]}}, "backend.volumes.0.claim"),
+    (
+        {"backend": {"volumes": [{"claim": "c", "path": "/d"}, {"claim": "e", "path": "/d/"}]}},
+        "backend.volumes.1.path: is the place of backend.volumes.0.path too",
+    ),
+    (
+        {
+            "backend": {"secret_files": {"/etc/oci": "oci-config"}},
+            "mounts": [{"source": "pvc://c", "path": "/etc/oci"}],
+        },
+        "mounts.0.path: is the place of backend.secret_files./etc/oci too",
+    ),
     ({"backend": {"labels": {"ocidist/x": "1"}}}, "backend.labels.ocidist/x"),
     ({"backend": {"priority": "urgent"}}, "backend.priority"),
     ({"backend": {"gpu": 1}}, "gpus"),
@@ -341,7 +354,7 @@ def test_a_secret_in_plain_variables_is_named_in_the_plan_with_the_remedy() -> N
 
 
 def test_a_plan_of_a_job_that_may_lose_machines_says_that_a_lost_pod_comes_only_with_all_others() -> None:
-    words = "a lost pod is made anew only with all others"
+    words = "a lost pod is created again only with all others"
     replacing: dict[str, Any] = {"restarts": {"node": 1}, "limits": {"lease": 600}}
     assert words in planned(a_job(2, **replacing)).reason
     assert words not in planned(a_job(1, **replacing)).reason

@@ -186,7 +186,9 @@ def test_where_the_runtime_allows_no_loss_the_gang_is_made_again_whole_and_the_l
         record = submitted(backend, job)
     assert not record.ref.replaces
     said = [each.getMessage() for each in caplog.records]
-    assert any("anew only with all others" in each and "backoffLimit of 0" in each for each in said), said
+    assert any(
+        "created again only with all others" in each and "backoffLimit of 0" in each for each in said
+    ), said
     (finding,) = [each for each in backend.preflight(job) if each.subject == "restarts.node"]
     assert finding.mark is Mark.WARN
     plan = backend.plan(job, record.ref.key)

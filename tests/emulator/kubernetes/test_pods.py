@@ -6,12 +6,14 @@ import re
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import kubernetes
 import pytest
 
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.kubernetes import watching
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.containers import ContainerLife
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.kubernetes.conftest import SETTINGS, Kube
 from tests.emulator.kubernetes.waiting import until
@@ -317,6 +319,12 @@ def test_a_pod_can_be_made_to_fail(kube, effect, reason, exit_code):
     ended = status.container_statuses[0].state.terminated
     assert (status.reason, ended.exit_code) == (reason, exit_code)
     assert ended.reason == ("OOMKilled" if effect == "oom" else "Error")
+
+
+def test_what_kills_no_process_is_not_the_reason_of_the_next_runs_end():
+    container = ContainerLife({"name": "main", "image": "i"}, SimpleNamespace(), "OnFailure")
+    container.kill((137, "OOMKilled"))
+    assert container._taken_cause() is None
 
 
 def test_a_preempted_pod_goes_and_the_pod_of_a_lost_node_stays_silent(kube):

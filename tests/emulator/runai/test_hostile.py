@@ -114,7 +114,7 @@ def test_rules_are_not_taken_without_end(plane: Plane, monkeypatch: pytest.Monke
         {"status": 503, "path": "("},
         {"status": 503, "path": None},
         {"status": "503"},
-        {"stale_s": 1},
+        {"stale_s": "x"},
         {"status": 503, "message": "x" * 1_000_000},
         {"unknown": 1},
         [],

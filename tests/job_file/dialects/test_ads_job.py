@@ -298,6 +298,7 @@ PIECES = [
     *("a", "x.bin", "data/", "-", "--f", "=", ":", "1", ",", "..", "n"),
     *("*", "?", "[ab]", "[", "]", "~", "~/", "{", "}", "{x,y}", "{1..3}", "#", "$", "$HOME", "$$", "${N:-3}"),
     *("'", '"', "\\", "'*'", '"~"', '"{x,y}"', "'a b'", "\\*", "!", "%", "@", "^", " ", "  "),
+    *("'|'", '"&"', "';'", '"x>y"', "\\|", "'\n'"),
 ]
 """Parts of commands, without what runs or redirects anything."""
 
@@ -362,6 +363,29 @@ def test_what_only_a_shell_expands_gets_one_or_is_refused_with_a_launcher(word):
 def test_what_is_quoted_needs_no_shell(command, word):
     job = job_of(command=f"{command} '{word}'")
     assert (job.program.script, job.program.args) == ("train.py", (word,))
+
+
+@pytest.mark.parametrize("word", ["|", "||", "&", "&&", ";", ">", "2>&1", "a|b", "a & b", "a;b", "(", "x\ny"])
+@pytest.mark.parametrize("command", ["python train.py", "torchrun train.py", "deepspeed train.py"])
+@pytest.mark.parametrize("quoted", ["'{}'", '"{}"'])
+def test_a_quoted_operator_is_plain_text_with_any_launcher(command, word, quoted):
+    job = job_of(command=f"{command} --pattern {quoted.format(word)} -x")
+    assert (job.program.script, job.program.args) == ("train.py", ("--pattern", word, "-x"))
+
+
+@pytest.mark.parametrize("word", ["|", "||", "&", "&&", ";", ">", ">>", "<", "2>&1"])
+def test_an_operator_beside_a_quoted_one_is_an_operator(word):
+    command = f"train.py --pattern '{word}' {word} tee"
+    assert job_of(command=f"python {command}").program.args == ("-c", f"python {command}")
+    (problem,) = problems_of(command=f"torchrun {command}")
+    assert f"contains {word!r}, but no shell reads it" in problem
+
+
+@pytest.mark.parametrize("word", ["|", "||", "&", "&&", ";", ">", ">>", "<"])
+@pytest.mark.parametrize("quote", "'\"")
+def test_a_quotation_without_an_end_is_named_and_not_what_is_in_it(word, quote):
+    (problem,) = problems_of(command=f"torchrun train.py {quote}x {word} y")
+    assert "cannot be split into arguments: no closing quotation" in problem
 
 
 @pytest.mark.parametrize("word", ["layers=[1,2]", "--files=*.bin", "--like={}", "a~b", "x#y"])

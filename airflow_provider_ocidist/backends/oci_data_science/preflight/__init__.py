@@ -42,13 +42,20 @@ CHECKS: Sequence[tuple[str, Check]] = (
 )
 
 
-def preflight(job: TrainingJob, access: OciAccess, defaults: Defaults) -> list[Finding]:
+def preflight(job: TrainingJob, access: OciAccess, storage: OciAccess, defaults: Defaults) -> list[Finding]:
     """Return what every check has found, in the order of the checks; without a sign-in only that.
+
+    `storage`: credentials that open the job's buckets, those of the task where the job is a candidate elsewhere.
 
     Raises JobFileError when job and connection together are incomplete.
     """
     job, options = resolved(job, defaults)
-    target = PreflightTarget(job, options, replace(access, max_attempts=MAX_ATTEMPTS))
+    target = PreflightTarget(
+        job,
+        options,
+        replace(access, max_attempts=MAX_ATTEMPTS),
+        replace(storage, max_attempts=MAX_ATTEMPTS),
+    )
     signed_in = _findings("sign-in", SIGN_IN, target)
     if any(finding.mark is Mark.FAIL for finding in signed_in):
         return signed_in

@@ -24,27 +24,27 @@ READ_POLICY = (
 
 
 def work_dir(target: PreflightTarget) -> Iterator[Finding]:
-    yield _writable("work_dir", str(target.job.work_dir), target.access)
+    yield _writable("work_dir", str(target.job.work_dir), target.storage)
 
 
 def checkpoints(target: PreflightTarget) -> Iterator[Finding]:
     kept = target.job.checkpoints
     if kept is not None and kept.uri is not None:
-        yield _writable("checkpoints", kept.uri, target.access)
+        yield _writable("checkpoints", kept.uri, target.storage)
     if kept is not None and kept.start_from:
-        yield _whole(kept.start_from, target.access)
+        yield _whole(kept.start_from, target.storage)
 
 
 def outputs(target: PreflightTarget) -> Iterator[Finding]:
     for output in target.job.outputs:
         # What is filled in on the nodes is unknown here.
         if "${" not in output.uri:
-            yield _writable("output", output.uri, target.access)
+            yield _writable("output", output.uri, target.storage)
 
 
 def inputs(target: PreflightTarget) -> Iterator[Finding]:
     for source in target.job.inputs:
-        yield _readable(source.source, target.access)
+        yield _readable(source.source, target.storage)
 
 
 def _writable(subject: str, uri: str, access: OciAccess) -> Finding:

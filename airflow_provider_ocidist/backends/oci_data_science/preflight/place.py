@@ -22,7 +22,9 @@ def sign_in(target: PreflightTarget) -> Iterator[Finding]:
     client = target.client("object_storage")
     with oci_errors("signing in"):
         namespace = client.get_namespace().data
-    yield Finding.passed("sign-in", f"{_principal(target.access)}, namespace {namespace}")
+    region = target.access.region or credentials.region_in_profile(target.access)
+    place = f", region {region}" if region else ""
+    yield Finding.passed("sign-in", f"{_principal(target.access)}, namespace {namespace}{place}")
 
 
 def _principal(access: OciAccess) -> str:
@@ -107,5 +109,5 @@ def rights_of_nodes(_: PreflightTarget) -> Iterator[Finding]:
         "rights of nodes",
         "nodes sign in as themselves, which cannot be checked from here",
         "make sure that a dynamic group contains resource.type='datasciencejobrun', and may manage objects "
-        "in work_dir's bucket and use log-content",
+        "in work_dir's bucket, read buckets and use log-content",
     )

@@ -20,6 +20,8 @@ class PreflightTarget:
     job: TrainingJob
     options: OciDataScienceOptions
     access: OciAccess
+    storage: OciAccess
+    """Credentials that open the job's buckets."""
 
     def client(self, service: clients.Service) -> Any:
         return clients.client(self.access, service)

@@ -17,7 +17,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+# ocidist sets both. By hand, checkpoints go into a folder here, and nobody reads the progress.
 CHECKPOINTS = Path(os.environ.get("OCIDIST_CHECKPOINT_DIR", "checkpoints"))
+PROGRESS = Path(os.environ.get("OCIDIST_PROGRESS_FILE", os.devnull))
 
 
 def spirals(points: int) -> TensorDataset:
@@ -31,7 +33,7 @@ def spirals(points: int) -> TensorDataset:
 
 
 def newest_checkpoint() -> Path | None:
-    return max(CHECKPOINTS.glob("step-*.pt"), default=None)
+    return max(CHECKPOINTS.glob("step-*.pt"), key=lambda path: int(path.stem.partition("-")[2]), default=None)
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -56,6 +58,10 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
     print(f"rank {rank} of {world} on {device}, beginning after step {step}", flush=True)
+    if step >= args.steps and rank == 0:
+        # A retry after the last step: without this line, a run that trains nothing would count as a failure.
+        with PROGRESS.open("a") as file:
+            file.write(json.dumps({"complete": True, "step": step, "steps": args.steps}) + "\n")
     parallel = DistributedDataParallel(model)
     data = spirals(2048)
     sampler: DistributedSampler = DistributedSampler(data, seed=step)
@@ -96,6 +102,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--checkpoint-every", type=int, default=100)
+    parser.add_argument("--local_rank", type=int, help="given by DeepSpeed's launcher")
     args = parser.parse_args()
     # The launcher sets the addresses of all processes.
     if torch.cuda.is_available():

@@ -123,6 +123,8 @@ class ContainerLife:
 
     def kill(self, cause: tuple[int, str] | None = None) -> None:
         """End its processes at once; what follows is the restart policy's business."""
+        if self._idle is None and self.process is None:
+            return
         self._cause = cause
         if self._idle is not None:
             self._idle.set()
@@ -229,7 +231,7 @@ class ContainerLife:
         started = now()
         if self.around.is_idle:
             await self._idle_until_ended()
-            return self._ended(*(self._cause or (SIGKILLED, "Error")), started, "")
+            return self._ended(*(self._taken_cause() or (SIGKILLED, "Error")), started, "")
         log = self.around.logs.open(self.around.pod["metadata"]["uid"], name)
         message_file = self.around.folder / f"{name}.message"
         message_file.write_bytes(b"")
@@ -253,9 +255,13 @@ class ContainerLife:
             log.close()
         if code == KILLED_EARLY:
             code = SIGKILLED
-        cause, self._cause = self._cause, None
-        code, reason = cause or (code, "Completed" if code == 0 else "Error")
+        code, reason = self._taken_cause() or (code, "Completed" if code == 0 else "Error")
         return self._ended(code, reason, started, self._message(message_file, code))
+
+    def _taken_cause(self) -> tuple[int, str] | None:
+        """Return the cause of this end, which is none of the next one."""
+        cause, self._cause = self._cause, None
+        return cause
 
     def _ended(self, code: int, reason: str, started: str, message: str) -> ContainerEnd:
         return ContainerEnd(

@@ -23,6 +23,7 @@ from airflow_provider_ocidist.job_file.dialects.ads.environment import put_varia
 from airflow_provider_ocidist.job_file.dialects.ads.infrastructure import infrastructure, put_name
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Translation, Variable, Variables
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, value_shown
+from airflow_provider_ocidist.job_file.written_values import whole_in
 
 IMAGE_CODE_DIR = "/code"
 """Folder of the user's code in ADS's own images, unless the variable OCI__CODE_DIR sets another."""
@@ -283,8 +284,8 @@ def _start_options(draft: Draft, section: str, config: Section) -> None:
 def _limits(draft: Draft, variables: Variables) -> None:
     timeout = variables.get("OCI__TIMEOUT")
     if timeout is not None:
-        seconds = int(timeout.value) if str(timeout.value).isdecimal() else timeout.value
-        draft.put("limits.join_timeout", timeout.path, seconds)
+        seconds = whole_in(timeout.value)
+        draft.put("limits.join_timeout", timeout.path, timeout.value if seconds is None else seconds)
 
 
 def _synchronized(draft: Draft, cluster: Section, variables: Variables) -> None:

@@ -58,11 +58,12 @@ def _runtime_kind(draft: Draft, outer: Section) -> str | None:
     """Return the kind of runtime; None if it is not supported."""
     kind, path = outer.value.get("type"), outer.at("type")
     known = " or ".join(RUNTIMES)
-    if kind in RUNTIMES:
-        return str(kind)
+    name = kind if isinstance(kind, str) else None
+    if name in RUNTIMES:
+        return name
     if kind is None:
         draft.complain(path, f"is needed: {known}")
-    elif kind in OTHER_RUNTIMES:
+    elif name in OTHER_RUNTIMES:
         draft.complain(path, f"{kind} runs on one node only; ocidist runs {known}")
     else:
         draft.complain(path, f"must be {known}, not {value_shown(kind)}")

@@ -131,7 +131,7 @@ def _launch(draft: Draft, runtime: Section) -> None:
         draft.complain(where, f"must be text, not {value_shown(text)}")
         text = None
     if text:
-        command = _command(draft, where, shell.joined_lines(text), arguments, values)
+        command = _command(draft, where, command_line.joined_lines(text), arguments, values)
     else:
         command = _default(draft, entrypoint_path, entrypoint, arguments)
     if command is None:
@@ -162,7 +162,9 @@ def _command(
         if unknown := shell.variables(filled):
             draft.complain(where, f"${unknown[0]} is known only on the nodes: read it in the program")
             return None
-        command = command_line.parse(shell.split(filled))
+        parts = shell.split(filled)
+        command_line.refuse_operators(filled)
+        command = command_line.parse(parts)
         special = next(
             (word for word in shell.expansions(filled) if not shell.OF_OPTION.fullmatch(word)), None
         )

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from airflow_provider_ocidist.launchers.command_line import CommandLine
+from airflow_provider_ocidist.launchers.command_line import CommandLine, without_quoted
 
 TOKEN = re.compile(
     r"(?P<single>'[^']*')|(?P<escaped>\\.)|(?P<quote>\")|\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})",
@@ -32,11 +32,6 @@ BUILT_IN = {
     "unset",
 }
 """First words that are not programs."""
-
-
-def joined_lines(text: str) -> str:
-    """Join lines that end in a backslash, as a shell does."""
-    return text.replace("\\\n", " ").strip()
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
@@ -74,9 +69,9 @@ def needs_shell(text: str) -> bool:
     splitter.whitespace = " \t\r"
     splitter.whitespace_split = True
     words = list(splitter)
-    operators = any(set(word) <= set(OPERATORS) for word in words if word)
+    has_operators = not set(without_quoted(text)).isdisjoint(OPERATORS)
     first = words[0] if words else ""
-    if operators or first in BUILT_IN:
+    if has_operators or first in BUILT_IN:
         return True
     return bool(variables(text) or ASSIGNMENT.match(first)) or any(expansions(text))
 

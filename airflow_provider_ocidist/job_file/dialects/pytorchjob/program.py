@@ -15,6 +15,7 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob.environment import (
 )
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, value_shown
+from airflow_provider_ocidist.job_file.written_values import whole_in
 from airflow_provider_ocidist.launchers import command_line
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
@@ -117,8 +118,9 @@ def _own_start(draft: Draft, spec: Section, roles: list[Role]) -> None:
     """Leave the start to the images, their arguments to their pods, the meeting to the operator's variables."""
     draft.put("container", roles[0].container.at("image"), {})
     given = spec.value.get("nprocPerNode")
-    if str(given).isdecimal():
-        draft.put("launcher.processes_per_node", spec.at("nprocPerNode"), int(str(given)))
+    count = whole_in(given)
+    if count is not None:
+        draft.put("launcher.processes_per_node", spec.at("nprocPerNode"), count)
     else:
         # The operator's own default, which is not written out.
         draft.only(spec, "nprocPerNode", "auto", "a whole number")
@@ -154,9 +156,9 @@ def _placed(draft: Draft, container: Section, parsed: CommandLine, elastic: Sect
 
 def _processes(draft: Draft, spec: Section, role: Role, launcher: str) -> tuple[str, int] | None:
     """Return the path and the number of processes on a node; None: one for each visible GPU."""
-    given = spec.value.get("nprocPerNode")
-    if str(given).isdecimal() and int(str(given)):
-        return spec.at("nprocPerNode"), int(str(given))
+    count = whole_in(spec.value.get("nprocPerNode"))
+    if count:
+        return spec.at("nprocPerNode"), count
     draft.only(spec, "nprocPerNode", "auto", "cpu", "gpu", "a whole number")
     if launcher in ("python", "command"):
         # The operator starts it once, however many GPUs the pod has.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Variables
 from airflow_provider_ocidist.job_file.dialects.pytorchjob import environment
 from airflow_provider_ocidist.job_file.schema import value_shown
+from airflow_provider_ocidist.job_file.written_values import whole_in
 from airflow_provider_ocidist.model.job import is_placeholder
 
 CONTAINER = "pytorch"
@@ -181,8 +182,9 @@ def _gpus(draft: Draft, resources: Section) -> tuple[str, int]:
         for name, amount in amounts.items():
             if GPU.fullmatch(str(name)):
                 where = resources.at(f"{key}.{name}")
-                if str(amount).isdecimal():
-                    return where, int(str(amount))
+                count = whole_in(amount)
+                if count is not None:
+                    return where, count
                 if not is_placeholder(str(amount)):
                     draft.complain(where, f"must be a whole number, not {value_shown(amount)}")
     return "", 0

@@ -1,4 +1,4 @@
-"""RunDirs: the run directories of many gangs, through as few clients as they have places."""
+"""RunDirStores: the stores of the run directories of many gangs, through as few clients as they have places."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from collections.abc import Callable
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError, service_error_in
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.work_dir.bounded_store import UnansweredCalls, bounded, usual_patience
 
 
-class RunDirs:
-    """Opens a place once for all run directories in it. Safe to share between threads."""
+class RunDirStores:
+    """Opens a place once for all run directories in it, and keeps its store. Safe to share between threads.
 
-    def __init__(self, open_store: Callable[[str], Store]) -> None:
+    A place that does not answer holds up no caller for longer than `bounded_store` says.
+    """
+
+    def __init__(self, open_store: Callable[[str], Store], *, urgent: bool = False) -> None:
+        """`urgent`: whether its callers wait seconds at most."""
         self._open_store = open_store
+        self._urgent = urgent
         self._stores: dict[str, Store] = {}
+        self._left_open: dict[str, UnansweredCalls] = {}
+        """Calls that were not answered, by the folder above the store: mostly the work directory."""
 
     def at(self, run_dir: str) -> tuple[Store, str]:
         """Return the store that holds a run directory, and the prefix of its names there.
@@ -40,8 +48,18 @@ class RunDirs:
         store = self._stores.get(place)
         if store is None:
             # Another thread may clear meanwhile.
-            store = self._stores[place] = self._open_store(place)
+            store = self._stores[place] = self._opened(place)
         return store
+
+    def _opened(self, uri: str) -> Store:
+        place = locations.parse(uri)
+        if place.kind == "oci":
+            return self._open_store(uri)
+        left_open = self._left_open.setdefault(place.parent, UnansweredCalls())
+        # Some drivers connect at once.
+        patience = usual_patience(urgent=self._urgent)
+        store = left_open.answer(uri, lambda: self._open_store(uri), patience)
+        return bounded(store, left_open, urgent=self._urgent)
 
     def write(self, run_dir: str, name: str, data: bytes) -> None:
         """Replace a file in a run directory. Raises StorageError or BackendError."""

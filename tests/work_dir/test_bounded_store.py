@@ -1,0 +1,259 @@
+"""Small files at a place whose calls may never return: who waits for it, for how long, and what is left open."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.storage.stores.base import Origin, Store
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.work_dir import bounded_store
+from airflow_provider_ocidist.work_dir.bounded_store import MOST_LEFT, BoundedStore, UnansweredCalls, bounded
+from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
+from tests.work_dir.hung_mounts import HungMount
+
+CALLS: dict[str, Callable[[Store], Any]] = {
+    "read": lambda store: store.read("a"),
+    "write": lambda store: store.write("b", b"new"),
+    "write_if": lambda store: store.write_if("c", b"new", None),
+    "list": lambda store: store.list(),
+    "list_each": lambda store: store.list_each(["a"]),
+    "stat": lambda store: store.stat("a"),
+    "sync": lambda store: store.sync(["a"]),
+    "exists": lambda store: store.exists("a"),
+    "delete": lambda store: store.delete("d"),
+}
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HungMount]:
+    monkeypatch.setattr(bounded_store, "ANSWERS_WITHIN", 0.2)
+    monkeypatch.setattr(bounded_store, "URGENT_WITHIN", 0.1)
+    found = HungMount(tmp_path / "mount")
+    yield found
+    found.close()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_ends_though_the_place_does_not_answer(mount: HungMount, tmp_path: Path, call: str) -> None:
+    store = BoundedStore(mount.store(str(tmp_path / "run")), UnansweredCalls())
+    with pytest.raises(StorageError, match="has not answered for 0 s: is it on a mount") as caught:
+        CALLS[call](store)
+    assert caught.value.retryable
+    assert caught.value.uri == str(tmp_path / "run")
+    with pytest.raises(StorageError, match="has not answered an earlier request yet"):
+        CALLS[call](store)
+    assert len(mount.calls) == 1, "each call that hangs keeps a thread"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_answers_are_those_of_the_store(tmp_path: Path, call: str) -> None:
+    stores = [LocalStore(tmp_path / "one"), LocalStore(tmp_path / "two")]
+    for store in stores:
+        for name in ("a", "d"):
+            store.write(name, b"content")
+    plain, same = stores[0], BoundedStore(stores[1], UnansweredCalls())
+    expected, found = CALLS[call](plain), CALLS[call](same)
+    if call in ("read", "write_if", "exists", "delete"):
+        assert found == expected
+    assert [(entry.name, entry.size) for entry in plain.list()] == [
+        (entry.name, entry.size) for entry in same.list()
+    ]
+    assert same.uri_of("a") == stores[1].uri_of("a")
+    assert (same.uri, same.folder, same.streams) == (stores[1].uri, stores[1].folder, stores[1].streams)
+    download = same.download(same.stat("a"), 3)
+    assert download
+    assert download.part_size == 3
+    with pytest.raises(FileNotFoundError):
+        same.read("missing")
+
+
+def test_what_was_left_to_itself_arrives_and_the_place_is_asked_again(
+    mount: HungMount, tmp_path: Path
+) -> None:
+    store = BoundedStore(mount.store(str(tmp_path / "run")), UnansweredCalls())
+    with pytest.raises(StorageError):
+        store.write("late", b"content")
+    mount.answer()
+    until((tmp_path / "run" / "late").exists)
+    until(lambda: _answers(store))
+    assert store.read("late") == b"content"
+
+
+def _answers(store: Store) -> bool:
+    try:
+        store.list()
+    except StorageError:
+        return False
+    return True
+
+
+def test_gangs_of_one_work_directory_leave_few_calls_open(mount: HungMount, tmp_path: Path) -> None:
+    dirs = RunDirStores(mount.store)
+    began = time.monotonic()
+    for number in range(40):
+        with pytest.raises(StorageError, match="has not answered"):
+            dirs.at(str(tmp_path / "work" / f"run{number}"))[0].list()
+    assert len(mount.calls) == MOST_LEFT == 4
+    assert time.monotonic() - began < 10
+
+
+def test_one_file_that_hangs_keeps_the_other_gangs_of_its_work_directory_readable(
+    mount: HungMount, tmp_path: Path
+) -> None:
+    def opening(uri: str) -> Store:
+        return mount.store(uri) if uri.endswith("hung") else LocalStore(uri)
+
+    dirs = RunDirStores(opening)
+    with pytest.raises(StorageError, match="has not answered for"):
+        dirs.at(str(tmp_path / "work" / "hung"))[0].list()
+    dirs.clear()
+    with pytest.raises(StorageError, match="earlier request"):
+        dirs.at(str(tmp_path / "work" / "hung"))[0].list()
+    for number in range(10):
+        store, _ = dirs.at(str(tmp_path / "work" / f"run{number}"))
+        store.write("a", b"content")
+        assert store.read("a") == b"content"
+    assert len(mount.calls) == 1
+
+
+def test_a_driver_that_never_connects_holds_up_its_caller_no_longer(mount: HungMount) -> None:
+    release = threading.Event()
+
+    def opening(uri: str) -> Store:
+        release.wait(60)
+        return LocalStore(uri)
+
+    try:
+        with pytest.raises(StorageError, match="has not answered"):
+            RunDirStores(opening, urgent=True).at("sftp://host/work/run")
+    finally:
+        release.set()
+
+
+def test_object_storage_has_limits_of_its_own() -> None:
+    class InABucket(LocalStore):
+        def __init__(self) -> None:
+            super().__init__("x")
+            self.uri = "oci://bucket@namespace/work"
+
+    store = InABucket()
+    assert bounded(store, UnansweredCalls()) is store
+    opened = RunDirStores(lambda _: store)
+    assert opened.at("oci://bucket@namespace/work/run")[0] is store
+
+
+def test_a_place_that_stays_silent_is_asked_after_a_minute_and_then_after_twice_as_long(
+    mount: HungMount, tmp_path: Path
+) -> None:
+    now = [1000.0]
+    store = BoundedStore(mount.store(str(tmp_path / "run")), UnansweredCalls(lambda: now[0]))
+    asked = []
+    for _ in range(430):
+        with pytest.raises(StorageError, match="has not answered"):
+            store.list()
+        if len(mount.calls) > len(asked):
+            asked.append(now[0] - 1000.0)
+        now[0] += 1.0
+    assert asked == [0.0, 60.0, 180.0, 420.0]
+
+
+@pytest.mark.parametrize(
+    "options, seconds",
+    [({}, 0), ({"urgent": True}, 1), ({"within": 0.6}, 1), ({"urgent": True, "within": 0.1}, 0)],
+)
+def test_a_place_has_as_long_as_its_caller_can_wait(
+    mount: HungMount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], seconds: int
+) -> None:
+    monkeypatch.setattr(bounded_store, "URGENT_WITHIN", 0.6)
+    store = bounded(mount.store(str(tmp_path / "run")), UnansweredCalls(), **options)
+    with pytest.raises(StorageError, match=f"has not answered for {seconds} s: "):
+        store.list()
+
+
+def test_a_large_file_goes_on_where_an_earlier_attempt_was_cut_off(tmp_path: Path) -> None:
+    store = bounded(LocalStore(tmp_path), UnansweredCalls())
+    mine = Origin(uri="oci://b@n/x", etag="1", size=6)
+    first = store.upload("x", 6, 3, mine)
+    first.write(0, 0, b"123")
+    first.suspend()
+    again = store.upload("x", 6, 3, mine)
+    assert again.missing(0, 6) == [(3, 3)]
+    again.write(1, 3, b"456")
+    again.commit()
+    assert store.read("x") == b"123456"
+
+
+def test_more_bytes_have_more_time(mount: HungMount, tmp_path: Path) -> None:
+    store = BoundedStore(mount.store(str(tmp_path / "run")), UnansweredCalls())
+    with pytest.raises(StorageError, match="has not answered for 2 s"):
+        store.write("archive", bytes(2 * bounded_store.SLOWEST))
+
+
+def test_more_bytes_have_more_time_also_while_another_gang_has_no_answer(
+    mount: HungMount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_store, "AMID_SILENCE", 0.1)
+    left_open = UnansweredCalls()
+    with pytest.raises(StorageError):
+        BoundedStore(mount.store(str(tmp_path / "hung")), left_open).list()
+
+    class Slow(LocalStore):
+        def write(self, name: str, data: Any) -> str | None:
+            time.sleep(0.5)
+            return super().write(name, data)
+
+    store = BoundedStore(Slow(tmp_path / "run"), left_open)
+    store.write("archive", bytes(20 * bounded_store.SLOWEST))
+    with pytest.raises(StorageError):
+        store.write("report", b"small")
+
+
+def test_a_place_that_is_mounted_anew_is_read_again_though_no_earlier_call_ever_returns(
+    mount: HungMount, tmp_path: Path
+) -> None:
+    now, mounted = [0.0], [False]
+    left_open = UnansweredCalls(lambda: now[0])
+
+    def opening(name: str) -> Store:
+        hung, fine = mount.store(str(tmp_path / name)), LocalStore(tmp_path / name)
+
+        class Remounted(LocalStore):
+            def list(self, prefix: str = "") -> list[Any]:
+                return (fine if mounted[0] else hung).list(prefix)
+
+        return BoundedStore(Remounted(tmp_path / name), left_open)
+
+    stores = [opening(f"run{number}") for number in range(MOST_LEFT + 2)]
+    for store in stores:
+        with pytest.raises(StorageError):
+            store.list()
+    calls = len(mount.calls)
+    assert calls == MOST_LEFT
+    # It is asked more and more seldom, by one call for all.
+    for _ in range(100):
+        now[0] += 60.0
+        for store in stores:
+            with pytest.raises(StorageError):
+                store.list()
+    assert calls + 4 <= len(mount.calls) <= calls + 8
+    mounted[0] = True
+    for _ in range(200):
+        now[0] += 60.0
+        answers = [_answers(store) for store in stores]
+        if all(answers):
+            break
+    assert all(answers)
