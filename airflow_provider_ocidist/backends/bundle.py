@@ -19,6 +19,7 @@ from airflow_provider_ocidist.agent.train.first_process import FORWARDED
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import BackendError, Cause, Unopenable
 from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.work_dir.parallel import Pending
 
 PACKAGE = Path(__file__).parents[1]
 AGENT_PARTS = (
@@ -38,6 +39,8 @@ OLDEST_PYTHON = (3, 9)
 """Oldest Python of a node. docs/nodes.md names what that excludes."""
 ROOT = "ocidist"
 ENTRYPOINT = f"{ROOT}/node.py"
+WORK_DIR_ANSWERS_WITHIN = 5.0
+"""Seconds for a look whether the work directory lies in a folder of code; it may be on a mount whose server is gone."""
 BOOT_VARIABLE = "OCIDIST_BOOT"
 """Variable with the program that fetches the agent, as `boot_text` returns it."""
 
@@ -216,7 +219,7 @@ def is_sent(folder: Path, name: str, work_dir: str | None = None) -> bool:
     parts = PurePosixPath(name).parts
     if ".." in parts or IGNORED.intersection(parts):
         return False
-    place, above = folder, [_identity(each) for each in (*_local_folders(work_dir), folder)]
+    place, above = folder, [*_identities(work_dir), _identity(folder)]
     for part in parts[:-1]:
         place /= part
         if not os.path.isdir(place) or (found := _identity(place)) in above:  # noqa: PTH112 (says False of no path)
@@ -258,7 +261,7 @@ def _code_members(code: Path, work_dir: str | None) -> Iterator[_Member]:
     if code.is_dir():
         # The program runs beside its folder, as with ADS, so that has to keep its name.
         place = folder_name(code)
-        for packed in _present(sorted(_folder_files(code, _local_folders(work_dir)))):
+        for packed in _present(sorted(_folder_files(code, _identities(work_dir)))):
             yield packed.below(place)
     elif zipfile.is_zipfile(code):
         with zipfile.ZipFile(code) as zipped:
@@ -310,21 +313,25 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
     return file.read() if file is not None else b""
 
 
-def _local_folders(work_dir: str | None) -> list[Path]:
+def _identities(work_dir: str | None) -> list[tuple[int, int]]:
+    """Return the identity of a work directory on this machine; none where there is none, or it does not answer."""
     try:
         place = None if work_dir is None else locations.parse(work_dir)
     except Unopenable:
         # The rules of a job report it.
         return []
-    return [Path(place.path)] if place is not None and place.is_local_folder else []
+    if place is None or place.kind != "local":
+        return []
+    call = Pending(lambda: [_identity(Path(place.path))] if place.is_local_folder else [])
+    return call.result() if call.is_made(WORK_DIR_ANSWERS_WITHIN) else []
 
 
-def _folder_files(folder: Path, left_out: Sequence[Path] = ()) -> Iterator[tuple[str, Path]]:
+def _folder_files(folder: Path, left_out: Sequence[tuple[int, int]] = ()) -> Iterator[tuple[str, Path]]:
     """Yield the files of a folder that are sent, each with its name there. Raises OSError.
 
     Links are followed, except to a folder that holds them: that would never end.
     """
-    above = tuple(_identity(each) for each in (*left_out, folder))
+    above = (*left_out, _identity(folder))
     yield from _files_below(list(os.scandir(folder)), "", above)
 
 

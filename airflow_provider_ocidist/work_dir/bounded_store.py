@@ -18,32 +18,68 @@ ANSWERS_WITHIN = 30.0
 URGENT_WITHIN = 5.0
 """Seconds for the requests of a cancel."""
 AMID_SILENCE = 3.0
-"""Seconds while another call to the same place is left open: it has been waited for already."""
+"""Seconds while the place is silent, or others of its folder are: that has been waited for already."""
 SLOWEST = 1_000_000
 """Bytes that a place takes in a second, at least: an archive of code has more time than a report."""
 MOST_LEFT = 4
-"""Most calls to one place that are left open, each of which keeps a thread; then further ones fail at once."""
+"""Stores of one folder that have become silent one after another, and no other has answered: then the folder counts as
+silent, and one call is made for all. Each call that is left open keeps a thread."""
 ASKED_AGAIN = 60.0
-"""Seconds after which one more call is made all the same, twice as many each time that it is not answered either: a
-mount that is made anew frees no call to the one before it."""
+"""Seconds after which what is silent is asked again, twice as many each time that it does not answer either: a mount
+that is made anew frees no call to the one before it."""
+ASKED_AT_LEAST = 900.0
+"""Most seconds between two such calls: after a new mount, the leases of its gangs are renewed in time."""
 
 Found = TypeVar("Found")
 
 
+class _Silence:
+    """The calls that one store, or a whole folder, has not answered, and when it is asked again."""
+
+    def __init__(self, now: float, longest: float = ASKED_AT_LEAST) -> None:
+        """`longest`: most seconds between two further calls."""
+        self.calls: list[Pending[Any]] = []
+        self._longest = longest
+        self._pause, self._asked_again_at = ASKED_AGAIN, now + ASKED_AGAIN
+
+    def has_ended(self) -> bool:
+        """Whether one of its calls has returned after all."""
+        return any(call.is_made(0.0) for call in self.calls)
+
+    def is_asked(self, now: float) -> bool:
+        """Return whether it is time for a further call, which is then the caller's to make."""
+        if now < self._asked_again_at:
+            return False
+        self._pause = min(2 * self._pause, self._longest)
+        self._asked_again_at = now + self._pause
+        return True
+
+    def end_pause(self, now: float) -> None:
+        self._pause, self._asked_again_at = ASKED_AGAIN, now
+
+
 class UnansweredCalls:
-    """The calls to one place that nobody waits for any more. Safe to share between threads."""
+    """The calls to the stores of one folder that nobody waits for any more. Safe to share between threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, each_by_itself: bool = False) -> None:
+        """`each_by_itself`: whether a store is asked however many others of the folder are silent."""
         self._clock = clock
+        self._each_by_itself = each_by_itself
         self._lock = threading.Lock()
-        self._calls: list[tuple[str, Pending[Any]]] = []
-        """Calls, each with the URI of its store."""
-        self._pause, self._asked_again_at = ASKED_AGAIN, 0.0
+        self._silent: dict[str, _Silence] = {}
+        """Stores that have not answered, by URI."""
+        self._in_a_row = 0
+        """Number of stores that have become silent since one last answered."""
+        self._folder: dict[bool, _Silence] = {}
+        """The silence of all stores, where they are silent: for those that have been asked in vain, and for others, of
+        which one may well answer."""
 
-    def answer(self, uri: str, work: Callable[[], Found], usual: float, size: int = 0) -> Found:
+    def answer(
+        self, uri: str, work: Callable[[], Found], usual: float, size: int = 0, *, opens: bool = False
+    ) -> Found:
         """Return the result of a call to a store; it is waited for `usual` seconds at most. Raises StorageError.
 
-        `size`: bytes that are sent with it, for which it has more time.
+        `size`: bytes that are sent with it, for which it has more time. `opens`: whether it may have asked nothing.
         """
         patience = self._patience(uri, usual)
         if patience == 0.0:
@@ -53,38 +89,51 @@ class UnansweredCalls:
         if not call.is_made(patience):
             self._leave(uri, call)
             raise _silent(uri, f"has not answered for {patience:.0f} s")
-        self._answered(uri)
+        if not opens:
+            with self._lock:
+                self._answered(uri)
         return call.result()
+
+    def forget(self, uri: str) -> None:
+        """Drop what is known of a store that is not asked any more."""
+        with self._lock:
+            self._silent.pop(uri, None)
 
     def _patience(self, uri: str, usual: float) -> float:
         """Return for how many seconds a further call to a store is waited for; 0: it is not made."""
+        now = self._clock()
         with self._lock:
-            self._calls = [(of, call) for of, call in self._calls if not call.is_made(0.0)]
-            if not self._calls:
-                return usual
-            if len(self._calls) >= MOST_LEFT or any(of == uri for of, _ in self._calls):
-                now = self._clock()
-                if now < self._asked_again_at:
-                    return 0.0
-                # One asks, for all.
-                self._pause *= 2
-                self._asked_again_at = now + self._pause
-            return min(usual, AMID_SILENCE)
+            for each in [of for of, silence in self._silent.items() if silence.has_ended()]:
+                self._answered(each)
+            silence = self._silent.get(uri)
+            if self._folder:
+                # One asks for all.
+                silence = self._folder[silence is not None]
+            if silence is None:
+                return min(usual, AMID_SILENCE) if self._in_a_row else usual
+            return min(usual, AMID_SILENCE) if silence.is_asked(now) else 0.0
 
     def _leave(self, uri: str, call: Pending[Any]) -> None:
+        now = self._clock()
         with self._lock:
-            if not self._calls:
-                self._pause = ASKED_AGAIN
-                self._asked_again_at = self._clock() + self._pause
-            self._calls.append((uri, call))
+            silence = self._silent.get(uri)
+            if silence is None:
+                silence = self._silent[uri] = _Silence(now)
+                self._in_a_row += 1
+                if self._in_a_row == MOST_LEFT and not self._each_by_itself:
+                    # Each call to one of the others is to another one.
+                    self._folder = {True: _Silence(now), False: _Silence(now, ASKED_AGAIN)}
+            silence.calls.append(call)
 
     def _answered(self, uri: str) -> None:
-        """Forget the calls to a store that answers again: the next to another may be answered, too."""
-        with self._lock:
-            others = [(of, call) for of, call in self._calls if of != uri]
-            if len(others) < len(self._calls):
-                self._calls = others
-                self._pause, self._asked_again_at = ASKED_AGAIN, self._clock()
+        """Note an answer of a store. Where none had answered, each may answer again, and is asked at once."""
+        self._silent.pop(uri, None)
+        self._in_a_row = 0
+        if self._folder:
+            self._folder = {}
+            now = self._clock()
+            for silence in self._silent.values():
+                silence.end_pause(now)
 
 
 def bounded(
@@ -106,7 +155,7 @@ class BoundedStore(ForwardingStore):
 
     No call into a file system, or into the driver of another place, can be interrupted. So each is made in a thread of
     its own, which is left to itself: what it writes may arrive late, as after any request that was not answered. Until
-    it returns, few further calls are made to the same store. Large files are read and written without a limit.
+    one returns, few further calls are made to the same store. Large files are read and written without a limit.
     """
 
     def __init__(
@@ -162,5 +211,5 @@ class BoundedStore(ForwardingStore):
 
 
 def _silent(uri: str, what: str) -> StorageError:
-    why = "is it on a mount whose server is gone?"
-    return StorageError(f"{shown(uri)} {what}: {why}", uri=uri, retryable=True)
+    why = "" if "://" in uri else ": is it on a mount whose server is gone?"
+    return StorageError(f"{shown(uri)} {what}{why}", uri=uri, retryable=True)

@@ -55,10 +55,11 @@ class RunDirStores:
         place = locations.parse(uri)
         if place.kind == "oci":
             return self._open_store(uri)
-        left_open = self._left_open.setdefault(place.parent, UnansweredCalls())
+        # A cancel, or the question whose a gang is, waits for no other gang's silence.
+        left_open = self._left_open.setdefault(place.parent, UnansweredCalls(each_by_itself=self._urgent))
         # Some drivers connect at once.
         patience = usual_patience(urgent=self._urgent)
-        store = left_open.answer(uri, lambda: self._open_store(uri), patience)
+        store = left_open.answer(uri, lambda: self._open_store(uri), patience, opens=True)
         return bounded(store, left_open, urgent=self._urgent)
 
     def write(self, run_dir: str, name: str, data: bytes) -> None:
@@ -71,6 +72,8 @@ class RunDirStores:
         place, name = _place_of(run_dir)
         if not name:
             self._stores.pop(place, None)
+            if (left_open := self._left_open.get(locations.parse(place).parent)) is not None:
+                left_open.forget(place)
 
     def clear(self) -> None:
         """Open every place again when it is needed next."""

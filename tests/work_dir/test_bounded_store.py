@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +16,13 @@ from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage.stores.base import Origin, Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.work_dir import bounded_store
-from airflow_provider_ocidist.work_dir.bounded_store import MOST_LEFT, BoundedStore, UnansweredCalls, bounded
+from airflow_provider_ocidist.work_dir.bounded_store import (
+    ASKED_AT_LEAST,
+    MOST_LEFT,
+    BoundedStore,
+    UnansweredCalls,
+    bounded,
+)
 from airflow_provider_ocidist.work_dir.run_dir_stores import RunDirStores
 from tests.work_dir.hung_mounts import HungMount
 
@@ -222,38 +230,101 @@ def test_more_bytes_have_more_time_also_while_another_gang_has_no_answer(
         store.write("report", b"small")
 
 
-def test_a_place_that_is_mounted_anew_is_read_again_though_no_earlier_call_ever_returns(
-    mount: HungMount, tmp_path: Path
-) -> None:
-    now, mounted = [0.0], [False]
-    left_open = UnansweredCalls(lambda: now[0])
+@dataclass
+class Folder:
+    """Run directories in one work directory, on a clock of their own; those in `hung` do not answer."""
 
-    def opening(name: str) -> Store:
-        hung, fine = mount.store(str(tmp_path / name)), LocalStore(tmp_path / name)
+    mount: HungMount
+    root: Path
+    left_open: UnansweredCalls
+    hung: set[str] = field(default_factory=set)
 
-        class Remounted(LocalStore):
+    def store(self, name: str) -> Store:
+        hung, fine = self.mount.store(str(self.root / name)), LocalStore(self.root / name)
+        silent = self.hung
+
+        class There(LocalStore):
             def list(self, prefix: str = "") -> list[Any]:
-                return (fine if mounted[0] else hung).list(prefix)
+                return (hung if name in silent else fine).list(prefix)
 
-        return BoundedStore(Remounted(tmp_path / name), left_open)
+        return BoundedStore(There(self.root / name), self.left_open)
 
-    stores = [opening(f"run{number}") for number in range(MOST_LEFT + 2)]
+
+@pytest.fixture
+def now() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def folder(mount: HungMount, tmp_path: Path, now: list[float], monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.setattr(bounded_store, "ANSWERS_WITHIN", 0.02)
+    monkeypatch.setattr(bounded_store, "AMID_SILENCE", 0.02)
+    return Folder(mount, tmp_path, UnansweredCalls(lambda: now[0]))
+
+
+@pytest.mark.parametrize("draw", range(8))
+def test_however_many_gangs_hang_one_that_answers_is_read_on(
+    folder: Folder, now: list[float], draw: int
+) -> None:
+    chance = Random(draw)
+    names = [f"run{number}" for number in range(chance.randint(2, 12))]
+    folder.hung.update(chance.sample(names, chance.randint(1, len(names) - 1)))
+    # Those that hang may be asked first each time.
+    order = sorted(names, key=lambda name: (name not in folder.hung, name)) if draw % 2 else names
+    stores = {name: folder.store(name) for name in order}
+    answered = dict.fromkeys(set(names) - folder.hung, 0.0)
+    for _ in range(400):
+        for name, store in stores.items():
+            if _answers(store):
+                answered[name] = now[0]
+        oldest = min(answered.values())
+        longest = 120.0 * (2 + len(folder.hung))
+        assert now[0] - oldest <= longest, f"draw {draw}: {folder.hung} of {order} keep others unread"
+        now[0] += chance.choice([5.0, 10.0, 120.0])
+        if draw % 3 == 0:
+            folder.left_open.forget(chance.choice(sorted(folder.hung)))
+    hours = now[0] / 3600
+    most = len(folder.hung) * (6 + 4 * hours + (400 / len(folder.hung) if draw % 3 == 0 else 0))
+    assert len(folder.mount.calls) <= most, "each call that hangs keeps a thread"
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_place_that_is_mounted_anew_is_read_again_though_no_earlier_call_ever_returns(
+    folder: Folder, now: list[float], is_reversed: bool
+) -> None:
+    names = [f"run{number}" for number in range(MOST_LEFT + 2)]
+    folder.hung.update(names)
+    stores = [folder.store(name) for name in names]
     for store in stores:
         with pytest.raises(StorageError):
             store.list()
-    calls = len(mount.calls)
+    calls = len(folder.mount.calls)
     assert calls == MOST_LEFT
-    # It is asked more and more seldom, by one call for all.
+    if is_reversed:
+        stores.reverse()
+    # It is asked more and more seldom, by few calls for all.
     for _ in range(100):
         now[0] += 60.0
         for store in stores:
             with pytest.raises(StorageError):
                 store.list()
-    assert calls + 4 <= len(mount.calls) <= calls + 8
-    mounted[0] = True
-    for _ in range(200):
-        now[0] += 60.0
+    assert calls + 6 <= len(folder.mount.calls) <= calls + 24
+    folder.hung.clear()
+    began = now[0]
+    answers = [False]
+    while not all(answers):
         answers = [_answers(store) for store in stores]
-        if all(answers):
-            break
-    assert all(answers)
+        now[0] += 60.0
+        assert now[0] - began <= ASKED_AT_LEAST, "leases of its gangs end"
+
+
+def test_what_is_asked_of_a_gang_that_ends_waits_for_no_other_gang(mount: HungMount, tmp_path: Path) -> None:
+    def opening(uri: str) -> Store:
+        return mount.store(uri) if "hung" in uri else LocalStore(uri)
+
+    dirs = RunDirStores(opening, urgent=True)
+    for number in range(2 * MOST_LEFT):
+        with pytest.raises(StorageError):
+            dirs.write(str(tmp_path / "work" / f"hung{number}"), "stop", b"{}")
+    dirs.write(str(tmp_path / "work" / "run"), "stop", b"{}")
+    assert (tmp_path / "work" / "run" / "stop").exists()
