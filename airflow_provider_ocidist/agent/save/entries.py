@@ -57,6 +57,10 @@ class Signature:
         return max((stamp.modified_ns for _, stamp in self.files), default=0)
 
 
+NO_ENTRY = (errno.EINVAL, errno.ELOOP)
+"""Errors of what is no checkpoint: neither a file nor a folder, or a link that leads to itself."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One entry of the checkpoint folder that may be a checkpoint."""
@@ -195,6 +199,36 @@ def candidates(folder: Path, pattern: str | None = None, before: Iterable[Candid
         return [replace(item, is_readable=False) for item in known.values()]
     there = (candidate for candidate in found if candidate is not None)
     return sorted(there, key=lambda candidate: candidate.signature.modified_ns, reverse=True)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one look at a checkpoint folder has found."""
+
+    items: list[Candidate]
+    unreadable: frozenset[str]
+    """Names of entries that are there, and could not be read."""
+
+
+def listing(folder: Path, pattern: str | None = None) -> Listing:
+    """Return the entries whose names can be placed. Raises OSError where the folder is there, and cannot be read."""
+    items, unreadable = [], set()
+    try:
+        names = names_in(folder)
+    except FileNotFoundError:
+        names = []
+    for name in sorted(names):
+        placed = place_in(folder, name, pattern)
+        if placed is None:
+            continue
+        try:
+            items.append(_candidate(folder, name, placed, None))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in NO_ENTRY:
+                unreadable.add(name)
+    return Listing(items, frozenset(unreadable))
 
 
 def place_in(folder: Path, name: str, pattern: str | None = None) -> Placed | None:

@@ -7,10 +7,11 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
+from airflow_provider_ocidist.agent.save.entries import Candidate, Listing, candidates, listing
 from airflow_provider_ocidist.agent.save.layouts import LATEST, LATEST_UNIVERSAL
 from airflow_provider_ocidist.errors import AgentError, Cause
 
@@ -24,9 +25,10 @@ ASIDE_WITHIN = ".{}-unproved.part"
 """Hidden folder within it, where nothing can be moved out: it is a mount, or the folder above is read-only."""
 
 READ_AGAIN = (0.1, 0.4, 1.5, 3.0)
-"""Seconds before each further try to read the ledger."""
+"""Seconds before each further try to read the ledger, or the folder: a mount may fail for a moment."""
 
 Stamps = list[list[object]]
+Found = TypeVar("Found")
 
 
 class Ledger:
@@ -35,12 +37,12 @@ class Ledger:
     def __init__(
         self, folder: Path, pattern: str | None = None, stopped: threading.Event | None = None
     ) -> None:
-        """Once `stopped` is set, nothing waits for a ledger that cannot be read: it stays as it is."""
+        """Once `stopped` is set, nothing waits for what cannot be read."""
         self.folder = folder
         self.pattern = pattern
         self._stopped = stopped or threading.Event()
         self._is_unread = False
-        """Whether the wait for what is recorded was given up: it must not be replaced."""
+        """Whether it could not be read at the beginning. Then what it has recorded stays."""
         self.file = folder.with_name(LEDGER.format(folder.name))
         self._known: dict[str, Stamps] = {}
 
@@ -50,9 +52,24 @@ class Ledger:
         `fetched`: the names of the entries that this attempt has fetched. Before a first attempt all stays: it is
         the user's.
         """
-        known = self._read()
+        try:
+            known, found = self._patiently(self._read), self._patiently(self._list)
+            # What an entry was that cannot be read is known of an earlier attempt at most.
+            if known is None and found.unreadable:
+                raise OSError(f"{', '.join(sorted(found.unreadable))} cannot be read")
+        except (OSError, ValueError) as error:
+            # Taken for a first attempt, this one would record as whole what a killed one has left half.
+            self._is_unread = True
+            logger.warning(
+                "%s, or its folder, cannot be read, so that all entries stay: %s. Remedy, if that lasts: delete "
+                "the file, if all entries are complete",
+                self.file,
+                error,
+            )
+            return []
         aside = []
-        for item in candidates(self.folder, self.pattern):
+        self._known = {name: known[name] for name in found.unreadable if known and name in known}
+        for item in found.items:
             name = item.path.name
             if known is None or name in fetched or known.get(name) == _stamps(item):
                 self._known[name] = _stamps(item)
@@ -67,20 +84,33 @@ class Ledger:
         self._write()
 
     def _read(self) -> dict[str, Stamps] | None:
-        """Return the ledger, None where there is none yet."""
+        """Return the ledger, None where there is none yet. Raises OSError, ValueError."""
         try:
-            found = json.loads(_patiently_read(self.file, self._stopped))
+            found = json.loads(self.file.read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            self._is_unread = self._stopped.is_set()
-            # All entries stay: they may be the user's.
-            logger.warning("%s cannot be read: %s", self.file, error)
-            return None
-        return found if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            raise ValueError("it is no mapping")  # noqa: TRY004 (as for other text that is no ledger)
+        return found
+
+    def _list(self) -> Listing:
+        return listing(self.folder, self.pattern)
+
+    def _patiently(self, look: Callable[[], Found]) -> Found:
+        """Return what a look finds, once it can read all. Raises what the last look raises."""
+        for pause in READ_AGAIN:
+            try:
+                found = look()
+                if not (isinstance(found, Listing) and found.unreadable):
+                    return found
+            except OSError:
+                pass
+            if self._stopped.wait(pause):
+                break
+        return look()
 
     def _write(self) -> None:
-        if self._is_unread:
+        if self._is_unread and not self._is_read_by_now():
             return
         new = self.file.with_name(f"{self.file.name}.new")
         try:
@@ -88,6 +118,18 @@ class Ledger:
             new.replace(self.file)
         except OSError as error:
             logger.debug("%s cannot be written: %s", self.file, error)
+
+    def _is_read_by_now(self) -> bool:
+        """Take over what was recorded, where that can be read by now."""
+        try:
+            known = self._read()
+        except (OSError, ValueError):
+            return False
+        if known is None:
+            return False
+        self._known = {**known, **self._known}
+        self._is_unread = False
+        return True
 
     def _set_aside(self, path: Path) -> bool:
         try:
@@ -103,22 +145,6 @@ class Ledger:
             self.file,
         )
         return True
-
-
-def _patiently_read(file: Path, stopped: threading.Event) -> str:
-    """Return the text of a file. Raises OSError where it cannot be read for a while: a mount may fail for a moment.
-
-    Taken for a first attempt, this one would record what a killed one has left half as whole.
-    """
-    for pause in READ_AGAIN:
-        try:
-            return file.read_text()
-        except FileNotFoundError:
-            raise
-        except OSError:
-            if stopped.wait(pause):
-                break
-    return file.read_text()
 
 
 def _move_aside(path: Path) -> Path:
@@ -170,8 +196,8 @@ def set_aside(folder: Path, names: Iterable[str]) -> None:
 
 
 def stamps_of(folder: Path, pattern: str | None = None) -> dict[str, Stamps]:
-    """Return the entries of a folder, each with its files."""
-    return {item.path.name: _stamps(item) for item in candidates(folder, pattern)}
+    """Return the entries of a folder, each with its files. Raises OSError where it is there, and cannot be read."""
+    return {item.path.name: _stamps(item) for item in listing(folder, pattern).items}
 
 
 def discard(

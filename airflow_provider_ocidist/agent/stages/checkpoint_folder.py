@@ -35,7 +35,13 @@ from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, Prog
 from airflow_provider_ocidist.agent.stages.agreement import Agreement, has_same_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.train.interruptible import interruptible
-from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointsDamaged, OcidistError
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    Cause,
+    CheckpointsDamaged,
+    OcidistError,
+    StoreUnavailable,
+)
 from airflow_provider_ocidist.model.amounts import names_text, size_text
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
@@ -107,7 +113,7 @@ class CheckpointFolder:
         # Of this restore alone: another node, or what read for an earlier launch, may be at fault.
         damaged: set[str] = set()
         if self._before is None:
-            self._before = stamps_of(folder, checkpoints.pattern)
+            self._before = self.context.with_retries(lambda: _entries_there(folder, checkpoints.pattern))
         self.on_restore()
         self.context.goes_on_from = None
         launch = self.context.heartbeat.launch
@@ -368,7 +374,7 @@ class CheckpointFolder:
         """Return the entries that were saved after what is restored; `saved`: when each was, before that was."""
         assert self.settings is not None
         restored = max((saved[name] for name in self._fetched if name in saved), default=0)
-        before, now = self._before or {}, stamps_of(folder, self.settings.pattern)
+        before, now = self._before or {}, _entries_there(folder, self.settings.pattern)
         stays = {*self._fetched, *(name for name, stamps in now.items() if before.get(name) == stamps)}
         return [name for name, at in saved.items() if at > restored and name not in stays]
 
@@ -509,3 +515,13 @@ def content_of(found: CheckpointRef, brought: Brought) -> str:
     if len(digests) < 2:
         return found.digest or found.uri
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def _entries_there(folder: Path, pattern: str | None) -> dict[str, Stamps]:
+    """Return the entries of a folder; what was not seen might be deleted as a half. Raises AgentError."""
+    try:
+        return stamps_of(folder, pattern)
+    except (NotADirectoryError, PermissionError) as error:
+        raise AgentError(f"the checkpoint folder cannot be used: {error}", cause=Cause.CONFIG) from error
+    except OSError as error:
+        raise StoreUnavailable(f"the checkpoint folder cannot be read: {error}") from error

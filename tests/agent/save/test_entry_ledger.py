@@ -6,6 +6,7 @@ import errno
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -236,20 +237,105 @@ def test_what_was_set_aside_before_gives_way_to_what_is_set_aside_now(folder: Pa
     assert (aside_of(folder) / "step-2.pt").read_bytes() == b"second"
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "null"])
-def test_a_ledger_that_is_none_sets_nothing_aside_and_is_written_anew(
+@pytest.mark.parametrize("content", ["{", "[]", "null", ""])
+def test_a_ledger_that_is_none_sets_nothing_aside_and_stays_until_the_user_deletes_it(
     folder: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = Ledger(folder)
     write(folder, "step-1.pt")
-    ledger.file.write_text(content)
-    assert ledger.begin() == []
-    assert len(caplog.messages) == (content == "{")
-    for message in caplog.messages:
-        assert message.startswith(f"{ledger.file} cannot be read: ")
-        assert not message.endswith("None")
-    write(folder, "step-2.pt")
-    assert Ledger(folder).begin() == ["step-2.pt"]
+    Ledger(folder).begin()
+    write(folder, "step-2.pt", b"half")
+    file = Ledger(folder).file
+    kept = file.read_text()
+    file.write_text(content)
+    for _ in range(2):
+        caplog.clear()
+        ledger = Ledger(folder)
+        assert ledger.begin() == []
+        (message,) = caplog.messages
+        assert message.startswith(f"{file}, or its folder, cannot be read, so that all entries stay: ")
+        assert "delete the file, if all entries are complete" in message
+        write(folder, "step-3.pt")
+        ledger.add(next(item for item in candidates(folder) if item.step == 3))
+        assert file.read_text() == content
+    file.write_text(kept)
+    # The half was recorded as whole by none of the two.
+    assert sorted(Ledger(folder).begin()) == ["step-2.pt", "step-3.pt"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_cannot_be_read_at_a_begin_no_whole_entry_is_ever_set_aside_and_no_half_one_becomes_whole(
+    folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six attempts, of which each may find the folder, an entry or the ledger unreadable, for a moment or longer."""
+    random = Random(seed)
+    monkeypatch.setattr(entry_ledger, "READ_AGAIN", (0.0,))
+    names = [f"step-{number}.pt" for number in range(random.randint(2, 6))]
+    hidden = folder.with_name("hidden")
+    # Whole are those of the user, before the first attempt that reads all, and those that are proved.
+    whole = {name for name in names if random.random() < 0.5}
+    for name in whole:
+        write(folder, name)
+    for attempt in range(6):
+        fault = random.choice(["none", "folder", "entry", "ledger"])
+        entry = folder / random.choice(names)
+        ledger = Ledger(
+            folder, stopped=Mending(lambda: mend(folder, hidden)) if random.random() < 0.4 else None
+        )
+        if fault == "folder":
+            folder.rename(hidden)
+            folder.write_text("a mount that is not there shows what lies below it")
+        elif fault == "entry" and entry.exists():
+            entry.rename(hidden)
+            # The kernel refuses to follow it, which is another error than that nothing is there.
+            entry.symlink_to("x" * 300)
+        elif fault == "ledger" and ledger.file.exists():
+            ledger.file.rename(hidden)
+            ledger.file.symlink_to(folder)
+        aside = ledger.begin()
+        mend(folder, hidden)
+        assert not whole & set(aside), f"attempt {attempt}, {fault}"
+        recorded = ledger._known if not ledger._is_unread else {}
+        assert attempt == 0 or set(recorded) <= whole, f"attempt {attempt}, {fault}: a half counts as whole"
+        if attempt == 0 and not ledger._is_unread:
+            whole |= set(recorded)
+        new = f"step-{100 + attempt}.pt"
+        names.append(new)
+        write(folder, new, random.randbytes(random.randint(10, 50)))
+        if random.random() < 0.5:
+            ledger.add(next(item for item in candidates(folder) if item.path.name == new))
+            if not ledger._is_unread:
+                whole.add(new)
+        if not ledger.file.exists():
+            # As before a first attempt: all is the user's.
+            whole |= {path.name for path in folder.iterdir()}
+
+
+def mend(folder: Path, hidden: Path) -> None:
+    """Put back what one fault of the test before has hidden."""
+    if not hidden.exists():
+        return
+    if hidden.is_dir():
+        folder.unlink()
+        hidden.rename(folder)
+        return
+    for place in (*folder.iterdir(), Ledger(folder).file):
+        if place.is_symlink():
+            place.unlink()
+            hidden.rename(place)
+            return
+
+
+class Mending(threading.Event):
+    """A stop that never comes, in whose wait a fault ends."""
+
+    def __init__(self, mend: Callable[[], None]) -> None:
+        super().__init__()
+        self._mend = mend
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self._mend()
+        return False
 
 
 def test_an_entry_that_cannot_be_set_aside_is_said_and_stays(
@@ -290,7 +376,7 @@ def test_a_folder_in_which_nothing_can_be_recorded_is_no_error(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     ledger = Ledger(folder)
-    ledger.file.mkdir()
+    ledger.file.with_name(f"{ledger.file.name}.new").mkdir()
     write(folder, "step-1.pt")
     assert ledger.begin() == []
     (item,) = candidates(folder)
