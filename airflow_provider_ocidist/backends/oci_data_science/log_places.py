@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 
 ASKED_AGAIN = 600.0
 """Seconds after which a log group is asked for again that these credentials may not read."""
+AFTER_NO_ANSWER = 60.0
+"""Seconds without a further request after one that was not answered: a look at all gangs waits for each."""
 
 
 class LogPlaces:
@@ -28,6 +31,7 @@ class LogPlaces:
         """Compartments of log groups, by id."""
         self._refused: dict[str, float] = {}
         """Times at which log groups were not to be read, by id."""
+        self._unanswered_at: float | None = None
 
     def of(self, ref: RunRef) -> str:
         """Return the place of a gang's log; as if its group lay beside the job, while that cannot be read."""
@@ -37,21 +41,24 @@ class LogPlaces:
     def ask_again(self) -> None:
         """Ask for refused log groups again: the credentials are others now."""
         self._refused.clear()
+        self._unanswered_at = None
 
     def _compartment_of(self, group_id: str) -> str | None:
-        if group_id not in self._compartments and not self._was_just_refused(group_id):
+        if group_id not in self._compartments and self._is_worth_asking(group_id):
             try:
                 with oci_errors("looking for the compartment of the log group"):
                     found = self._client().get_log_group(group_id).data.compartment_id
             except BackendError as error:
-                # After any other error the next look asks again.
                 if error.is_refused:
                     self._refused[group_id] = self._clock()
+                else:
+                    self._unanswered_at = self._clock()
                 log.info("%s; its logs are searched in the compartment of the job", error)
             else:
                 self._compartments[group_id] = str(found)
         return self._compartments.get(group_id)
 
-    def _was_just_refused(self, group_id: str) -> bool:
-        at = self._refused.get(group_id)
-        return at is not None and self._clock() - at < ASKED_AGAIN
+    def _is_worth_asking(self, group_id: str) -> bool:
+        now, refused = self._clock(), self._refused.get(group_id, -math.inf)
+        silent = self._unanswered_at is not None and now - self._unanswered_at < AFTER_NO_ANSWER
+        return not silent and now - refused >= ASKED_AGAIN

@@ -52,6 +52,11 @@ SUSPENDED = (
     "to let it wait next time, set backend.when_suspended: wait"
 )
 PAUSED = "suspended by somebody in Run:ai: waiting until it is resumed"
+DETAILS_OF_SUSPENSIONS = {
+    True: PAUSED,
+    False: SUSPENDED,
+    None: "suspended by somebody in Run:ai; whether it waits to be resumed cannot be read now",
+}
 STOPPED = ("Stopping", "Stopped")
 GOING = ("Deleting", "Terminating")
 
@@ -73,8 +78,8 @@ class Workload:
     """Namespace of the pods."""
     project: str = ""
     """Id of the project."""
-    waits: bool = False
-    """Whether a suspension is a pause, and not the end."""
+    waits: bool | None = False
+    """Whether a suspension is a pause, and not the end; None if that is not shown now."""
     has_agent: bool | None = None
     """Whether its nodes report; None if the answer does not show its variables."""
 
@@ -105,13 +110,13 @@ class Workload:
     @property
     def is_paused(self) -> bool:
         """Whether no node of it lives, and it is to go on."""
-        return self.waits and self.phase == "Stopped"
+        return self.waits is True and self.phase == "Stopped"
 
     @property
     def state(self) -> NodeState:
         """The state of all nodes, as far as the platform knows it."""
-        if self.waits and self.phase in STOPPED:
-            return NodeState.PENDING
+        if self.waits is not False and self.phase in STOPPED:
+            return NodeState.PENDING if self.waits else NodeState.UNKNOWN
         # A later version may know phases that this one does not.
         return STATES.get(self.phase, NodeState.UNKNOWN)
 
@@ -119,14 +124,14 @@ class Workload:
     def details(self) -> str | None:
         """The platform's words, its reason before them; ours for a suspension, for which it has none."""
         if self.phase in STOPPED:
-            return PAUSED if self.waits else SUSPENDED
+            return DETAILS_OF_SUSPENSIONS[self.waits]
         words = [self.reason] if self.reason and self.reason not in self.message else []
         return ": ".join([*words, *([self.message] if self.message else [])]) or None
 
     @property
     def cause(self) -> Cause | None:
         if self.phase in STOPPED:
-            return Cause.CANCELED
+            return None if self.waits is None else Cause.CANCELED
         text = f"{self.reason or ''} {self.message}"
         waits = Cause.CAPACITY if self.phase == "Pending" and text.strip() else None
         return next((cause for sign, cause in CAUSES_IN_REASONS if sign in text), waits)
@@ -138,9 +143,20 @@ def waits(environment: Mapping[str, str]) -> bool:
 
 
 def node_states(
-    state: NodeState, reports: Sequence[NodeReport | None] | None, nodes: int, *, has_agent: bool = True
+    state: NodeState,
+    reports: Sequence[NodeReport | None] | None,
+    nodes: int,
+    *,
+    has_agent: bool | None = True,
 ) -> list[NodeState]:
-    """Return each node's state: the workload's, refined by the nodes' own reports where they have an agent."""
+    """Return each node's state: the workload's, refined by the nodes' own reports where they have an agent.
+
+    `has_agent`: None where that is not shown now. Then a node without a report may run, or not have begun.
+    """
+    if has_agent is None and reports is not None:
+        has_agent = any(report is not None for report in reports)
+        if not has_agent and state is NodeState.RUNNING:
+            return [NodeState.UNKNOWN] * nodes
     if (
         reports is None
         or not has_agent

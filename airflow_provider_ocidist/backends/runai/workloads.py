@@ -144,11 +144,11 @@ class Workloads:
         return self._completed(Workload.of(answer))
 
     def _completed(self, workload: Workload) -> Workload:
-        """Return a workload with what a suspension means to it; it counts as a pause until that is shown."""
+        """Return a workload with what a suspension means to it, if that is shown now."""
         if workload.has_agent is not None or workload.phase not in STOPPED:
             return workload
         found = self._variables_of(workload)
-        return replace(workload, waits=found is None or waits(found))
+        return replace(workload, waits=None if found is None else waits(found))
 
     def _variables_of(self, workload: Workload) -> Mapping[str, str] | None:
         """Return the variables of a workload's nodes; None where they are not shown now.
@@ -179,12 +179,12 @@ class Workloads:
         absent = self._absent[ref.job_id] = before.again() if before else Absent(now)
         return NodeState.MISSING if absent.is_gone(now) else NodeState.UNKNOWN
 
-    def has_agent(self, workload: Workload) -> bool:
-        """Whether the nodes report: a container with a start of its own does not."""
+    def has_agent(self, workload: Workload) -> bool | None:
+        """Whether the nodes report: a container with a start of its own does not. None if it is not shown now."""
         if workload.has_agent is not None:
             return workload.has_agent
         found = self._variables_of(workload)
-        return found is None or names.START_VARIABLE in found
+        return None if found is None else names.START_VARIABLE in found
 
     def namespace_of(self, ref: RunRef) -> str | None:
         """Return the namespace of a gang's pods; None once the gang is gone."""

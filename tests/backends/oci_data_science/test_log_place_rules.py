@@ -125,10 +125,23 @@ def test_with_other_credentials_a_refused_log_group_is_asked_for_at_once(
     assert asked.place() == asked.there
 
 
-def test_after_an_error_that_is_no_refusal_the_next_look_asks_again(asked: Asked, faults: Faults) -> None:
-    faults(path=asked.path, status=400, code="InvalidParameter", times=1)
-    assert asked.place() == asked.beside_the_job
-    assert asked.place() == asked.there
+def test_while_the_service_does_not_answer_one_request_a_minute_is_made_for_all_log_groups(
+    backend: OciDataScience, asked: Asked, faults: Faults
+) -> None:
+    """A look at all gangs of the connection waits for each of these requests."""
+    groups = [group_in(backend, asked.elsewhere, f"{asked.ref.key.run_id}-{number}") for number in range(4)]
+    faults(path=".*/logGroups/.*", status=400, code="InvalidParameter")
+    refs = [replace(asked.ref, log_group_id=group) for group in groups]
+    for _ in range(13):
+        assert {asked.places.of(ref).partition("/")[0] for ref in refs} == {JOBS}
+        asked.now += 10
+    calls = http.get(
+        f"{asked.url}/_emulator/calls", params={"path": f".*/logGroups/({'|'.join(groups)})"}
+    ).json()
+    assert len(calls) == 3
+    http.delete(f"{asked.url}/_emulator/faults")
+    asked.now += 60
+    assert {asked.places.of(ref).partition("/")[0] for ref in refs} == {asked.elsewhere}
 
 
 def test_groups_are_told_apart(backend: OciDataScience, asked: Asked, faults: Faults) -> None:

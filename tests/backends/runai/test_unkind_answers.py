@@ -19,8 +19,9 @@ from airflow_provider_ocidist.backends.runai.options import runai_fields
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
 from airflow_provider_ocidist.emulator.runai_settings import RunaiSettings
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
+from airflow_provider_ocidist.gangs.durations import awaits_machine
 from airflow_provider_ocidist.model.report import Phase, StopRequest
-from airflow_provider_ocidist.model.run import NodeState, RunRef
+from airflow_provider_ocidist.model.run import Expectations, NodeState, RunRecord, RunRef
 from tests.backends.runai.test_backend import (
     a_job,
     becomes,
@@ -232,12 +233,49 @@ def test_one_suspended_gang_of_which_nothing_is_shown_holds_up_no_look_at_the_ot
     )
     statuses = older_backend.status([ref, *running])
     assert {status.nodes[0].state for status in statuses[1:]} == {NodeState.FAILED}
-    assert {node.state for node in statuses[0].nodes} == {NodeState.PENDING}
+    assert {node.state for node in statuses[0].nodes} == {NodeState.UNKNOWN}
 
 
-def suspended(backend: Runai, plane: Plane, cluster: PaperCluster) -> tuple[RunRef, Any]:
-    """Return a gang that waits to be resumed, with the old reports of its nodes, and its plan."""
-    plan = backend.plan(a_job(2, {"when_suspended": "wait"}), a_key())
+AS_SUBMITTED = "/api/v1/workloads/(distributed|trainings)/.*"
+
+
+@pytest.mark.parametrize("status", [403, 404, 503])
+def test_the_reports_of_a_gang_that_a_suspension_has_ended_outlive_an_answer_that_does_not_come(
+    older_backend: Runai, older_plane: Plane, older: tuple[PaperCluster, Plane], status: int
+) -> None:
+    cluster, _ = older
+    ref, _ = suspended(older_backend, older_plane, cluster, when_suspended="fail")
+    older_plane.fault(method="GET", path=AS_SUBMITTED, status=status, message="no")
+    # As another process, which has never read what the gang was submitted with.
+    found = seen(older_backend, ref)
+    assert {node.state for node in found.nodes} == {NodeState.UNKNOWN}
+    assert reported(ref) == ["0.json", "1.json"]
+    older_plane.http.delete("/_emulator/faults")
+    becomes(older_backend, ref, NodeState.CANCELED)
+    assert reported(ref) == ["0.json", "1.json"]
+
+
+@pytest.mark.parametrize("status", [403, 404, 503])
+def test_a_container_with_its_own_start_does_not_wait_for_a_machine_where_nothing_is_shown(
+    older_backend: Runai, older_plane: Plane, older: tuple[PaperCluster, Plane], status: int
+) -> None:
+    cluster, _ = older
+    plan = older_backend.plan(a_job(container={"entrypoint": ["run"]}, program={}), a_key())
+    ref = older_backend.submit(plan)
+    runs(older_plane, cluster, ref, plan)
+    older_plane.fault(method="GET", path=AS_SUBMITTED, status=status, message="no")
+    found = seen(older_backend, ref)
+    record = RunRecord(ref=ref, expects=Expectations(checkpoint=False, reports=False))
+    assert not any(awaits_machine(node, record, found) for node in found.nodes)
+    older_plane.http.delete("/_emulator/faults")
+    becomes(older_backend, ref, NodeState.RUNNING)
+
+
+def suspended(
+    backend: Runai, plane: Plane, cluster: PaperCluster, when_suspended: str = "wait"
+) -> tuple[RunRef, Any]:
+    """Return a gang that somebody has suspended, with the last reports of its nodes, and its plan."""
+    plan = backend.plan(a_job(2, {"when_suspended": when_suspended}), a_key())
     ref = backend.submit(plan)
     runs(plane, cluster, ref, plan)
     for rank in (0, 1):
@@ -323,7 +361,7 @@ def test_a_suspension_is_a_pause_also_where_only_what_was_submitted_says_so(
         older_plane.fault(
             method="GET", path=f"/api/v1/workloads/{kind}/.*", status=404, message="not found", times=1
         )
-    assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.PENDING}
+    assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.UNKNOWN}
     assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.PENDING}
     assert reported(ref) == []
 
