@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 TOPOLOGIES = ("auto", "job_runs", "multi_node")
-PROGRAMS_OWN = ("program.args", "env", "container.command", "container.entrypoint")
+PROGRAMS_OWN = ("program.args", "env", "main_env", "worker_env", "container.command", "container.entrypoint")
 """Parts of a job in which braces may be meant as they stand."""
 
 

@@ -189,7 +189,7 @@ class OciHook(BaseHook):
         self._kind = kind or self._kind or kinds.DEFAULT_BACKEND
         backend = _backend_class(self._kind).connect(self.fields)
         # The default of commands, whatever this class has for its own.
-        named = None if self.conn_id == DEFAULT_CONN_ID else self.conn_id
+        named = None if self.conn_id == DEFAULT_CONN_ID or not self._own_fields else self.conn_id
         backend.connections = Connections(backend, self._backend_at, named)
         return backend
 

@@ -48,6 +48,8 @@ class Kept:
     """Answers without a run, by its id, and without a report or a whole checkpoint of the gang."""
     unread_since: float | None = None
     """Time at the service since which the gang has ended and its reports, or its checkpoint, cannot be read."""
+    has_looked: bool = False
+    """Whether a look for a checkpoint has had an answer, so that the connection exists."""
 
     def after(self, seconds: float) -> Kept:
         """Return the evidence after at least this many seconds without a request."""

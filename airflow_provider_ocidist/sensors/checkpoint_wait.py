@@ -70,7 +70,7 @@ class CheckpointWait(SensorWait):
 
     def begin(self, kept: Kept) -> None:
         if self._looking is None:
-            self._looking = CheckpointLook(*self._place, self._log)
+            self._looking = CheckpointLook(*self._place, self._log, has_looked=kept.has_looked)
             self._looking.go_on_after(kept.unanswered, self._poke_interval)
 
     def resume(self) -> None:
@@ -87,7 +87,7 @@ class CheckpointWait(SensorWait):
     @property
     def kept(self) -> Kept:
         assert self._looking is not None
-        return Kept(unanswered=self._looking.unanswered)
+        return Kept(unanswered=self._looking.unanswered, has_looked=self._looking.has_looked)
 
     def result_of(self, found: dict[str, Any] | None) -> dict[str, Any] | None:
         return found

@@ -80,14 +80,18 @@ def parse(uri: str) -> Location:
 
 def _require_address(text: str) -> None:
     """Raise Unopenable for a web address without a host, or with a port that is none."""
+    # The words of Python's errors may contain a password that has a mark of addresses in it.
+    what = "it is no address"
     try:
         parts = urlsplit(text)
+        what = "its port is no number up to 65535; in a password, write / as %2F, # as %23, ? as %3F"
         _ = parts.port
-        if not parts.hostname:
-            raise ValueError("it has no host")
-    except ValueError as error:
-        what = str(error)
-        raise Unopenable(f"{shown(text)} names no place: {what[:1].lower()}{what[1:]}", uri=text) from error
+        what = "it has no host"
+        if parts.hostname:
+            return
+    except ValueError:
+        pass
+    raise Unopenable(f"{shown(text)} names no place: {what}", uri=text)
 
 
 def join(uri: str, *parts: str) -> str:
@@ -102,6 +106,7 @@ def shown(uri: str) -> str:
 
     That is, of a web address: its query, a user before `@`, the token of a pre-authenticated request (`/p/TOKEN/`).
     """
+    uri = UNESCAPED_USER.sub(r"\1", uri)
     return (
         WEB_TOKEN.sub(r"\1***", WEB_USER.sub(r"\1", re.split("[?#]", uri)[0])) if WEB_USER.match(uri) else uri
     )
@@ -113,6 +118,8 @@ def shown_in(text: str) -> str:
 
 
 WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/\s]*@)?")
+UNESCAPED_USER = re.compile(r"^((?:https?|ftp)://)[^/?#@\s\[]*:(?!\d*(?:[/?#]|$))\S*@")
+"""User whose password has a mark in it with which a host ends."""
 WEB_TOKEN = re.compile(r"(://[^/\s]+/p/)[^/\s]+")
 """Token in an address of Object Storage: https://HOST/p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""
 WEB_ADDRESS = re.compile(r"(?:https?|ftp)://[^\s'\"<>]+")

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowException
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.errors import OcidistError, Unopenable, service_error_in
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.task_log import TaskLog
     from airflow_provider_ocidist.storage.stores.base import Entry
 
+MOST_DEFECTS = 3
+"""Looks in a row that end with an error that is no answer, and not Airflow's; then it is raised."""
 SEEN = "ocidist_seen"
 """Key of the last reported data's digest in the asset's state store."""
 
@@ -245,7 +248,8 @@ class CheckpointLook:
         `has_looked`: the task has looked before, so that its connection exists.
         """
         self._is_evident = is_evident
-        self._has_looked = has_looked
+        self.has_looked = has_looked
+        self._defects = 0
         self._place = uri, conn_id, after_step
         self._log = log
         self._asked = Stopwatch(clock)
@@ -272,12 +276,15 @@ class CheckpointLook:
             self._log.warning("%s; will look again", error)
             return None
         except Exception as error:
-            if not self._has_looked:
+            # Airflow's, while it cannot read the connection. Others are defects, which pass at most by chance.
+            self._defects = 0 if isinstance(error, AirflowException) else self._defects + 1
+            if not self.has_looked or self._defects == MOST_DEFECTS:
                 raise
             self.unanswered = self.unanswered.failed(self._asked.lap())
             self._log.warning("%s: %s; will look again", type(error).__name__, error)
             return None
-        self._has_looked = True
+        self.has_looked = True
+        self._defects = 0
         self._asked.reset()
         self.unanswered = ANSWERED
         return found

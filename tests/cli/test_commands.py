@@ -257,6 +257,9 @@ def test_a_template_that_airflow_would_render_is_refused_but_in_what_is_the_prog
     assert "outputs.0.uri: contains Jinja, which only Airflow fills in" in line
     assert line.endswith("--set outputs.0.uri=VALUE")
     assert main(["plan", "good.yaml", "--set", given]) == 0
+    for own in ("main_env", "worker_env"):
+        job = load("good.yaml", argparse.Namespace(set=["nodes=2", f"{own}.PROMPT={{{{ question }}}}"]))
+        assert getattr(job, own)["PROMPT"] == "{{ question }}"
     assert load("good.yaml", argparse.Namespace(set=['program.args=["{{ x }}"]', "env.A={{ x }}"])).env == {
         "SEED": "1",
         "A": "{{ x }}",

@@ -85,9 +85,9 @@ def test_a_connection_that_nobody_made_is_the_cluster_of_this_machine(
         backend = OciHook(conn_id, kind="pytorchjob").backend()
         assert backend._api._connected().configuration.host == "https://one.example:6443"
         assert backend._api.namespace() == "of-one"
-        # A command has to name every connection but the usual one of the command line.
+        # A command that names it would fail: nobody made it.
         assert backend.connections is not None
-        assert backend.connections.named == (None if conn_id == "oci_default" else conn_id)
+        assert backend.connections.named is None
 
 
 def test_another_connection_may_open_the_storage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from random import Random
 
 import pytest
 
@@ -253,3 +255,31 @@ def test_names_that_programs_give_are_not_taken_for_unfinished_ones(name):
 def test_a_place_that_can_never_be_is_named_as_such(text: str) -> None:
     with pytest.raises(Unopenable, match="names no place: "):
         locations.parse(text)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_password_in_a_web_address_is_ever_shown_whatever_marks_it_has(seed: int) -> None:
+    chance = Random(seed)
+    marks = [chance.choice(["/", "#", "?", ":", "%2F", "@", "-"]) for _ in range(chance.randint(1, 4))]
+    words = [f"word{number}x" for number in range(len(marks) + 1)]
+    password = "".join(word + mark for word, mark in zip(words, [*marks, ""], strict=True))
+    address = (
+        f"{chance.choice(['https', 'http'])}://user:{password}@host/{chance.choice(['data', 'a@b', ''])}"
+    )
+    shown = locations.shown(address)
+    with contextlib.suppress(Unopenable):
+        locations.parse(address)
+        address = ""
+    said = ""
+    if address:
+        with pytest.raises(Unopenable) as caught:
+            locations.parse(address)
+        said = str(caught.value)
+    assert not [word for word in words if word in shown + said], f"{address}: {shown}, {said}"
+
+
+@pytest.mark.parametrize(
+    "address", ["https://host:8080/a@b", "http://[::1]:80/a@b", "https://host/p@q/x:y@z", "https://host"]
+)
+def test_an_address_without_a_password_is_shown_whole(address: str) -> None:
+    assert locations.shown(address) == address

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import threading
 import time
 import uuid
@@ -27,6 +28,7 @@ from airflow_provider_ocidist.storage.stores.base import Entry
 from airflow_provider_ocidist.triggers import connections, storage, threads
 from airflow_provider_ocidist.triggers.connections import OpenedConnection
 from airflow_provider_ocidist.triggers.storage import (
+    CheckpointLook,
     CheckpointTrigger,
     Deliveries,
     Listing,
@@ -281,6 +283,46 @@ def test_a_sensor_that_has_looked_once_waits_for_its_connection(
     for is_there in (True, False, True, False):
         define(is_there)
         assert not sensor.poke({})
+
+
+def test_each_look_of_a_rescheduled_sensor_knows_that_an_earlier_one_had_an_answer(
+    define: Callable[[bool], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    read = OpenedConnection.store
+
+    def store(opened: OpenedConnection, uri: str) -> Any:
+        assert opened.hook.uri("x")
+        return read(opened, uri)
+
+    monkeypatch.setattr(OpenedConnection, "store", store)
+    noted: dict[str, Any] = {}
+    notes = SimpleNamespace(get=noted.get, set=noted.__setitem__)
+    given: Any = {"task_state_store": notes, "ti": SimpleNamespace(try_number=1)}
+
+    def look() -> bool:
+        """Look as a process of its own, which has only what Airflow keeps for it."""
+        sensor = CheckpointSensor(task_id="wait", uri=str(tmp_path), conn_id="away", mode="reschedule")
+        return bool(sensor.poke(given))
+
+    define(False)
+    with pytest.raises(AirflowNotFoundException):
+        look()
+    for is_there in (True, False, False, True, False):
+        define(is_there)
+        assert not look()
+
+
+def test_a_defect_ends_the_wait_after_a_few_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    look = CheckpointLook(str(tmp_path), "oci_default", -1, logging.getLogger("test"), has_looked=True)
+
+    def fails(*_: Any) -> Any:
+        raise TypeError("a defect")
+
+    monkeypatch.setattr(storage, "later_checkpoint", fails)
+    found = [look.look() for _ in range(storage.MOST_DEFECTS - 1)]
+    assert found == [None] * len(found)
+    with pytest.raises(TypeError, match="a defect"):
+        look.look()
 
 
 def test_looks_at_a_store_that_does_not_answer_delay_no_trigger_of_a_gang(monkeypatch: pytest.MonkeyPatch):

@@ -25,6 +25,7 @@ CODE_DIR = "/code"
 """Folder of the user's code in the images of `kind: distributed`."""
 TIMEOUT = "600"
 """Seconds that ADS waits for the other nodes."""
+MOST_DIGITS = 15
 WORK_DIR_VARIABLE = "OCIDIST_WORK_DIR"
 LAUNCH_VARIABLE = "OCI__LAUNCH_CMD"
 NOT_DONE = {
@@ -274,8 +275,8 @@ def _split(where: str, text: str) -> list[str]:
 
 def number_in(environ: Mapping[str, str], name: str, default: str) -> int:
     text = environ.get(name, default)
-    if not text.isdecimal():
-        raise _fault(name, f"is {text!r}: must be a number")
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise _fault(name, f"is {text[:40]!r}: must be a number of at most {MOST_DIGITS} digits")
     return int(text)
 
 

@@ -103,7 +103,8 @@ class ShardUploader:
         self._training_ended = threading.Event()
         self._moment = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
-        self._amid_training = SaveDeadline(math.inf)
+        self._amid_training = 0, SaveDeadline(math.inf)
+        """Number of the last request that failed amid the training, and how long it may go on to fail."""
         self._movement = Movement()
         self._cancel = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
@@ -236,7 +237,6 @@ class ShardUploader:
             self._unasked.discard(self.folder / request.name)
             self._pause = FIRST_PAUSE
             self._deadline.succeeded()
-            self._amid_training.succeeded()
         except (OcidistError, OSError) as error:
             self._failed(request, error)
 
@@ -339,9 +339,13 @@ class ShardUploader:
         Amid the training as long as the error may pass: until then the main node publishes no other checkpoint.
         """
         is_last = self._training_ended.is_set()
-        if not (self._deadline if is_last else self._amid_training).allows_another(error):
+        if self._amid_training[0] != request.number:
+            self._amid_training = request.number, SaveDeadline(math.inf)
+        if not (self._deadline if is_last else self._amid_training[1]).allows_another(error):
             logger.warning("the shards of %s cannot be sent: %s", request.name, error)
             self._answered.add(request.number)
+            self._let_go()
+            self._unasked.discard(self.folder / request.name)
             with contextlib.suppress(OcidistError, OSError):
                 self._exchange.reply(request, self.rank, ShardReply(fault=str(error)))
             return

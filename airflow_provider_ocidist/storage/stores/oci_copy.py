@@ -13,8 +13,8 @@ from airflow_provider_ocidist.storage.stores.oci_download import head_of
 from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder
 
 _FIRST_LOOK_S, _LONGEST_PAUSE_S = 0.1, 3.0
-_HIDDEN_LOOKS = 3
-"""Looks in a row that do not find a copy, after which it is given up: a new one is not shown at once."""
+HIDDEN_FOR_S = 10.0
+"""Seconds of looks that do not find a copy, after which it is given up: a new one is not shown at once."""
 _DIGESTS = ("content-md5", "opc-multipart-md5")
 
 
@@ -66,15 +66,15 @@ def _changed(source: BucketFolder, entry: Entry) -> StorageError:
 
 
 def _wait(target: BucketFolder, request: str, place: str, stop: threading.Event) -> None:
-    pause, hidden = _FIRST_LOOK_S, 0
+    pause, hidden_for = _FIRST_LOOK_S, 0.0
     while True:
         status = _status(target, request, place)
         if status == "COMPLETED":
             return
         if status in ("FAILED", "CANCELED"):
             raise CannotTake(f"the copy to {place} is {status}: {_reason(target, request)}", uri=place)
-        hidden = hidden + 1 if status is None else 0
-        if hidden == _HIDDEN_LOOKS:
+        hidden_for = hidden_for + pause if status is None else 0.0
+        if hidden_for >= HIDDEN_FOR_S:
             _cancel(target, request, place)
             raise CannotTake(f"the service does not show the copy to {place}", uri=place)
         if stop.wait(pause):

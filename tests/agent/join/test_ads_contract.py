@@ -240,7 +240,7 @@ def test_a_missing_meeting_place_is_reported_with_its_remedy() -> None:
 # the files by which a cluster meets
 
 
-@pytest.mark.parametrize("seconds", ["10m", "", "-1", "nan", "1e3", "ten"])
+@pytest.mark.parametrize("seconds", ["10m", "", "-1", "nan", "1e3", "ten", "9" * 400])
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_time_that_is_no_number_of_seconds_is_named_by_every_node(
     tmp_path: Path, seconds: str, rank: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -561,3 +562,22 @@ def test_a_part_that_can_never_be_sent_holds_up_no_other_checkpoint_of_the_train
     clock.now += 10.0
     reply = node.answer(node.request())
     assert (reply == ShardReply(fault=str(error))) is is_given_up
+
+
+def test_what_was_refused_of_one_checkpoint_leaves_each_later_one_its_own_ten_minutes(
+    node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise StorageError("403: not allowed")
+
+    monkeypatch.setattr(checkpoints, "send_part", refuse)
+    monkeypatch.setattr(saving, "time", clock)
+    node.write(PART)
+    clock.now += 10.0
+    # The main node gives the first checkpoint up after one refusal.
+    assert node.answer(node.request()) == ShardReply()
+    clock.now += saving.REFUSED_LIMIT + 300
+    second = replace(node.request(), number=node.request().number + 1)
+    assert node.answer(second) == ShardReply()
+    clock.now += saving.REFUSED_LIMIT + 1
+    assert node.answer(second) == ShardReply(fault="403: not allowed")

@@ -33,7 +33,8 @@ def spirals(points: int) -> TensorDataset:
 
 
 def newest_checkpoint() -> Path | None:
-    return max(CHECKPOINTS.glob("step-*.pt"), key=lambda path: int(path.stem.partition("-")[2]), default=None)
+    found = [path for path in CHECKPOINTS.glob("step-*.pt") if path.stem.partition("-")[2].isdecimal()]
+    return max(found, key=lambda path: int(path.stem.partition("-")[2]), default=None)
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
