@@ -136,6 +136,11 @@ def _offer(root: Store, target: Store, manifest: Manifest, fence: Fence) -> None
     fences.advance_fence(root, fence)
     target.write(MANIFEST, manifest.to_json())
     try:
+        target.sync([MANIFEST])
+    except StorageError:
+        _withdraw(target)
+        raise
+    try:
         fences.advance_fence(root, fence)
     except Fenced:
         _withdraw(target)
@@ -283,6 +288,8 @@ def _send(
     source: Store, target: Store, entries: Sequence[Entry], cancel: threading.Event | None
 ) -> tuple[ManifestFile, ...]:
     copied = copy_files(source, target, entries, cancel)
+    # Once it is published, older ones may be deleted: a power cut must not take both.
+    target.sync([item.name for item in copied])
     return tuple(ManifestFile(path=item.name, size=item.size, sha256=item.sha256 or "") for item in copied)
 
 

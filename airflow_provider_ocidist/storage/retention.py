@@ -127,10 +127,6 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
         each for each in _remains(folders, complete[0], fence) if not holds_checkpoints(store, folders[each])
     ]
     doomed = without_needed([*doomed, *remains], folders)
-    if doomed:
-        # Otherwise a power cut could leave neither what is deleted nor what has taken its place.
-        kept = [folders[item.folder] for item in complete if item.folder not in doomed]
-        store.sync([entry.name for files in kept for entry in files.values()])
     for folder in doomed:
         fences.advance_fence(store, fence)
         delete_folder(store, folders[folder])

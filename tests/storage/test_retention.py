@@ -22,7 +22,7 @@ from airflow_provider_ocidist.storage import fences, retention
 from airflow_provider_ocidist.storage.checkpoint_names import place
 from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.companions import MOST
-from airflow_provider_ocidist.storage.manifests import Manifest, ManifestFile
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import Retention, retain, superfluous
 from airflow_provider_ocidist.storage.stores import local
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -314,39 +314,39 @@ def test_a_copy_of_a_checkpoint_beside_it_is_deleted_only_by_a_rule(tmp_path):
     assert retain(uri, Retention(keep=4), fence=FIRST) == ()
 
 
-@pytest.mark.parametrize("loses", [False, True])
-def test_the_disk_has_the_new_before_the_old_is_deleted(tmp_path, monkeypatch, loses):
-    for step in (1, 2, 3):
-        publish(write(tmp_path, f"step-{step}.pt"), str(tmp_path / "out"), step=step)
-    folders = {each.uri for each in complete(str(tmp_path / "out"))}
-    kept = {
-        tmp_path / "out",
-        *(path for step in (2, 3) for path in (tmp_path / "out").glob(f"step-{step}*/**/*")),
-    }
-    real, synced, seen = local.fsync, set(), []
+@pytest.mark.parametrize("lost", [None, "step-3", MANIFEST])
+def test_the_disk_has_a_checkpoint_before_it_counts_and_an_older_one_is_deleted(tmp_path, monkeypatch, lost):
+    """`lost`: the file of which the disk reports, once, that it has lost what was written."""
+    out = tmp_path / "out"
+    for step in (1, 2):
+        publish(write(tmp_path, f"step-{step}"), str(out), step=step)
+    before = {each.uri for each in complete(str(out))}
+    real, synced, faults = local.fsync, [], [lost]
 
     def fsync(path: Path) -> None:
         real(path)
-        synced.add(path)
-        seen.append({each.uri for each in complete(str(tmp_path / "out"))})
-        if loses:
+        if path.name == "step-3" and path.is_file():
+            assert {each.uri for each in complete(str(out))} == before, (
+                f"it counts before {path} is on the disk"
+            )
+        synced.append(path)
+        if path.name in faults:
+            faults.remove(path.name)
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(local, "fsync", fsync)
-    if loses:
+    if lost:
         with pytest.raises(StorageError, match="input/output error"):
-            retain(str(tmp_path / "out"), Retention(keep=2), fence=FIRST)
-    else:
-        assert len(retain(str(tmp_path / "out"), Retention(keep=2), fence=FIRST)) == 1
-        assert synced >= kept
-        assert not any("step-1" in str(path) for path in synced)
-    assert seen
-    assert all(each == folders for each in seen)
-    assert len(complete(str(tmp_path / "out"))) == (3 if loses else 2)
-    # Nothing is deleted, and nothing waits for the disk.
-    seen.clear()
-    assert retain(str(tmp_path / "out"), Retention(keep=3), fence=FIRST) == ()
-    assert seen == []
+            publish(write(tmp_path, "step-3"), str(out), step=3)
+        assert {each.uri for each in complete(str(out))} == before
+        # The next look of the kernel reports nothing more.
+        assert retain(str(out), Retention(keep=2), fence=FIRST) == ()
+        return
+    (new,) = {publish(write(tmp_path, "step-3"), str(out), step=3).uri}
+    folders = [folder for folder in Path(new).parents if folder.is_relative_to(out)]
+    assert set(synced) >= {*Path(new).rglob("*"), Path(new), *folders}
+    monkeypatch.setattr(local, "fsync", lambda path: pytest.fail(f"{path} was synced before"))
+    assert len(retain(str(out), Retention(keep=2), fence=FIRST)) == 1
 
 
 def test_a_late_attempt_deletes_nothing(tmp_path):

@@ -202,7 +202,7 @@ def candidates(folder: Path, pattern: str | None = None, before: Iterable[Candid
 
 
 @dataclass(frozen=True)
-class Listing:
+class SeenEntries:
     """What one look at a checkpoint folder has found."""
 
     items: list[Candidate]
@@ -210,7 +210,7 @@ class Listing:
     """Names of entries that are there, and could not be read."""
 
 
-def listing(folder: Path, pattern: str | None = None) -> Listing:
+def listing(folder: Path, pattern: str | None = None) -> SeenEntries:
     """Return the entries whose names can be placed. Raises OSError where the folder is there, and cannot be read."""
     items, unreadable = [], set()
     try:
@@ -228,7 +228,7 @@ def listing(folder: Path, pattern: str | None = None) -> Listing:
         except OSError as error:
             if error.errno not in NO_ENTRY:
                 unreadable.add(name)
-    return Listing(items, frozenset(unreadable))
+    return SeenEntries(items, frozenset(unreadable))
 
 
 def place_in(folder: Path, name: str, pattern: str | None = None) -> Placed | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from airflow_provider_ocidist.agent.save.entries import Candidate, Listing, candidates, listing
+from airflow_provider_ocidist.agent.save.entries import Candidate, SeenEntries, candidates, listing
 from airflow_provider_ocidist.agent.save.layouts import LATEST, LATEST_UNIVERSAL
 from airflow_provider_ocidist.errors import AgentError, Cause
 
@@ -93,7 +93,7 @@ class Ledger:
             raise ValueError("it is no mapping")  # noqa: TRY004 (as for other text that is no ledger)
         return found
 
-    def _list(self) -> Listing:
+    def _list(self) -> SeenEntries:
         return listing(self.folder, self.pattern)
 
     def _patiently(self, look: Callable[[], Found]) -> Found:
@@ -101,7 +101,7 @@ class Ledger:
         for pause in READ_AGAIN:
             try:
                 found = look()
-                if not (isinstance(found, Listing) and found.unreadable):
+                if not (isinstance(found, SeenEntries) and found.unreadable):
                     return found
             except OSError:
                 pass
