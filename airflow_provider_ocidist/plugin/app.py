@@ -39,7 +39,7 @@ def may(entity: DagAccessEntity) -> Any:
 # The page shows the task's XComs, and its nodes' last lines.
 SEES_TASK = [may(DagAccessEntity.TASK_INSTANCE), may(DagAccessEntity.XCOM), may(DagAccessEntity.TASK_LOGS)]
 SEEN_IN_ROW = (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.XCOM)
-"""What a row of the list shows: even the job's name and its nodes are of an XCom."""
+"""Kinds of data in a row of the list: even the job's name and its nodes are of an XCom."""
 
 
 def task_in_path(dag_id: str, run_id: str, task_id: str, map_index: Annotated[int, InPath(ge=-1)]) -> TaskId:
