@@ -82,8 +82,8 @@ def kept_logs(args: Sequence[str], placement: Placement) -> str | None:
 
 def _streams(given: Mapping[str, str], flag: str) -> str:
     """Return the streams and processes that a flag names, empty for none: `3`, `0:1,1:2`."""
-    value = value_of(flag, given)
-    return "" if value in (None, "0") else value
+    value = value_of(flag, given) or "0"
+    return "" if value == "0" else value
 
 
 def _logs(launcher: Torchrun, options: LauncherOptions, placement: Placement) -> dict[str, str]:
