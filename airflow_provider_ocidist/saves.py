@@ -16,6 +16,7 @@ an NVIDIA H200; it uses what 2.4 has.
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 import logging
 import operator
@@ -29,7 +30,7 @@ import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class Saves:
         its own number of them in the store. `more`: objects with `state_dict` and `load_state_dict`, such as a
         scheduler, by the name that they have in the checkpoint.
 
-        Raises ValueError for a `keep` below 1.
+        Raises ValueError for a `keep` below 1, and RuntimeError where another one of this machine writes to the folder.
         """
         if keep < 1:
             raise ValueError(f"keep is {keep}: at least one checkpoint must stay")
@@ -90,11 +91,12 @@ class Saves:
         self._under_way: tuple[int, Future[None]] | None = None
         self._written: list[int] = []
         """Steps of this process that lie in the folder, the last one last."""
-        for is_turn in (self._rank == 0, self._rank != 0):
-            # What two nodes that share the folder put back at once might get lost.
-            if is_turn and _is_first_on_node():
-                self._tidy()
-            self._meet()
+        with self._alone():
+            for is_turn in (self._rank == 0, self._rank != 0):
+                # What two nodes that share the folder put back at once might get lost.
+                if is_turn and _is_first_on_node():
+                    self._tidy()
+                self._meet()
 
     def restore(self) -> int:
         """Load the newest whole checkpoint that all processes have; return its step, 0 where there is none.
@@ -229,6 +231,21 @@ class Saves:
     # Writing, in a thread
 
     def _write(self, step: int, state: dict[str, Any]) -> None:
+        self._by_first(_make, self.folder)
+        with self._alone():
+            self._write_alone(step, state)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others of the first process's machine from the folder; RuntimeError in all where one writes to it."""
+        held = self._by_first(_hold, self.folder)
+        try:
+            yield
+        finally:
+            if self._rank == 0 and held is not None:
+                _release(held)
+
+    def _write_alone(self, step: int, state: dict[str, Any]) -> None:
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
@@ -315,6 +332,42 @@ class Saves:
             import torch.distributed as dist
 
             dist.barrier(group=self._group)
+
+
+# The folder, of which one at a time may change what is in it
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _hold(folder: Path) -> int | None:
+    """Return the descriptor by which this process alone holds a folder; None where it cannot be held or is not there.
+
+    The system releases it when the process ends. On a mount it is held on this machine only: a lock that a file server
+    keeps might outlive its machine, and would keep the training's next one from the folder.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OSError(
+            f"another Saves writes to {folder}: close it before, or give each training a folder of its own"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _release(held: int) -> None:
+    # Processes that were forked meanwhile, as to load data, have it open too.
+    fcntl.flock(held, fcntl.LOCK_UN)
+    os.close(held)
 
 
 # Whole folders, and those beside them

@@ -22,6 +22,9 @@ import pytest
 # A suite that was started in the background ignores Ctrl-C, and so would every program whose Ctrl-C is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# One under `nohup` goes on when its terminal is gone. What it starts must not inherit that: it would ignore SIGHUP too.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Nothing is compiled when it is installed, and hundreds of programs start here: each would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

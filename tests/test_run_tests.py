@@ -115,3 +115,21 @@ def test_tests_that_change_the_checkout_fail_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, LITTERS)
     assert done.returncode == 1, done.stdout
     assert "tests have changed the checkout: ?? checkpoints/step-3\n" in done.stdout
+
+
+IN_THE_BACKGROUND = """
+import signal, subprocess
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+import tests.conftest
+signal.raise_signal(signal.SIGHUP)
+for number in (signal.SIGINT, signal.SIGHUP):
+    print(subprocess.run(["sh", "-c", f"kill -s {number.name[3:]} $$"]).returncode)
+"""
+
+
+def test_a_run_in_the_background_outlives_its_terminal_and_starts_programs_that_do_not() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_THE_BACKGROUND], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["-2", "-1"], done.stderr

@@ -552,6 +552,50 @@ def test_a_program_that_only_saves_removes_what_a_killed_one_has_begun(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["a new step", "a step again"])
+def test_another_one_leaves_alone_what_is_being_written_in_its_folder(tmp_path: Path, again: bool) -> None:
+    early = Saves(model_and_optimizer()[0], folder=tmp_path)
+    first, _ = model_and_optimizer(seed=1)
+    Waits.may_be_written.set()
+    saves = Saves(first, folder=tmp_path, holder=Holder({"waits": Waits()}))
+    if again:
+        saves.save(1)
+        until_there(tmp_path, "step-1/.metadata")
+    Waits.may_be_written.clear()
+    saves.save(1)
+    until_there(tmp_path, ".step-1*.part" if again else "step-1")
+    with pytest.raises(RuntimeError, match="another"):
+        Saves(first, folder=tmp_path)
+    early.save(1)
+    with pytest.raises(RuntimeError, match=r"step 1 was not saved: another .* writes to"):
+        early.close()
+    Waits.may_be_written.set()
+    saves.close()
+    found, _ = model_and_optimizer(seed=2)
+    assert Saves(found, folder=tmp_path).restore() == 1
+    assert same(first.state_dict(), found.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_process_that_was_forked_while_another_one_writes_does_not_keep_its_folder(tmp_path: Path) -> None:
+    Waits.may_be_written.clear()
+    saves = Saves(model_and_optimizer()[0], folder=tmp_path, holder=Holder({"waits": Waits()}))
+    saves.save(1)
+    until_there(tmp_path, "step-1")
+    lasts, ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ends)
+        os.read(lasts, 1)
+        os._exit(0)
+    Waits.may_be_written.set()
+    saves.save(2)
+    saves.close()
+    os.close(lasts)
+    os.close(ends)
+    os.waitpid(child, 0)
+
+
 def test_a_restore_waits_for_the_save_under_way(tmp_path: Path) -> None:
     Waits.may_be_written.clear()
     saves = Saves(model_and_optimizer()[0], folder=tmp_path, holder=Holder({"waits": Waits()}))
@@ -804,6 +848,8 @@ def test_two_nodes_save_a_step_again_on_a_shared_folder_and_on_disks_of_their_ow
         until_there(meeting, "held")
         is_there = (folders[0] / "step-7" / ".metadata").is_file()
         assert is_there == (disks == "shared"), "the one before stays until the new one is whole"
+        with pytest.raises(RuntimeError, match="another"):
+            Saves(model_and_optimizer()[0], folder=folders[0])
         (meeting / "go").touch()
         assert [node.wait(120) for node in nodes] == [0, 0]
     finally:

@@ -26,6 +26,7 @@ from airflow_provider_ocidist.cli.terminal import (
     Unusable,
     add_json,
     columns,
+    last_output,
     local_path,
     print_json,
     say,
@@ -328,18 +329,24 @@ def _all_well(options: argparse.Namespace, done: Sequence[Drilled]) -> bool:
 
 
 def _report(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:
-    """Print the tables, and then write the page, which may fail. Raises Unusable then."""
-    options = choice.options
+    """Print the tables, and then write the page: hours of drills are in them. Raises Unusable where one fails."""
+    try:
+        with last_output():
+            _print_tables(choice.options, done)
+    finally:
+        if choice.options.report:
+            _write_page(choice, done, seconds)
+
+
+def _print_tables(options: argparse.Namespace, done: Sequence[Drilled]) -> None:
     if options.json:
         print_json([drill_report.as_json(each, done) for each in done])
-    else:
-        _print_table(drill_report.rows_of(done))
-        if options.campaign is not None:
-            say("")
-            _print_table(drill_report.grouped(done))
-        say(drill_report.summary(done), "green" if _all_well(options, done) else "red")
-    if options.report:
-        _write_page(choice, done, seconds)
+        return
+    _print_table(drill_report.rows_of(done))
+    if options.campaign is not None:
+        say("")
+        _print_table(drill_report.grouped(done))
+    say(drill_report.summary(done), "green" if _all_well(options, done) else "red")
 
 
 def _write_page(choice: _Choice, done: Sequence[Drilled], seconds: float) -> None:

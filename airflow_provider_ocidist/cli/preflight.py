@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.backends.capabilities import ChecksBeforehand, Finding, Mark
+from airflow_provider_ocidist.backends.local.plans import KIND as LOCAL
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
 from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, counted, last_output, print_json, say
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     job = load(options.file, options)
     backend = backend_of(options, job.backend.kind)
     with problems_of(options.file, absence_of(options, job.backend.kind)):
-        findings = [*_source(job), *_script(job), *_places(backend, job)]
+        findings = [*_source(job), *_script(job), *_outputs(job), *_places(backend, job)]
     with last_output():
         if options.json:
             print_json([asdict(finding) for finding in findings])
@@ -141,6 +142,19 @@ def _script(job: TrainingJob) -> list[Finding]:
             Finding.warned("script", what, "correct it, unless the nodes have a newer Python that takes it")
         ]
     return [Finding.passed("script", f"{here} compiles {job.program.script}")]
+
+
+def _outputs(job: TrainingJob) -> list[Finding]:
+    """Return the links in the folders for outputs, where these are of this machine: a node says it late."""
+    from airflow_provider_ocidist.agent.save.outputs import linked_folders
+
+    if job.backend.kind != LOCAL:
+        return []
+    fix = "name the folder that it leads to as the place of an output of its own"
+    return [
+        Finding.warned("outputs", f"{link} is a link: files that would lie behind it are not copied", fix)
+        for link in dict.fromkeys(link for output in job.outputs for link in linked_folders(output.uri))
+    ]
 
 
 def _remote(repository: Repository) -> Finding:

@@ -6,7 +6,7 @@ import argparse
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -85,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
     key = _begun(options, backend, job) or _key(job)
     with problems_of(options.file, absence_of(options, job.backend.kind)):
         # Raises if something is missing, before anything is saved.
-        Candidates(backend, job, _SubmissionLog()).plans(key)
+        Candidates(backend, job, _SubmissionLog(may_be_unread=False)).plans(key)
     # Saved first: after any interruption the created gang can be found again.
     note.note_beginning(options.info, key)
     try:
@@ -99,8 +99,11 @@ def _run(options: argparse.Namespace) -> int:
         raise
     if options.wait:
         return _wait(options, backend, job, record)
-    _note_whole(options, record)
-    return _say_started(options, record)
+    note.write(options.info, record)
+    for report in (_say_whole, _say_started):
+        with last_output():
+            report(options, record)
+    return FINE
 
 
 def _begun(options: argparse.Namespace, backend: Backend, job: TrainingJob) -> RunKey | None:
@@ -124,8 +127,7 @@ def _line_of_note(options: argparse.Namespace, backend: Backend, job: TrainingJo
     return going_on.line(options, status)
 
 
-def _note_whole(options: argparse.Namespace, record: RunRecord) -> None:
-    note.write(options.info, record)
+def _say_whole(options: argparse.Namespace, record: RunRecord) -> None:
     nodes = counted(record.ref.nodes, "node")
     say(f"{record.ref.key.name}: {nodes}, saved in {options.info}", "green", stderr=True)
 
@@ -140,21 +142,30 @@ def _key(job: TrainingJob) -> RunKey:
 def _submit(options: argparse.Namespace, backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
     from airflow_provider_ocidist.gangs.submission import GangSubmitter
 
-    submitter = GangSubmitter(backend, job, _SubmissionLog(), None, threading.Event())
+    log = _SubmissionLog(may_be_unread=not options.wait)
+    submitter = GangSubmitter(backend, job, log, None, threading.Event())
     return submitter.submit_or_end(key) if options.wait else submitter.submit_and_leave(key)
 
 
 class _SubmissionLog:
     """A submission's log, on the terminal."""
 
+    def __init__(self, *, may_be_unread: bool) -> None:
+        """`may_be_unread`: whether a reader that leaves ends nothing: else it would leave a gang half made."""
+        self._may_be_unread = may_be_unread
+
     def info(self, msg: Any, /, *args: Any) -> None:
-        say(str(msg) % args, "bold", stderr=True)
+        self._say(str(msg) % args, "bold")
 
     def warning(self, msg: Any, /, *args: Any) -> None:
-        say(str(msg) % args, "yellow", stderr=True)
+        self._say(str(msg) % args, "yellow")
 
     def error(self, msg: Any, /, *args: Any) -> None:
-        say(str(msg) % args, "red", stderr=True)
+        self._say(str(msg) % args, "red")
+
+    def _say(self, text: str, style: str) -> None:
+        with last_output() if self._may_be_unread else nullcontext():
+            say(text, style, stderr=True)
 
 
 def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, record: RunRecord) -> int:
@@ -196,7 +207,8 @@ def _wait_for_one(
     from airflow_provider_ocidist.gangs.another_gang import GangToReplace
 
     try:
-        _note_whole(options, record)
+        note.write(options.info, record)
+        _say_whole(options, record)
         return watch.to_the_end(
             options,
             backend,
@@ -240,9 +252,8 @@ def _say_cancelled(text: str) -> None:
         say(text, "yellow", stderr=True)
 
 
-def _say_started(options: argparse.Namespace, record: RunRecord) -> int:
+def _say_started(options: argparse.Namespace, record: RunRecord) -> None:
     if options.json:
         print_json(record.ref.to_json())
     else:
         say(command_on("watch", DEFAULT_BACKEND, str(options.info), named_by(options)))
-    return FINE

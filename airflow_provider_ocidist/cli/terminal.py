@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -86,11 +86,12 @@ def open_missing_output() -> None:
 
 def discard_output() -> None:
     """Let nothing more be printed to a pipe that its reader has closed; Python would report it again at exit."""
-    _discard(sys.stdout)
-    with suppress(OSError):
-        sys.stderr.flush()
-        return
-    _discard(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            # What was printed in vain is still in the buffer.
+            stream.flush()
+        except OSError:
+            _discard(stream)
 
 
 def _discard(stream: TextIO) -> None:

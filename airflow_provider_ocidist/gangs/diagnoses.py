@@ -31,7 +31,7 @@ def failed_node(record: RunRecord, status: RunStatus) -> Finding | None:
     return (
         _waited_in_vain(blamed, status)
         or not_replaced(blamed, record)
-        or ended_for_silence(blamed, record, status)
+        or lost_before(blamed, record, status)
         or diagnose(blamed, record)
     )
 
@@ -89,6 +89,19 @@ def ended_for_silence(node: NodeStatus, record: RunRecord, status: RunStatus) ->
     if report.program_has_ended or len(report.restarts) >= len(status.restarts):
         return None
     return silence_of(node, record)
+
+
+def deleted_when_lost(node: NodeStatus, record: RunRecord, status: RunStatus) -> Finding | None:
+    """Return why a node was lost whose run somebody has deleted since; the others had agreed on a launch without it."""
+    if node.state is not NodeState.MISSING or node.report is None or not record.ref.replaces:
+        return None
+    since = status.restarts[len(node.report.restarts) :]
+    return next(((each.cause, each.message) for each in since if node.rank in each.lost), None)
+
+
+def lost_before(node: NodeStatus, record: RunRecord, status: RunStatus) -> Finding | None:
+    """Return why a node counts as lost, whose state at the service has another reason."""
+    return ended_for_silence(node, record, status) or deleted_when_lost(node, record, status)
 
 
 def silence_of(node: NodeStatus, record: RunRecord) -> Finding:

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.gangs.actions import EndSilent, GiveUpSilent, GoOn
 from airflow_provider_ocidist.gangs.diagnoses import (
     Finding,
     diagnose,
-    ended_for_silence,
+    lost_before,
     not_replaced,
     silence_of,
 )
@@ -159,8 +159,8 @@ def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
 
 
 def _is_gone(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
-    """Whether a node has ended with its machine, or was ended for its silence."""
-    return _is_lost(node, record) or ended_for_silence(node, record, status) is not None
+    """Whether a node has ended with its machine, was ended for its silence, or was deleted when it was lost."""
+    return _is_lost(node, record) or lost_before(node, record, status) is not None
 
 
 def _go_on(status: RunStatus, besides: Collection[NodeStatus] = ()) -> bool:
@@ -210,7 +210,7 @@ def _finding(node: NodeStatus, record: RunRecord, status: RunStatus) -> Finding:
     """Return why a node is lost; one that has not ended is silent."""
     if not node.state.terminal:
         return silence_of(node, record)
-    return ended_for_silence(node, record, status) or diagnose(node, record)
+    return lost_before(node, record, status) or diagnose(node, record)
 
 
 def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restart]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -34,10 +34,12 @@ def dataset_name(uri: str) -> tuple[str, str]:
     """Return the namespace and name of a dataset: bucket and key, as OpenLineage defines for object stores."""
     from airflow_provider_ocidist.storage.locations import shown
 
-    parts = urlsplit(shown(uri))
-    if parts.scheme in ("", "file"):
-        return "file", parts.path or "/"
-    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/"
+    scheme, separator, rest = shown(uri).partition("://")
+    # By hand: in a name that is no web address, `?` and `#` are characters like any other.
+    place, slash, name = (rest if separator else uri).partition("/")
+    if not separator or scheme == "file":
+        return "file", f"{slash}{name}" or "/"
+    return f"{scheme}://{place}", name.strip("/") or "/"
 
 
 def dataset_of_asset(asset: Asset, lineage_context: Any) -> Dataset:
@@ -150,6 +152,8 @@ def _run_facets(
 ) -> dict[str, Any]:
     from openlineage.client.facet_v2 import RunFacet, external_query_run
 
+    from airflow_provider_ocidist.hooks.task_context import without_secrets
+
     if ref is None:
         return {}
     about: dict[str, Any] = {"job_id": ref.job_id, "run_ids": list(ref.run_ids), "run_dir": ref.run_dir}
@@ -157,7 +161,8 @@ def _run_facets(
         progress = result.get("progress") or {}
         about["progress"] = {name: progress.get(name) for name in ("step", "steps", "loss")}
     if failure is not None:
-        about["failure"] = {"cause": str(failure.cause), "message": failure.message, "rank": failure.rank}
+        message = without_secrets(failure.message)
+        about["failure"] = {"cause": str(failure.cause), "message": message, "rank": failure.rank}
     query = external_query_run.ExternalQueryRunFacet(
         externalQueryId=ref.main_run_id, source=address or ref.backend
     )

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.errors import OcidistError, StorageError, service_error_in
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 # Airflow imports this module while it starts: imports from Airflow are made on first use.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
+
+Found = TypeVar("Found")
 
 
 class OciTaskLogs:
@@ -59,7 +61,7 @@ class OciTaskLogs:
             return
         name = local.relative_to(self.local_folder).as_posix()
         content = local.read_bytes()
-        self._store.write(name, _joined(self._sent(name), content))
+        self._use(lambda store: store.write(name, _joined(_sent(store, name), content)))
         if self.delete_local:
             self._delete(local, size=len(content))
 
@@ -79,7 +81,7 @@ class OciTaskLogs:
         """Return the places and the lines of the logs of one attempt, including its trigger's."""
         try:
             # Not `attempt=10.log`, which begins with `attempt=1` too.
-            names = [entry.name for entry in self._store.list(relative_path)]
+            names = self._use(lambda store: [entry.name for entry in store.list(relative_path)])
             texts = [self._store.read(name).decode(errors="replace") for name in names]
         except (OcidistError, FileNotFoundError) as error:
             return [f"{self.uri}/{relative_path}: {error}"], []
@@ -90,10 +92,20 @@ class OciTaskLogs:
         sources, streams = self.stream(relative_path, ti)
         return sources, ["\n".join(lines) for lines in streams] or None
 
-    def _sent(self, name: str) -> bytes:
-        with contextlib.suppress(FileNotFoundError):
-            return self._store.read(name)
-        return b""
+    def _use(self, work: Callable[[Store], Found]) -> Found:
+        """Return the result of `work`; after a refusal, that of another try with the connection as it is now.
+
+        The processes that show logs and run triggers live on for weeks, in which a key is replaced.
+        """
+        was_kept = "_store" in vars(self)
+        try:
+            return work(self._store)
+        except StorageError as error:
+            refusal = service_error_in(error)
+            if not was_kept or refusal is None or refusal.retryable:
+                raise
+        vars(self).pop("_store", None)
+        return work(self._store)
 
     @cached_property
     def _store(self) -> Store:
@@ -101,6 +113,12 @@ class OciTaskLogs:
         from airflow_provider_ocidist.storage.stores.opening import open_store
 
         return open_store(self.uri, OciHook(self.conn_id).access)
+
+
+def _sent(store: Store, name: str) -> bytes:
+    with contextlib.suppress(FileNotFoundError):
+        return store.read(name)
+    return b""
 
 
 def connection_and_folder(folder: str, conn_id: str | None) -> tuple[str, str]:

@@ -11,7 +11,9 @@ from airflow_provider_ocidist.launchers.base import (
     Placement,
     ProcessFailure,
     given_flags,
+    is_given,
     program_command,
+    value_of,
 )
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
@@ -50,7 +52,7 @@ class Accelerate(Launcher):
         }
         logs = self.log_folder(options, placement)
         ours |= {"log_dir": logs} if logs else {}
-        several = placement.world_size > 1 and not KINDS_OF_TRAINING & given.keys()
+        several = placement.world_size > 1 and not any(is_given(kind, given) for kind in KINDS_OF_TRAINING)
         return [
             sys.executable,
             "-m",
@@ -64,13 +66,13 @@ class Accelerate(Launcher):
 
     def is_elastic(self, options: LauncherOptions) -> bool:
         given = given_flags(options.args)
-        return not ("num-machines" in given or "num-processes" in given)
+        return not (is_given("num-machines", given) or is_given("num-processes", given))
 
     def log_folder(self, options: LauncherOptions, placement: Placement) -> str | None:
         return torchrun.kept_logs(options.args, placement)
 
     def main_node(self, options: LauncherOptions, placement: Placement) -> int:
-        c10d = given_flags(options.args).get("rdzv-backend") == "c10d"
+        c10d = value_of("rdzv-backend", given_flags(options.args)) == "c10d"
         return torchrun.first_in_c10d(placement) if c10d else 0
 
     def environment(self, placement: Placement) -> dict[str, str]:
@@ -107,7 +109,7 @@ class Accelerate(Launcher):
 
 
 def _rendezvous_settings(options: LauncherOptions, placement: Placement) -> str:
-    if given_flags(options.args).get("rdzv-backend") == "c10d":
+    if value_of("rdzv-backend", given_flags(options.args)) == "c10d":
         return torchrun.c10d_settings(placement)
     return torchrun.static_settings(placement)
 

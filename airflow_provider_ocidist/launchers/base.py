@@ -160,7 +160,12 @@ def given_flags(
 
 def is_given(name: str, given: Mapping[str, str]) -> bool:
     """Whether a flag is among those given, or an abbreviation of it: argparse takes any clear beginning."""
-    return any(name.startswith(flag) for flag in given if flag)
+    return value_of(name, given) is not None
+
+
+def value_of(name: str, given: Mapping[str, str]) -> str | None:
+    """Return the value of a flag, which may be abbreviated; None where it is not given."""
+    return next((value for flag, value in given.items() if flag and name.startswith(flag)), None)
 
 
 def file_in(placement: Placement, name: str) -> str:

@@ -60,6 +60,8 @@ SWITCHES = {
 }
 """Flags of the launchers that take no value, besides the one for modules."""
 MODULE = {"m", "module"}
+ATTACHED = re.compile(r"-[A-Za-z].")
+"""A short flag with its value, as in `-r3`: none of these launchers has a long one with one dash."""
 MODULES = {
     "torch.distributed.run": "torchrun",
     "accelerate.commands.launch": "accelerate",
@@ -197,7 +199,12 @@ def _python(interpreter: str, words: Sequence[str]) -> CommandLine:
 
 
 def _takes_value(flag: str, launcher: str) -> bool:
-    return _name(flag) not in SWITCHES.get(launcher, frozenset()) | MODULE
+    """Whether the next word is the value of a flag, in which is none; argparse takes any clear beginning of a name."""
+    if ATTACHED.match(flag):
+        return False
+    name, switches = _name(flag), SWITCHES.get(launcher, frozenset()) | MODULE
+    is_begun = flag.startswith("--") and any(switch.startswith(name) for switch in switches)
+    return name not in switches and not is_begun
 
 
 def _name(flag: str) -> str:

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.launchers.base import (
     file_in,
     given_flags,
     is_given,
+    value_of,
 )
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
@@ -33,10 +34,11 @@ class DeepSpeed(Launcher):
 
     def logs_in(self, options: LauncherOptions, nodes: int) -> bool:
         """Whether the nodes log in to one another: with `--launcher=pdsh`, as in DeepSpeed itself."""
-        return nodes > 1 and given_flags(options.args, SHORT_OPTIONS).get("launcher") == "pdsh"
+        return nodes > 1 and value_of("launcher", _given(options)) == "pdsh"
 
     def is_elastic(self, options: LauncherOptions) -> bool:
-        return not ({"launcher", "hostfile", "num-nodes"} & given_flags(options.args, SHORT_OPTIONS).keys())
+        given = _given(options)
+        return not any(is_given(name, given) for name in ("launcher", "hostfile", "num-nodes"))
 
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
         return (*ssh.TOOLS, "pdsh") if self.logs_in(options, nodes) else ()
@@ -46,7 +48,7 @@ class DeepSpeed(Launcher):
         return {**hosts, **ssh.files(placement)} if self.logs_in(options, placement.nodes) else hosts
 
     def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
-        given = given_flags(options.args, SHORT_OPTIONS)
+        given = _given(options)
         logs_in = self.logs_in(options, placement.nodes)
         ours = _hosts(placement, logs_in=logs_in) if _uses_hosts(options, placement) else {}
         ours |= {"master_port": str(placement.master_port)}
@@ -99,8 +101,12 @@ def _hosts(placement: Placement, *, logs_in: bool) -> dict[str, str]:
 
 def _uses_hosts(options: LauncherOptions, placement: Placement) -> bool:
     """Whether DeepSpeed gets the host list; on a single node the user may select `localhost:0,1`."""
-    given = given_flags(options.args, SHORT_OPTIONS)
-    return placement.nodes > 1 or not any(name in given for name in CHOOSES_DEVICES)
+    given = _given(options)
+    return placement.nodes > 1 or not any(is_given(name, given) for name in CHOOSES_DEVICES)
+
+
+def _given(options: LauncherOptions) -> Mapping[str, str]:
+    return given_flags(options.args, SHORT_OPTIONS, joined=True)
 
 
 def _flag(name: str, value: str) -> str:

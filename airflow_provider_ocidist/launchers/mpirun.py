@@ -14,22 +14,18 @@ from airflow_provider_ocidist.launchers.base import (
     Placement,
     ProcessFailure,
     file_in,
-    given_flags,
     program_command,
 )
 from airflow_provider_ocidist.launchers.deepspeed import HOSTS, host_list
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
-SHORT_OPTIONS = {
-    "np": "np",
-    "n": "np",
-    "c": "np",
-    "hostfile": "hostfile",
-    "machinefile": "hostfile",
-    "H": "host",
-    "host": "host",
-}
-SYNONYMS = {"n": "np", "machinefile": "hostfile"}
+SYNONYMS = {"n": "np", "c": "np", "machinefile": "hostfile", "H": "host", "N": "npernode", "rf": "rankfile"}
+COUNTS = frozenset({"npernode", "pernode", "npersocket"})
+"""Options by which Open MPI counts the processes itself; it refuses a `--map-by` beside them."""
+MAPPINGS = COUNTS | {"map-by", "rankfile", "bynode", "byslot", "cpus-per-proc", "cpus-per-rank"}
+"""Options that say which process is where."""
+INSTEAD = {"np": COUNTS, "map-by": MAPPINGS, "bind-to": frozenset({"rankfile"})}
+"""Options of the user's in whose place none of ours is given, besides the same."""
 RANKS = {
     "RANK": "OMPI_COMM_WORLD_RANK",
     "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
@@ -64,7 +60,7 @@ class Mpirun(Launcher):
         return {HOSTS: host_list(placement), **ssh.files(placement)}
 
     def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
-        given = {SYNONYMS.get(flag, flag) for flag in given_flags(options.args, SHORT_OPTIONS)}
+        given = _given(options.args)
         ours = {
             "np": str(placement.world_size),
             "hostfile": file_in(placement, HOSTS),
@@ -73,7 +69,12 @@ class Mpirun(Launcher):
         }
         command = [
             "mpirun",
-            *[part for name, value in ours.items() if name not in given for part in (f"--{name}", value)],
+            *[
+                part
+                for name, value in ours.items()
+                if given.isdisjoint({name, *INSTEAD.get(name, ())})
+                for part in (f"--{name}", value)
+            ],
             *(_through_ssh(placement) if placement.nodes > 1 else []),
             *options.args,
             sys.executable,
@@ -100,6 +101,12 @@ class Mpirun(Launcher):
     def user_output(self, output: str) -> str:
         report = OWN_REPORT.search(output)
         return output[: report.start()] if report else output
+
+
+def _given(args: Sequence[str]) -> set[str]:
+    """Return the names of the options among arguments: Open MPI takes each of them with one dash, too."""
+    names = (each.lstrip("-").replace("_", "-") for each in args if each.startswith("-"))
+    return {SYNONYMS.get(name, name) for name in names}
 
 
 def _through_ssh(placement: Placement) -> list[str]:

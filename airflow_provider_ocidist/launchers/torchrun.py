@@ -14,6 +14,7 @@ from airflow_provider_ocidist.launchers.base import (
     given_flags,
     is_given,
     program_command,
+    value_of,
 )
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
@@ -56,7 +57,8 @@ class Torchrun(Launcher):
 
     def main_node(self, options: LauncherOptions, placement: Placement) -> int:
         given = given_flags(options.args)
-        if "local-addr" in given or "standalone" in given or _rendezvous_kind(given) != "c10d":
+        of_ones_own = is_given("local-addr", given) or is_given("standalone", given)
+        if of_ones_own or _rendezvous_kind(given) != "c10d":
             return 0
         return first_in_c10d(placement)
 
@@ -75,12 +77,13 @@ def kept_logs(args: Sequence[str], placement: Placement) -> str | None:
     given = given_flags(args, SHORT_OPTIONS, joined=True)
     if not (_streams(given, "redirects") or _streams(given, "tee")):
         return None
-    return given.get("log-dir") or file_in(placement, "logs")
+    return value_of("log-dir", given) or file_in(placement, "logs")
 
 
 def _streams(given: Mapping[str, str], flag: str) -> str:
     """Return the streams and processes that a flag names, empty for none: `3`, `0:1,1:2`."""
-    return "" if given.get(flag, "0") == "0" else given[flag]
+    value = value_of(flag, given) or "0"
+    return "" if value == "0" else value
 
 
 def _logs(launcher: Torchrun, options: LauncherOptions, placement: Placement) -> dict[str, str]:
@@ -90,8 +93,9 @@ def _logs(launcher: Torchrun, options: LauncherOptions, placement: Placement) ->
 
 def _rendezvous_kind(given: Mapping[str, str]) -> str:
     """Return the kind of rendezvous; a flag of the static one selects it."""
-    named = next((given[flag] for flag in given if is_given("rdzv-backend", {flag: ""})), None)
-    return named or ("static" if any(is_given(flag, given) for flag in STATIC_FLAGS) else "c10d")
+    return value_of("rdzv-backend", given) or (
+        "static" if any(is_given(flag, given) for flag in STATIC_FLAGS) else "c10d"
+    )
 
 
 def first_in_c10d(placement: Placement) -> int:
@@ -172,7 +176,7 @@ def _rendezvous(placement: Placement, given: Mapping[str, str]) -> dict[str, str
 
 def _is_given(name: str, given: Mapping[str, str]) -> bool:
     alone = name.startswith("rdzv-") or name == "nnodes"
-    return is_given(name, given) or (alone and "standalone" in given)
+    return is_given(name, given) or (alone and is_given("standalone", given))
 
 
 LAUNCHER = Torchrun()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +38,8 @@ def may(entity: DagAccessEntity) -> Any:
 
 # The page shows the task's XComs, and its nodes' last lines.
 SEES_TASK = [may(DagAccessEntity.TASK_INSTANCE), may(DagAccessEntity.XCOM), may(DagAccessEntity.TASK_LOGS)]
+SEEN_IN_ROW = (DagAccessEntity.TASK_INSTANCE, DagAccessEntity.XCOM)
+"""Kinds of data in a row of the list: even the job's name and its nodes are of an XCom."""
 
 
 def task_in_path(dag_id: str, run_id: str, task_id: str, map_index: Annotated[int, InPath(ge=-1)]) -> TaskId:
@@ -80,15 +81,12 @@ def _serve_runs(app: FastAPI) -> None:
     def runs(
         request: Request, user: GetUserDep, before: Annotated[str | None, Query()] = None
     ) -> JSONResponse:
-        """Return the newest training runs of the DAGs that the user may read, with XComs only if readable."""
+        """Return the newest training runs of the DAGs whose task instances and XComs the user may read."""
         readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
         found, older = records.recent_tasks(readable, _position(before))
         dag_ids = {record.id.dag_id for record in found}
-        with_xcoms = {dag_id for dag_id in dag_ids if _may_read_xcoms(request, user, dag_id)}
-        rows = [
-            view.run_row(record if record.id.dag_id in with_xcoms else replace(record, result={}))
-            for record in found
-        ]
+        shown = {dag_id for dag_id in dag_ids if _sees_rows(request, user, dag_id)}
+        rows = [view.run_row(record) for record in found if record.id.dag_id in shown]
         return _json(
             {
                 "runs": masked_messages(rows),
@@ -105,9 +103,10 @@ def _position(before: str | None) -> Position | None:
         raise HTTPException(422, str(error)) from error
 
 
-def _may_read_xcoms(request: Request, user: BaseUser, dag_id: str) -> bool:
+def _sees_rows(request: Request, user: BaseUser, dag_id: str) -> bool:
     try:
-        requires_access_dag("GET", DagAccessEntity.XCOM, dag_id)(request, user)
+        for entity in SEEN_IN_ROW:
+            requires_access_dag("GET", entity, dag_id)(request, user)
     except HTTPException:
         return False
     return True

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import deepspeed
@@ -42,6 +44,21 @@ def configuration(args: argparse.Namespace) -> dict[str, object]:
         "zero_optimization": {"stage": args.zero_stage},
         "steps_per_print": 1_000_000,  # we print our own
     }
+
+
+def save_checkpoint(engine: deepspeed.DeepSpeedEngine, step: int) -> None:
+    """Let all processes write under another name, then rename, so that the folder under its own name is complete."""
+    name = f"step-{step:06d}"
+    draft = CHECKPOINTS / f".{name}.part"
+    shutil.rmtree(draft, ignore_errors=True)
+    dist.barrier()
+    engine.save_checkpoint(str(CHECKPOINTS), draft.name, save_latest=False)
+    dist.barrier()
+    # The first process of those that share the folder does it: nodes share one, or have one each.
+    with suppress(FileNotFoundError):
+        draft.rename(CHECKPOINTS / name)
+    if dist.get_rank() == 0:
+        (CHECKPOINTS / "latest").write_text(name)
 
 
 def main() -> None:
@@ -79,7 +96,7 @@ def main() -> None:
             step += 1
             if rank == 0 and (step % args.print_freq == 0 or step == steps):
                 print(f"step {step}/{steps} loss {loss.item():.4f}")
-        engine.save_checkpoint(str(CHECKPOINTS), f"step-{step:06d}")
+        save_checkpoint(engine, step)
 
     right = accuracy(engine.module, test_set, engine.device) if args.zero_stage < 3 else None
     if rank == 0 and right is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,32 @@ def test_the_result_is_printed_though_the_folder_of_the_page_was_removed_meanwhi
     with pytest.raises(Unusable, match=r"--report .*page.md: cannot be written: No such file"):
         _report(_Choice(options, job, (), None), done, 1.0)
     assert "kill-rank" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", ["that nobody reads", "on a full disk"])
+@pytest.mark.parametrize("as_tables", [True, False])
+def test_the_page_is_written_though_the_tables_cannot_be_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_tables: bool, output: str
+) -> None:
+    options = argparse.Namespace(
+        report=tmp_path / "page.md",
+        json=not as_tables,
+        campaign=None,
+        fault=[],
+        file="job.yaml",
+        parallel=1,
+        tries=3,
+    )
+    job = parsing.build({"name": "x", "program": {"source": str(PROGRAMS), "script": "steps.py"}})
+    done = [a_training(None, None, None), a_training(FaultKind.KILL_RANK, 3.0, 2)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    if output == "on a full disk":
+        os.close(writing)
+        writing = os.open("/dev/full", os.O_WRONLY)
+    with open(writing, "w") as unread:
+        monkeypatch.setattr("sys.stdout", unread)
+        expected = pytest.raises(Unusable, match="No space left") if "full" in output else nullcontext()
+        with expected:
+            _report(_Choice(options, job, (), None), done, 1.0)
+    assert "| kill-rank | " in options.report.read_text()

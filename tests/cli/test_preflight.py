@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import threading
 import zipfile
@@ -30,7 +31,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.http_client import http
-from tests.training_jobs import BACKEND, a_job
+from tests.training_jobs import BACKEND, PROGRAMS, a_job
 
 Preflight = Callable[..., dict[str, dict[str, Any]]]
 
@@ -109,6 +110,36 @@ def test_what_is_no_python_file_of_this_machine_is_not_compiled(preflight: Prefl
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("main.py", "no python\n")
     assert "script" not in preflight(0, program={"source": str(archive), "script": "main.py"})
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_link_behind_which_files_of_an_output_would_lie_is_named_where_nodes_are_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    dice = random.Random(f"preflight.{number}")
+    target, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    (elsewhere / "folder").mkdir(parents=True)
+    (elsewhere / "file").touch()
+    target.mkdir()
+    links = [name for name in "abcdef" if dice.random() < 0.5]
+    for name in "abcdef":
+        leads_to = elsewhere / ("folder" if name in links else dice.choice(["file", "nowhere"]))
+        (target / name).symlink_to(leads_to)
+    (target / "plain").mkdir()
+    job = {
+        "name": "linked",
+        "program": {"source": str(PROGRAMS), "script": "steps.py"},
+        "outputs": [{"path": "one", "uri": str(target)}, {"path": "two", "uri": f"{target}/"}],
+        "work_dir": str(tmp_path / "work"),
+        "backend": {"kind": "local"},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    assert main(["preflight", str(tmp_path / "job.yaml"), "--json"]) == 0
+    found = [each for each in json.loads(capsys.readouterr().out) if each["subject"] == "outputs"]
+    assert {each["mark"] for each in found} <= {"WARN"}
+    assert [each["message"].partition(" is a link")[0] for each in found] == [
+        str(target / name) for name in links
+    ]
 
 
 def test_everything_that_is_wrong_is_found_at_once(preflight: Preflight, emulator: Access) -> None:

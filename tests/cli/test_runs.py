@@ -15,7 +15,7 @@ import sys
 import termios
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -217,10 +217,7 @@ def test_a_signal_ends_a_run_that_is_waited_for(
     ocidist: Terminal, backend: OciDataScience, how: signal.Signals
 ) -> None:
     ocidist.write_job(seconds=60)
-    # A suite that runs under `nohup` ignores SIGHUP, and what it starts inherits that.
-    before = signal.signal(how, signal.SIG_DFL)
     process = ocidist.start("run", "job.yaml", "--wait", "--interval", "0.3")
-    signal.signal(how, before)
     note = ocidist.folder / "info.yaml"
     while not (note.exists() and "jobId" in note.read_text()):
         assert process.poll() is None, process.communicate()
@@ -267,6 +264,23 @@ def test_output_that_nobody_reads_ends_a_run_that_is_waited_for(
     assert process.stderr is not None
     assert "cancelled" in process.stderr.read()
     assert {run.lifecycle_state for run in runs_named(backend, name)} <= {"CANCELING", "CANCELED"}
+
+
+@pytest.mark.parametrize("unread, form", [(("stdout", "stderr"), ()), (("stderr",), ("--json",))], ids=str)
+def test_a_run_that_nobody_waits_for_is_whole_and_noted_though_nobody_reads_its_output(
+    ocidist: Terminal, backend: OciDataScience, unread: Sequence[str], form: Sequence[str]
+) -> None:
+    ocidist.write_job(name=(name := f"head-{uuid.uuid4().hex[:6]}"), seconds=60)
+    process = ocidist.start("run", "job.yaml", *form)
+    assert process.stdout is not None
+    for each in unread:
+        getattr(process, each).close()
+    printed = "" if "stdout" in unread else process.stdout.read()
+    assert process.wait(60) == 0
+    note = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    assert {note["mainJobRunId"], *note["otherJobRunIds"]} == {run.id for run in runs_named(backend, name)}
+    assert (note["jobId"] in printed) == ("stdout" not in unread)
+    backend.cancel(RunRecord.from_json(note["record"]).ref)
 
 
 def test_a_watch_whose_output_nobody_reads_does_not_claim_a_success_and_the_run_goes_on(

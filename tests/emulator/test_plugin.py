@@ -73,18 +73,7 @@ def test_airflow_gets_a_connection(oci_emulator):
 def run_pytest(folder: Path, content: str, *options: str, **env: str) -> str:
     """Run a file of tests in a project that is not ours, and return what pytest says."""
     (folder / "test_mine.py").write_text(content)
-    # Under nohup, SIGHUP is ignored by all that is started.
-    command = [
-        "env",
-        "--default-signal=HUP",
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *options,
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     done = subprocess.run(
         command,
         cwd=folder,

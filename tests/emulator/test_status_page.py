@@ -8,13 +8,14 @@ import subprocess
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from oci.data_science import models
 
 from airflow_provider_ocidist.emulator import status_page
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
-from airflow_provider_ocidist.emulator.status_page import log_tail
+from airflow_provider_ocidist.emulator.status_page import call_list, log_tail
 from tests.emulator.conftest import HTTP, Cloud
 
 STATIC = Path(status_page.__file__).with_name("static")
@@ -361,6 +362,18 @@ def test_calls_come_newest_first_and_then_only_the_new_ones(cloud):
     assert (error["method"], error["error"]) == ("POST", True)
     assert len(ui(cloud, "/calls", search="get /n ")["calls"]) == 3
     assert len(ui(cloud, "/calls", limit=2)["calls"]) == 2
+
+
+def test_the_page_misses_no_call_however_many_come_between_two_of_its_looks(cloud):
+    kept = int(re.search(r"MAX_ROWS = (\d+)", get(cloud, "/_emulator/ui/static/calls.js").text)[1])
+    assert kept == call_list.MAX_ROWS
+    HTTP.get(f"{cloud.access.url}/{HOSTILE}")
+    first = ui(cloud, "/calls")
+    with httpx.Client(verify=False, trust_env=False) as client:
+        for number in range(250):
+            client.get(f"{cloud.access.url}/{number}")
+    found = ui(cloud, "/calls", last=first["last"])["calls"]
+    assert [call["path"] for call in found] == [f"/{number}" for number in reversed(range(250))]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

@@ -24,7 +24,7 @@ from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.pauses import SAVED_WITHIN
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart, StopRequest
-from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.model.work_dir import STOP_FILE, report_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.reports import Reported, of_now
@@ -144,6 +144,47 @@ def test_a_preempted_node_is_replaced_whatever_has_been_spent() -> None:
 )
 def test_what_has_ended_for_a_reason_of_its_own_is_not_replaced(node: NodeStatus) -> None:
     assert not isinstance(decide(a_record(), a_gang(node), NOW), Replace)
+
+
+def deleted(lost: tuple[int, ...] = (1,), ranks: tuple[int, ...] = (1,), **changes: Any) -> RunStatus:
+    """Return a gang whose others wait for nodes in the places of `lost`, and of which somebody has deleted `ranks`."""
+    agreed = (replace(LOST, lost=lost),)
+    waiting = [a_node(rank, report=a_report(rank, restarts=agreed)) for rank in range(4) if rank not in ranks]
+    gone = [a_node(rank, NodeState.MISSING, report=a_report(rank, **changes)) for rank in ranks]
+    return a_gang(*waiting, *gone, nodes=4)
+
+
+@pytest.mark.parametrize("lost", [(1,), (1, 3), (0, 1, 3)], ids=str)
+def test_lost_nodes_that_somebody_deletes_while_others_are_asked_for_are_replaced_all_the_same(
+    lost: tuple[int, ...],
+) -> None:
+    record = a_record(a_ref(nodes=4), restarts=Restarts(node=3))
+    action = decide(record, deleted(lost, lost), NOW)
+    assert isinstance(action, Replace)
+    assert [(each.rank, each.cause, each.message) for each in action.failures] == [
+        (rank, Cause.NODE, LOST.message) for rank in lost
+    ]
+    late = replace(record, irreplaceable="no machine")
+    assert decide(late, deleted(lost, lost), NOW) == Cancel(
+        Ending(cause=Cause.NODE, message=LOST.message, since=NOW)
+    )
+
+
+@pytest.mark.parametrize(
+    "record, status",
+    [
+        (a_record(a_ref(nodes=4)), deleted(lost=(2,))),
+        (a_record(a_ref(nodes=4)), deleted(lost=())),
+        (a_record(a_ref(nodes=4)), deleted(restarts=(replace(LOST, lost=(1,)),))),
+        (a_record(a_ref(nodes=4, replaces=False)), deleted()),
+    ],
+    ids=["another was lost", "its program has failed", "it has taken part since", "nobody replaces"],
+)
+def test_a_live_node_that_somebody_deletes_ends_the_gang(record: RunRecord, status: RunStatus) -> None:
+    action = decide(record, status, NOW)
+    assert isinstance(action, Cancel)
+    assert action.ending.cause is Cause.CANCELED
+    assert "was deleted outside this task" in action.ending.message
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from urllib.parse import urlsplit
 
 import pytest
@@ -55,11 +56,25 @@ PLAN = Plan(
         ("oci://bucket@space", ("oci://bucket@space", "/")),
         ("s3://bucket/key", ("s3://bucket", "key")),
         ("/mnt/data/x", ("file", "/mnt/data/x")),
+        ("/", ("file", "/")),
+        ("file:///mnt/data/x", ("file", "/mnt/data/x")),
         ("https://me:secret@host/x?sig=1", ("https://host", "x")),
+        ("https://host/x#part", ("https://host", "x")),
     ],
 )
 def test_a_dataset_has_the_name_that_openlineage_gives_those_in_object_stores(uri, name):
     assert dataset_name(uri) == name
+
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("folder", ["oci://bucket@space", "s3://bucket", "file://", "/mnt"])
+def test_a_dataset_has_all_of_an_objects_name_whatever_characters_are_in_it(folder, number):
+    dice = random.Random(f"{folder}.{number}")
+    name = "/".join("".join(dice.choices("ab.#?%&=:@;+", k=5)) for _ in range(3))
+    namespace, place = (
+        ("file", "/mnt/") if folder == "/mnt" else ("file", "/") if folder == "file://" else (folder, "")
+    )
+    assert dataset_name(f"{folder}/{name}") == (namespace, place + name)
 
 
 def test_one_asset_has_one_spelling():
@@ -115,6 +130,17 @@ class TestEvents:
         told = lineage_of_training(parsing.build(JOB), PLAN, REF, None, failure)
         assert self.names(told.outputs) == ["oci://b@n c/step-4"]
         assert told.run_facets["ocidist_training"].failure == {"cause": "USER", "message": "boom", "rank": 1}
+
+    def test_a_failures_message_has_no_secret(self):
+        from airflow.sdk.log import mask_secret
+
+        mask_secret("known-to-airflow-alone")
+        message = "boom: known-to-airflow-alone, --wandb-api-key=abcdef0123456789"
+        failure = Failure(cause=Cause.USER, message=message, remedy="x")
+        published = lineage_of_training(parsing.build(JOB), PLAN, REF, None, failure)
+        found = published.run_facets["ocidist_training"].failure["message"]
+        assert found.startswith("boom: ")
+        assert not any(secret in found for secret in ("known-to-airflow-alone", "abcdef0123456789"))
 
     def test_an_asset_is_reported_as_the_dataset_that_a_training_writes(self):
         from airflow.providers.openlineage.utils.utils import translate_airflow_asset

@@ -11,11 +11,14 @@ import sys
 import uuid
 from pathlib import Path
 
+import oci
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_ocidist.integrations import task_logs
 from airflow_provider_ocidist.integrations.task_logs import OciTaskLogs, connection_and_folder
 from scripts.emulator_process import Access
+from tests.emulator.test_principals import pem_of, public_pem
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "connection.md"
 NAME = "dag_id=d/run_id=r/task_id=t/attempt=1.log"
@@ -175,6 +178,32 @@ def test_a_local_log_that_is_opened_while_it_is_deleted_stays(logs, monkeypatch)
     logs.upload(NAME)
     assert [file.read_text() for file in path.parent.iterdir()] == ["one\n"]
     assert path.exists()
+
+
+def test_a_process_that_lives_on_reads_and_uploads_with_the_key_that_has_replaced_its_first(
+    logs, emulator, tmp_path, monkeypatch
+):
+    def connect_with(**fields: str) -> None:
+        for name, value in emulator.airflow_env("logging", **fields).items():
+            monkeypatch.setenv(name, value)
+
+    own = oci.config.from_file(emulator.config_file, emulator.profile)
+    identity = oci.identity.IdentityClient(own, service_endpoint=emulator.url)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    (tmp_path / "key.pem").write_text(pem_of(key))
+    for act in (lambda: logs.upload(write(logs, "one\ntwo\n")), lambda: read(logs)):
+        first = identity.upload_api_key(
+            own["user"], oci.identity.models.CreateApiKeyDetails(key=public_pem(key))
+        )
+        old = {**own, "key_file": str(tmp_path / "key.pem"), "fingerprint": first.data.fingerprint}
+        lines = [f"{name}={old[name]}" for name in ("user", "tenancy", "region", "key_file", "fingerprint")]
+        (tmp_path / "config").write_text("\n".join(["[DEFAULT]", *lines]))
+        connect_with(config_file=str(tmp_path / "config"), profile="DEFAULT")
+        logs.upload(write(logs, "one\n"))
+        identity.delete_api_key(own["user"], first.data.fingerprint)
+        connect_with()
+        act()
+    assert read(logs) == ["one", "two"]
 
 
 def test_an_unreadable_place_is_reported_where_the_log_would_be(logs):

@@ -77,7 +77,9 @@ def test_the_machines_of_a_configuration_file_are_overridden_and_nothing_else() 
     assert "--multi_gpu" not in built
 
 
-@pytest.mark.parametrize("flag", ["--use_fsdp", "--use_deepspeed", "--cpu", "--multi-gpu"])
+@pytest.mark.parametrize(
+    "flag", ["--use_fsdp", "--use_deepspeed", "--cpu", "--multi-gpu", "--use-deep", "--multi"]
+)
 def test_what_kind_of_training_it_is_remains_the_users_word(flag: str) -> None:
     assert command(flag).count("--multi_gpu") == 0
 

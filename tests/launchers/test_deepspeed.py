@@ -57,7 +57,9 @@ def test_all_nodes_have_the_same_list_of_hosts() -> None:
     assert LAUNCHER.files(LauncherOptions(), TOPOLOGY) == {"hostfile": "10.0.0.1 slots=4\n10.0.0.2 slots=4\n"}
 
 
-@pytest.mark.parametrize("args", [("--hostfile=/mine",), ("--hostfile", "/mine"), ("-H", "/mine")])
+@pytest.mark.parametrize(
+    "args", [("--hostfile=/mine",), ("--hostfile", "/mine"), ("-H", "/mine"), ("-H/mine",)]
+)
 def test_the_users_own_hosts_win(args) -> None:
     built = command(*args)
     assert "--hostfile=/home/node/hostfile" not in built
@@ -68,10 +70,22 @@ def test_the_users_own_port_wins() -> None:
     assert "--master_port=29400" not in command("--master_port", "30000")
 
 
-def test_devices_of_a_single_node_are_chosen_as_deepspeed_has_it() -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        *[
+            ("--include", "localhost:0,2"),
+            ("--inc=localhost:0,2",),
+            ("-i", "localhost:0,2"),
+            ("-ilocalhost:0,2",),
+        ],
+        *[("-elocalhost:1",), ("--excl", "localhost:1")],
+    ],
+    ids=" ".join,
+)
+def test_devices_of_a_single_node_are_chosen_as_deepspeed_has_it(chosen) -> None:
     alone = replace(TOPOLOGY, rank=0, nodes=1, addresses=("10.0.0.1",))
-    chosen = ("--include", "localhost:0,2")
-    assert command(*chosen, placement=alone)[3:6] == ["--master_port=29400", *chosen]
+    assert command(*chosen, placement=alone)[3:-3] == ["--master_port=29400", *chosen]
     assert LAUNCHER.files(LauncherOptions(args=chosen), alone) == {}
     assert "--no_ssh" in command(placement=alone)
 

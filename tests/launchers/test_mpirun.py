@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,34 @@ def test_the_first_of_several_nodes_starts_the_processes_of_all() -> None:
 @pytest.mark.parametrize("args", [("-np", "2"), ("-n", "2"), ("--np", "2"), ("--n", "2")])
 def test_the_users_flags_win_in_every_spelling(args) -> None:
     assert "4" not in LAUNCHER.command(PROGRAM, LauncherOptions(args=args), ALONE)
+
+
+COUNTING = [(f"{dash}npernode", "2") for dash in ("-", "--")] + [("-N", "2"), ("-pernode",), ("--pernode",)]
+MAPPING = [("-map-by", "slot"), ("--map-by", "node"), ("-rf", "ranks"), ("--rankfile", "ranks"), ("-bynode",)]
+
+
+@pytest.mark.parametrize("args", [*COUNTING, *MAPPING], ids=" ".join)
+def test_open_mpi_gets_no_mapping_of_ours_beside_the_users(args) -> None:
+    built = LAUNCHER.command(PROGRAM, LauncherOptions(args=args), ALONE)
+    assert "ppr:4:node" not in built
+    assert ("--np" in built) == (args not in COUNTING)
+    assert ("--bind-to" in built) == (args[-1] != "ranks")
+    assert [each for each in built if each in args] == list(args)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_open_mpi_takes_the_number_of_processes_that_the_user_gives_for_each_node(tmp_path: Path) -> None:
+    placement = replace(ALONE, folder=str(tmp_path))
+    options = LauncherOptions(args=("-npernode", "2"))
+    for name, text in LAUNCHER.files(options, placement).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "x.py").write_text(
+        "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+    )
+    command = LAUNCHER.command(Program(script=str(tmp_path / "x.py")), options, placement)
+    env = {**os.environ, **LAUNCHER.defaults(placement)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 2", "rank 1 of 2"], done.stderr
 
 
 @pytest.mark.parametrize("output, code", [(EXITED, 3), (KILLED, -11)])

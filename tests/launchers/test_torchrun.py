@@ -86,13 +86,30 @@ def test_the_users_flags_win_in_every_spelling(args) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("--redirects=3",), ("-r", "3"), ("-r3",), ("-r0:1",), ("--tee", "3"), ("-t3",)]
+    "args",
+    [
+        *[("--redirects=3",), ("-r", "3"), ("-r3",), ("-r0:1",), ("--redirect", "3"), ("--red=3",)],
+        *[("--tee", "3"), ("-t3",), ("--te", "3")],
+    ],
 )
 def test_where_the_processes_print_is_known_in_every_spelling_that_torchrun_takes(args) -> None:
     options = LauncherOptions(args=args)
     assert LAUNCHER.log_folder(options, TOPOLOGY) == f"{TOPOLOGY.folder}/logs"
     assert LAUNCHER.hides_output(options) == args[0].lstrip("-").startswith("r")
     assert f"--log-dir={TOPOLOGY.folder}/logs" in command(*args)
+
+
+@pytest.mark.parametrize("args", [("--stand",), ("--local-a", "10.0.0.2"), ("--rdzv-b=etcd",)], ids=" ".join)
+def test_an_abbreviation_places_the_main_node_as_the_full_name_does(args) -> None:
+    placement = replace(TOPOLOGY, nodes=2, addresses=("10.0.0.2", "10.0.0.1"))
+    assert LAUNCHER.main_node(LauncherOptions(), placement) == 1
+    assert LAUNCHER.main_node(LauncherOptions(args=args), placement) == 0
+
+
+def test_where_an_abbreviated_flag_keeps_the_logs_is_known() -> None:
+    options = LauncherOptions(args=("--redir", "3", "--log-d", "/mine"))
+    assert LAUNCHER.log_folder(options, TOPOLOGY) == "/mine"
+    assert command(*options.args).count("--log-dir=/mine") == 0
 
 
 def test_an_abbreviation_as_ads_writes_it_wins_too() -> None:

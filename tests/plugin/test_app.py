@@ -74,8 +74,12 @@ def test_what_belongs_to_a_dag_takes_the_right_to_see_it(app):
         assert len(checks) == (3 if "{dag_id}" in route.path else 0), route.path
 
 
-def test_the_list_shows_what_tasks_handed_on_to_those_only_who_may_read_it(app, monkeypatch):
-    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+@pytest.mark.parametrize(
+    "rights", [(), ("TASK_INSTANCE",), ("XCOM",), ("TASK_INSTANCE", "XCOM")], ids="+".join
+)
+def test_the_list_shows_the_runs_of_dags_whose_task_instances_and_xcoms_the_user_may_read(
+    app, monkeypatch, rights
+):
     from airflow.api_fastapi.core_api import security
     from airflow.models.dag import DagModel
     from fastapi.testclient import TestClient
@@ -84,14 +88,14 @@ def test_the_list_shows_what_tasks_handed_on_to_those_only_who_may_read_it(app, 
 
     class Manager:
         def get_authorized_dag_ids(self, **_):
-            return {"open", "closed"}
+            return {"open", "asked"}
 
         def is_authorized_dag(self, *, access_entity, details, **_):
-            return access_entity is DagAccessEntity.XCOM and details.id == "open"
+            return details.id == "open" or access_entity.name in rights
 
-    told = {"checkpoint_uri": "oci://b@n/c", "checkpoint": {"step": 9, "loss": 0.5}}
+    handed_on = {"checkpoint_uri": "oci://b@n/c", "checkpoint": {"step": 9, "loss": 0.5}}
     found = [
-        record(id=replace(TASK, dag_id=name), state="success", result=told) for name in ("open", "closed")
+        record(id=replace(TASK, dag_id=name), state="success", result=handed_on) for name in ("open", "asked")
     ]
     for place in (module, security):
         monkeypatch.setattr(place, "get_auth_manager", Manager)
@@ -100,7 +104,8 @@ def test_the_list_shows_what_tasks_handed_on_to_those_only_who_may_read_it(app, 
     monkeypatch.setitem(app.dependency_overrides, security.get_user, lambda: None)
     rows = TestClient(app).get("/api/runs").json()["runs"]
     fields = [(row["task"]["dag_id"], row["step"], row["loss"], row["checkpoint_uri"]) for row in rows]
-    assert fields == [("open", 9, 0.5, "oci://b@n/c"), ("closed", None, None, None)]
+    expected = ["open", "asked"] if len(rights) == 2 else ["open"]
+    assert fields == [(name, 9, 0.5, "oci://b@n/c") for name in expected]
 
 
 def test_the_next_page_begins_where_the_list_says_and_nowhere_else(app, monkeypatch):
@@ -144,7 +149,7 @@ def test_a_value_that_json_does_not_have_in_one_runs_xcoms_hides_no_page(app, mo
     other = record(id=replace(TASK, run_id="other"), state="success", result={"checkpoint": {"step": 7}})
     for place in (module, security):
         monkeypatch.setattr(place, "get_auth_manager", Manager)
-    monkeypatch.setattr(module, "_may_read_xcoms", lambda *_: True)
+    monkeypatch.setattr(module, "_sees_rows", lambda *_: True)
     monkeypatch.setattr(module.records, "recent_tasks", lambda *_: ([odd_one, other], None))
     monkeypatch.setitem(app.dependency_overrides, security.get_user, lambda: None)
     rows = TestClient(app).get("/api/runs").json()["runs"]

@@ -81,7 +81,7 @@ def warn_beforehand(outputs: Sequence[Output]) -> None:
             "the outputs %s go to one folder: of files that they would both write there, only one would be copied",
             pair,
         )
-    for link in (link for output in outputs for link in _linked_folders(output.uri)):
+    for link in (link for output in outputs for link in linked_folders(output.uri)):
         logger.warning(
             "%s is a link: files of an output that would lie behind it are not copied; name the folder that it leads "
             "to as the place of an output of its own",
@@ -212,7 +212,7 @@ def _behind_links(output: OutputCopy) -> dict[str, str]:
     return {name: link for name, link in found.items() if link}
 
 
-def _linked_folders(uri: str) -> list[str]:
+def linked_folders(uri: str) -> list[str]:
     """Return the links to folders that are directly in a local folder; deeper ones may be anywhere in a large tree."""
     place = parse(uri)
     if place.kind != "local":

@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow_provider_ocidist.emulator.recorded_calls import RecordedCall
 
+MAX_ROWS = 1000
+"""Most calls of one answer: as many as the page keeps (`calls.js`), so that none is missing between two of its rows."""
 SECONDS = 60
 """Number of the last seconds whose calls `rate` counts, each by itself."""
 

@@ -150,7 +150,7 @@ class StatusPage:
             call_list.since(
                 self._control.calls,
                 call.query.get("last"),
-                limit=call.number("limit", 200, 1, 1000),
+                limit=call.number("limit", call_list.MAX_ROWS, 1, call_list.MAX_ROWS),
                 search=call.query.get("search", ""),
                 errors_only=call.query.get("errors") == "true",
             )
