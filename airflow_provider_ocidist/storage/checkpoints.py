@@ -136,7 +136,7 @@ def _offer(root: Store, target: Store, manifest: Manifest, fence: Fence) -> None
     fences.advance_fence(root, fence)
     target.write(MANIFEST, manifest.to_json())
     try:
-        target.sync([MANIFEST])
+        root.sync([f"{target.uri.rstrip('/').rpartition('/')[2]}/{MANIFEST}"])
     except StorageError:
         _withdraw(target)
         raise
