@@ -553,7 +553,10 @@ def test_a_program_that_only_saves_removes_what_a_killed_one_has_begun(tmp_path:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["a new step", "a step again"])
-def test_another_one_leaves_alone_what_is_being_written_in_its_folder(tmp_path: Path, again: bool) -> None:
+def test_another_one_leaves_alone_what_is_being_written_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.saves.HELD_WITHIN", 0.1)
     early = Saves(model_and_optimizer()[0], folder=tmp_path)
     first, _ = model_and_optimizer(seed=1)
     Waits.may_be_written.set()
@@ -573,6 +576,21 @@ def test_another_one_leaves_alone_what_is_being_written_in_its_folder(tmp_path: 
     saves.close()
     found, _ = model_and_optimizer(seed=2)
     assert Saves(found, folder=tmp_path).restore() == 1
+    assert same(first.state_dict(), found.state_dict())
+
+
+def test_another_one_waits_for_a_save_that_soon_ends(tmp_path: Path) -> None:
+    Waits.may_be_written.clear()
+    first, _ = model_and_optimizer(seed=1)
+    saves = Saves(first, folder=tmp_path, holder=Holder({"waits": Waits()}))
+    saves.save(1)
+    until_there(tmp_path, "step-1")
+    timer = threading.Timer(0.3, Waits.may_be_written.set)
+    timer.start()
+    found, _ = model_and_optimizer(seed=2)
+    assert Saves(found, folder=tmp_path).restore() == 1
+    timer.join()
+    saves.close()
     assert same(first.state_dict(), found.state_dict())
 
 
@@ -827,8 +845,9 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("ranks", ["given", "in the environment"])
 @pytest.mark.parametrize("disks", ["shared", "own"])
 def test_two_nodes_save_a_step_again_on_a_shared_folder_and_on_disks_of_their_own(
-    tmp_path: Path, disks: str, ranks: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disks: str, ranks: str
 ) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.saves.HELD_WITHIN", 0.1)
     folders = [tmp_path / (f"node-{rank}" if disks == "own" else "both") for rank in range(2)]
     meeting, reports = tmp_path / disks, tmp_path / "progress.jsonl"
     meeting.mkdir()
