@@ -1058,7 +1058,7 @@ MUTANTS = (
         "        if not (alive or left.complete or self._is_removed(left)):",
         "        if not (alive or left.complete or self._is_removed(left) or True):",
         "two gangs",
-        needs="refusals amid the creation",
+        needs="refusals amid the creation, and a machine comes late",
     ),
     _one(
         "a node of one run that has succeeded counts as cancelled",
