@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ def opener(tmp_path: Path) -> Opener:
 
 
 def drawn_work_dir(draw: random.Random) -> str:
-    path = "".join(f"/f{draw.randrange(3)}" for _ in range(draw.randrange(3)))
+    path = "".join(f"/{draw.choice(['a', 'b.d', 'X'])}" for _ in range(draw.randrange(3)))
     return draw.choice([f"{BUCKET}{path}", f"/mnt/nfs{path}", f"s3://bucket/x{path}"])
 
 
@@ -101,14 +103,21 @@ def test_a_folder_of_the_work_directory_is_listed_with_nothing_beside_it(
     assert opener.opened == [place]
 
 
-@pytest.mark.parametrize("urgent, seconds", [(True, 1), (False, 0)])
-@pytest.mark.parametrize("hangs", ["the opening", "a call"])
-def test_an_opening_and_a_call_have_as_long_as_their_caller_can_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, urgent: bool, seconds: int, hangs: str
-) -> None:
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HungMount]:
     monkeypatch.setattr(bounded_store, "URGENT_WITHIN", 0.6)
     monkeypatch.setattr(bounded_store, "ANSWERS_WITHIN", 0.1)
-    mount, release = HungMount(tmp_path / "mount"), threading.Event()
+    found = HungMount(tmp_path / "mount")
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("options, seconds", [({"urgent": True}, 1), ({}, 0)])
+@pytest.mark.parametrize("hangs", ["the opening", "a call"])
+def test_an_opening_and_a_call_have_as_long_as_their_caller_can_wait(
+    mount: HungMount, tmp_path: Path, options: dict[str, bool], seconds: int, hangs: str
+) -> None:
+    release = threading.Event()
 
     def opening(uri: str) -> Store:
         if hangs == "the opening":
@@ -118,11 +127,32 @@ def test_an_opening_and_a_call_have_as_long_as_their_caller_can_wait(
     run_dir = str(tmp_path / "run")
     try:
         with pytest.raises(StorageError, match=f"has not answered for {seconds} s: ") as caught:
-            RunDirStores(opening, urgent=urgent).at(run_dir)[0].list()
+            RunDirStores(opening, **options).at(run_dir)[0].list()
     finally:
         release.set()
-        mount.close()
     assert caught.value.uri == run_dir
+
+
+@pytest.mark.usefixtures("mount")
+def test_a_bucket_is_opened_within_limits_of_its_own(opener: Opener) -> None:
+    def slowly(uri: str) -> Store:
+        time.sleep(0.3)
+        return opener(uri)
+
+    store, _ = RunDirStores(slowly).at(f"{BUCKET}/work/run")
+    assert store.list() == []
+
+
+def test_a_work_directory_that_does_not_answer_is_no_matter_of_another(
+    mount: HungMount, tmp_path: Path
+) -> None:
+    hung, fine = tmp_path / "hung", tmp_path / "fine"
+    stores = RunDirStores(lambda uri: mount.store(uri) if uri.startswith(str(hung)) else LocalStore(uri))
+    for number in range(bounded_store.MOST_LEFT + 1):
+        with pytest.raises(StorageError, match="has not answered"):
+            stores.at(f"{hung}/run{number}")[0].list()
+    stores.write(f"{fine}/run", "report", b"content")
+    assert (fine / "run" / "report").read_bytes() == b"content"
 
 
 @pytest.mark.parametrize("doing", ["", "recording the attempt"])
