@@ -380,12 +380,21 @@ def _release(held: int) -> None:
 # Whole folders, and those beside them
 
 
+def _is_there(path: Path) -> bool:
+    """Whether there is a file or folder. Raises OSError where that cannot be seen: `Path.exists` says no then."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def _is_whole(place: Path) -> bool:
-    return (place / METADATA).is_file()
+    return _is_there(place / METADATA)
 
 
 def _whole_steps(folder: Path) -> Iterator[int]:
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir() if _is_there(folder) else ():
         name = NAME.fullmatch(path.name)
         if name and _is_whole(path):
             yield int(name[1])
@@ -393,7 +402,7 @@ def _whole_steps(folder: Path) -> Iterator[int]:
 
 def _sees(folder: Path) -> bool:
     try:
-        return folder.is_dir()
+        return _is_there(folder)
     except OSError:
         # The others wait for an answer. This is no other disk; the save will meet the error, too.
         return True
