@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,8 @@ def required_of(cls: type[Any]) -> list[str]:
     return [f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing]
 
 
-@functools.cache
-def hints_of(cls: type[Any]) -> Mapping[str, Any]:
-    """Return the type hint of each field, in the fields' order, with its annotations.
-
-    Cached: to evaluate them would take nearly half of the time in which a try builds its job.
-    """
+def hints_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the type hint of each field, in the fields' order, with its annotations."""
     names = [item.name for item in dataclasses.fields(cls)]
     hints = typing.get_type_hints(cls, include_extras=True)
     return {name: hints[name] for name in names}
