@@ -31,6 +31,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ class Saves:
         self._model, self._optimizer, self._more = model, optimizer, more
         self._group = _own_group()
         self._rank = _rank(self._group)
-        self._buffers: dict[_Path, torch.Tensor] = {}
+        self._buffers: _Buffers = {}
         self._gpus: set[torch.device] = set()
         """GPUs that tensors are copied from, which they do beside the program."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="saves")
@@ -129,7 +130,9 @@ class Saves:
         """
         step = operator.index(step)
         self._finish()
-        staged = _mapped({**self._state(), "step": step}, self._staged)
+        # Of the buffers, those that this save does not use are dropped: keys of a state may be others each time.
+        before, self._buffers = self._buffers, {}
+        staged = _mapped({**self._state(), "step": step}, partial(self._staged, before))
         for gpu in self._gpus:
             import torch
 
@@ -210,22 +213,25 @@ class Saves:
         for name, each in self._more.items():
             each.load_state_dict(state[MORE][name])
 
-    def _staged(self, path: _Path, value: Any) -> Any:
+    def _staged(self, before: _Buffers, path: _Path, value: Any) -> Any:
         """Return a copy of a part; a tensor's lies in a buffer that stays: fresh memory takes ten times as long."""
         import torch
 
-        return self._copied(value.detach(), path) if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+        if not isinstance(value, torch.Tensor):
+            return copy.deepcopy(value)
+        return self._copied(value.detach(), path, before)
 
-    def _copied(self, tensor: torch.Tensor, path: _Path) -> torch.Tensor:
+    def _copied(self, tensor: torch.Tensor, path: _Path, before: _Buffers) -> torch.Tensor:
         sharded = _sharded()
         if isinstance(tensor, sharded):
             # This process's part; the description says where it belongs.
-            part = self._copied(tensor.to_local(), path)
+            part = self._copied(tensor.to_local(), path, before)
             whole: torch.Tensor = sharded(part, tensor._spec, requires_grad=False)  # noqa: SLF001 - torch has no other way
             return whole
-        buffer = self._buffers.get(path)
+        buffer = before.pop(path, None)
         if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
-            buffer = self._buffers[path] = _buffer_for(tensor)
+            buffer = _buffer_for(tensor)
+        self._buffers[path] = buffer
         if tensor.is_cuda:
             self._gpus.add(tensor.device)
         return buffer.copy_(tensor, non_blocking=tensor.is_cuda)
@@ -409,9 +415,13 @@ def _sees(folder: Path) -> bool:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a folder; one that is half deleted counts as whole no longer."""
-    with suppress(OSError):
+    """Delete a folder; one that is half deleted counts as whole no longer. What cannot be marked so stays all."""
+    try:
         (folder / METADATA).unlink()
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -453,6 +463,8 @@ def _put_back(former: Path, place: Path) -> None:
 
 _Path = tuple[Any, ...]
 """Keys and indexes that lead to a part of a state."""
+_Buffers = dict[_Path, "torch.Tensor"]
+"""Memory that tensors are copied to, by their paths."""
 _Tensors = dict[str, dict[str, Any]]
 """Tensors by the names of what holds them, and their own: `checkpoints export --key` takes the former."""
 _Form = tuple[Any, dict[_Path, tuple[str, str, bool]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -811,6 +812,14 @@ def killed_at(last, folder):
     train(folder)
     os._exit(0)
 
+def refused(folder):
+    def refuse(event, arguments):
+        if event == "os.remove" and os.fspath(arguments[0]).endswith(".metadata"):
+            raise PermissionError(13, "refused")
+    sys.addaudithook(refuse)
+    train(folder)
+    os._exit(0)
+
 def look(last, folder):
     model = filled(0)
     step = Saves(model, folder=folder).restore()
@@ -844,6 +853,11 @@ for last in range(1, 100):
     if ended == 0:
         print("all", last > 10)
         break
+
+folder = f"{sys.argv[1]}/refused"
+left_by_an_earlier_run(folder)
+assert apart(refused, folder) == 0
+assert apart(look, "refused", folder) == 0, "what cannot be marked as deleted must keep its data"
 """
 
 
@@ -1087,6 +1101,21 @@ def test_the_description_of_a_checkpoint_is_read_once_for_all_further_objects(tm
     by_torch = reads(0)
     # Torch reads it for the forms, and for the rest.
     assert (by_torch, reads(1), reads(3)) == (1, 3, 3)
+
+
+def test_memory_of_tensors_that_a_state_has_no_longer_is_released(tmp_path: Path) -> None:
+    import torch
+
+    holder = Holder({})
+    saves = Saves(torch.nn.Linear(1, 1), folder=tmp_path, holder=holder)
+    for step in range(1, 6):
+        holder.state = {"window": {step: torch.full((7, 11), step), step + 1: torch.full((7, 11), step + 1)}}
+        saves.save(step)
+    saves._finish()
+    gc.collect()
+    held = [each for each in gc.get_objects() if type(each) is torch.Tensor and each.shape == (7, 11)]
+    assert len(held) == 4, "two of the state, and a copy of each"
+    saves.close()
 
 
 def test_none_to_keep_is_refused(tmp_path: Path) -> None:

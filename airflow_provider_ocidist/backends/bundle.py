@@ -157,12 +157,28 @@ def agent_bundle(code: str | None, work_dir: str | None = None) -> bytes:
     """Return the job artifact: the agent, and the user's code under `code/` when there is a local one.
 
     Equal content gives equal bytes, so that the same submission repeated is the same request. A `work_dir` inside the
-    code is left out: it holds what runs have written, and others write there meanwhile.
+    code is left out: it holds what runs have written, and others write there meanwhile. Raises BackendError for one
+    that is the folder of the code.
     """
     if code is None:
         return _agent_archive()
     members = (member.below(f"{ROOT}/code") for member in _code_members(Path(code), work_dir))
     return _zip(members, behind=_agent_archive())
+
+
+def own_work_dir(code: str | None, work_dir: str | None) -> str | None:
+    """Return why a work directory cannot be used with a folder of code: it is that folder. None where it can."""
+    try:
+        is_own = code is not None and os.path.isdir(code) and _identity(Path(code)) in _identities(work_dir)  # noqa: PTH112 (says False of no path)
+    except (OSError, ValueError):
+        # Raised where the code is read.
+        return None
+    if not is_own:
+        return None
+    return (
+        f"{work_dir} is the folder program.source too, so what runs write would be sent to the nodes as code: "
+        "name a folder inside it, such as .ocidist, or one beside it"
+    )
 
 
 def boot_text() -> str:
@@ -258,6 +274,8 @@ def _agent_members() -> Iterator[_Member]:
 
 
 def _code_members(code: Path, work_dir: str | None) -> Iterator[_Member]:
+    if refused := own_work_dir(str(code), work_dir):
+        raise BackendError(f"work_dir {refused}", cause=Cause.CONFIG)
     if code.is_dir():
         # The program runs beside its folder, as with ADS, so that has to keep its name.
         place = folder_name(code)

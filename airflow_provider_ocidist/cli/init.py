@@ -29,6 +29,9 @@ TEMPLATES_FOLDER = "templates"
 AS_SCRIPT = ("train.py", '"script": "train.py"')
 AS_MODULE = ("train\n  module: true", '"script": "train", "module": true')
 """The program in job.yaml and in compose.yaml; `command` would run a file as it is, and a script is no executable."""
+ONE_PROCESS = "processes_per_node: 1  # the program is started once; more if it starts processes itself"
+BY_DEFAULT = "# processes_per_node: 4   # by default one for each GPU, or one"
+"""Processes in job.yaml: those that the launcher does not start would be waited for."""
 LOGINS = ("openmpi-bin", "openssh-server")
 """Debian's packages for what launches by logins."""
 WORKER = """\
@@ -130,6 +133,7 @@ def _values(options: argparse.Namespace) -> dict[str, str]:
         "PACKAGES": "".join(f" {package}" for package in launcher.requires if package != "torch"),
         "NODES": str(options.nodes),
         "LAUNCHER": options.launcher,
+        "PROCESSES": ONE_PROCESS if options.launcher == "command" else BY_DEFAULT,
         "WORKERS": "".join(WORKER.format(number=rank - 1, rank=rank) for rank in range(1, options.nodes)),
         "VERSION": __version__,
     }

@@ -17,6 +17,8 @@ from airflow_provider_ocidist.work_dir.bounded_store import UnansweredCalls, bou
 
 LISTED_WITHIN = 300.0
 """Seconds for a list of a place, which may hold very many files; the page shows meanwhile what it knows."""
+OPENED_WITHIN = 30.0
+"""Seconds for opening a place, for which the driver of some connects."""
 SHOWN = 100
 """Most checkpoints that are read, the newest of all."""
 
@@ -57,11 +59,13 @@ class CheckpointList:
         self._known: dict[tuple[str, str | None], Manifest | None] = {}
         self._last = FoundCheckpoints()
         self._left_open = UnansweredCalls()
+        # By itself: the one call after a silence is not spent on an opening that asks nothing.
+        self._left_opening = UnansweredCalls()
 
     def read(self, uri: str, access: OciAccess) -> FoundCheckpoints:
         """Return the checkpoints below a URI; if it cannot be read now, those known before, and why."""
         try:
-            store = bounded(open_store(uri, access), self._left_open, within=LISTED_WITHIN)
+            store = self._opened(uri, access)
             published = [files for files in by_folder(store.list()).values() if MANIFEST in files]
             # The order is in the manifests; of very many, the last written ones are read.
             published.sort(key=lambda files: files[MANIFEST].modified or 0.0, reverse=True)
@@ -76,6 +80,13 @@ class CheckpointList:
         items = tuple(checkpoint for _, checkpoint in read)
         self._last = FoundCheckpoints(items=items, older=max(0, len(published) - SHOWN))
         return self._last
+
+    def _opened(self, uri: str, access: OciAccess) -> Store:
+        if uri.startswith("oci://"):
+            store = open_store(uri, access)
+        else:
+            store = self._left_opening.answer(uri, lambda: open_store(uri, access), OPENED_WITHIN)
+        return bounded(store, self._left_open, within=LISTED_WITHIN)
 
     def _checkpoint(self, store: Store, files: Mapping[str, Entry]) -> _Read | None:
         entry = files[MANIFEST]

@@ -8,9 +8,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById, ReplacesNodes, secrets_of_gang
@@ -44,6 +44,8 @@ CONNECTION_FRESH = 600.0
 THREADS = 4
 """Most threads of the API server that wait for the service of one connection, and as many for its lists of checkpoints:
 where it does not answer, each keeps its thread for minutes."""
+IDLE = 60.0
+"""Seconds after the last request for a connection until its threads end."""
 MOST_REMEMBERED = 100
 """Most gangs, most nodes with their last lines, and most connections with their threads, that are kept; the least
 recently used are dropped. Threads that are dropped end with their last call."""
@@ -141,13 +143,32 @@ class _Watched:
         return time.monotonic() - self.listed_at >= CHECKPOINTS_FRESH
 
 
+class _Threads(ThreadPoolExecutor):
+    """The threads of one connection; used from one event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(THREADS, "ocidist-page")
+        self.used_at = time.monotonic()
+        self._under_way: set[Future[Any]] = set()
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **named: Any) -> Future[T]:
+        call = super().submit(work, *args, **named)
+        self._under_way.add(call)
+        call.add_done_callback(self._under_way.discard)
+        return call
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._under_way and time.monotonic() - self.used_at >= IDLE
+
+
 class StatusCache:
     """Requests states in threads of its own; used from one event loop."""
 
     def __init__(self, connect: Callable[[str], OciHook] = OciHook) -> None:
         self._connect = connect
-        self._threads: OrderedDict[tuple[str, str], ThreadPoolExecutor] = OrderedDict()
-        self._listing_threads: OrderedDict[tuple[str, str], ThreadPoolExecutor] = OrderedDict()
+        self._threads: OrderedDict[tuple[str, str], _Threads] = OrderedDict()
+        self._listing_threads: OrderedDict[tuple[str, str], _Threads] = OrderedDict()
         self._watched: OrderedDict[tuple[str, RunKey, str], _Watched] = OrderedDict()
         self._tails: OrderedDict[tuple[str, RunKey, str, int], _Shared[LogTail]] = OrderedDict()
         self._gangs: OrderedDict[tuple[str, str, str, str], _Known] = OrderedDict()
@@ -204,11 +225,15 @@ class StatusCache:
             return replace(answer.value, problem=problem)
 
     def _threads_for(
-        self, conn_id: str, ref: RunRef, threads: OrderedDict[tuple[str, str], ThreadPoolExecutor]
+        self, conn_id: str, ref: RunRef, threads: OrderedDict[tuple[str, str], _Threads]
     ) -> Executor:
         """Return the threads of a connection: who waits for another's service takes none of them."""
         place = conn_id, ref.conn_id or ""
-        return _remembered(threads, place, lambda: ThreadPoolExecutor(THREADS, "ocidist-page"))
+        if place not in threads:
+            asyncio.get_running_loop().call_later(IDLE, _end_if_idle, threads, place)
+        found = _remembered(threads, place, _Threads)
+        found.used_at = time.monotonic()
+        return found
 
     def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Snapshot:
         before = watched.answer.value
@@ -313,6 +338,18 @@ def _require_own_places(backend: Backend, ref: RunRef) -> None:
                 f"{place} is not below the connection's work_dir: the page reads no other files of its machine",
                 cause=Cause.CONFIG,
             )
+
+
+def _end_if_idle(threads: OrderedDict[tuple[str, str], _Threads], place: tuple[str, str]) -> None:
+    """End the threads of a connection that nobody asks for any more; look again later while somebody does."""
+    found = threads.get(place)
+    if found is None:
+        return
+    if found.is_idle:
+        del threads[place]
+        found.shutdown(wait=False)
+    else:
+        asyncio.get_running_loop().call_later(IDLE, _end_if_idle, threads, place)
 
 
 def _in_words(error: Exception, conn_id: str) -> str:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backports import cached_property
 from airflow_provider_ocidist.errors import BackendError, StorageError, service_error_in
@@ -40,17 +40,23 @@ KEPT_FOR = 300.0
 """Seconds after which a connection for storage is read again: it may have been edited."""
 
 Found = TypeVar("Found")
+Answer = TypeVar("Answer", "concurrent.futures.Future[None]", "asyncio.Task[None]")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A refresh that Airflow was asked for."""
+class Question(Generic[Answer]):
+    """A refresh, or a renewal, that Airflow was asked for."""
 
-    answer: concurrent.futures.Future[None]
+    answer: Answer
     asked_at: float
     """Time by the monotonic clock."""
     forgotten_after: float = FORGOTTEN_AFTER
     """Seconds after which it is asked again."""
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether it is asked again though it may still be answered."""
+        return time.monotonic() - self.asked_at >= self.forgotten_after
 
 
 class OpenedConnection:
@@ -89,8 +95,8 @@ class SharedConnection:
         self._opened: OpenedConnection | None = None
         self._backend: Backend | None = None
         self._poller: Poller | None = None
-        self._renewal: asyncio.Task[None] | None = None
-        self._questions: dict[bool, Question] = {}
+        self._renewal: Question[asyncio.Task[None]] | None = None
+        self._questions: dict[bool, Question[concurrent.futures.Future[None]]] = {}
         """The last refresh, by whether it was anew: while Airflow hangs, there is one."""
 
     # for storage
@@ -151,7 +157,7 @@ class SharedConnection:
         """
         backend = self._backend
         if backend is None:
-            made: Backend = await ask_airflow(self._made_at_once)
+            made: Backend = await ask_airflow(self._made_at_once, ends_a_gang=True)
             return made
         if anew:
             await asyncio.wait({self._renewing()}, timeout=READ_AGAIN_WITHIN)
@@ -161,10 +167,15 @@ class SharedConnection:
         return self._anew().hook.backend()
 
     def _renewing(self) -> asyncio.Task[None]:
-        """Return the one renewal that is under way, for all whose cancels were refused."""
-        if self._renewal is None or self._renewal.done():
-            self._renewal = keep(ask_airflow(self._renew))
-        return self._renewal
+        """Return the one renewal that is under way, for all whose cancels were refused; another where it is lost."""
+        last = self._renewal
+        if last is None or last.answer.done():
+            self._renewal = Question(keep(ask_airflow(self._renew)), time.monotonic())
+        elif last.is_forgotten:
+            answer = keep(ask_airflow(self._renew))
+            self._renewal = Question(answer, time.monotonic(), 2 * last.forgotten_after)
+        assert self._renewal is not None
+        return self._renewal.answer
 
     def _renew(self) -> None:
         read_again(lambda: self.reconnect(anew=True), log.warning)
@@ -190,7 +201,7 @@ class SharedConnection:
         question, patience = self._questions.get(anew), 0.0
         if question is None or question.answer.done():
             question, patience = self._ask(anew=anew), READ_LIMIT
-        elif time.monotonic() - question.asked_at >= question.forgotten_after:
+        elif question.is_forgotten:
             again = 2 * question.forgotten_after
             question, patience = self._ask(anew=anew, forgotten_after=again), READ_LIMIT
         self._questions[anew] = question
@@ -201,7 +212,9 @@ class SharedConnection:
             )
         question.answer.result()
 
-    def _ask(self, *, anew: bool, forgotten_after: float = FORGOTTEN_AFTER) -> Question:
+    def _ask(
+        self, *, anew: bool, forgotten_after: float = FORGOTTEN_AFTER
+    ) -> Question[concurrent.futures.Future[None]]:
         assert self._loop is not None
         reading = ask_airflow(lambda: self.reconnect(anew=anew))
         answer = asyncio.run_coroutine_threadsafe(reading, self._loop)

@@ -18,7 +18,8 @@ ENDING_THREADS = 128
 """Number of gangs of one connection that are ended at the same time, in threads of their own: no other call delays
 them."""
 ASKING_THREADS = 32
-"""Number of questions to Airflow at the same time; while Airflow hangs, each keeps its thread."""
+"""Number of questions to Airflow at the same time, but for those that the end of a gang needs, which have
+`ENDING_THREADS`; while Airflow hangs, each keeps its thread."""
 STORAGE_THREADS = 32
 """Number of looks for data and checkpoints at one place at the same time; while a store does not answer, each keeps its
 thread for minutes."""
@@ -77,6 +78,7 @@ class Threads:
 _threads = Threads()
 _ending_threads = Threads(ENDING_THREADS, "ocidist-ending")
 _asking_threads = Threads(ASKING_THREADS, "ocidist-asking")
+_ending_asking_threads = Threads(ENDING_THREADS, "ocidist-asking-end")
 _storage_threads = Threads(STORAGE_THREADS, "ocidist-storage")
 
 
@@ -89,9 +91,12 @@ async def in_thread(work: Callable[[], Any], *, place: Hashable = None, ends_a_g
     return await _run(work, threads.of(place))
 
 
-async def ask_airflow(work: Callable[[], Any]) -> Any:
-    """Run a call that Airflow has to answer: no call to a service, and no end of a gang, waits behind it."""
-    return await _run(work, _asking_threads)
+async def ask_airflow(work: Callable[[], Any], *, ends_a_gang: bool = False) -> Any:
+    """Run a call that Airflow has to answer: no call to a service, and no end of a gang, waits behind it.
+
+    `ends_a_gang`: whether the end of a gang needs the answer; it waits behind questions of other ends alone.
+    """
+    return await _run(work, _ending_asking_threads if ends_a_gang else _asking_threads)
 
 
 async def look_at_storage(work: Callable[[], Any], *, place: Hashable = None) -> Any:

@@ -241,7 +241,7 @@ class DistributedTrainingTrigger(BaseTrigger):
 
         if is_enough():
             return False
-        asking = keep(ask_airflow(lambda: self._still_owned(record)))
+        asking = keep(ask_airflow(lambda: self._still_owned(record), ends_a_gang=True))
         while not asking.done():
             await asyncio.wait({asking}, timeout=ASK_INTERVAL)
             if not asking.done() and is_enough():

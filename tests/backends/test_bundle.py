@@ -8,14 +8,19 @@ import random
 import shutil
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.backends import bundle
+from airflow_provider_ocidist.backends.local import Local
+from airflow_provider_ocidist.backends.local.plans import LocalOptions
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.job_file.rules import code as rules
-from airflow_provider_ocidist.model.job import Program
+from airflow_provider_ocidist.model.job import Program, TrainingJob
+from airflow_provider_ocidist.model.run import RunKey
 
 
 def sent(code: Path) -> zipfile.ZipFile:
@@ -184,11 +189,35 @@ def test_what_runs_write_in_a_work_directory_inside_the_code_is_no_code(tmp_path
         None,
         "oci://bucket@namespace/work",
         str(tmp_path),
-        str(project),
         str(tmp_path / "none"),
     ):
         members = zipfile.ZipFile(io.BytesIO(bundle.code_bundle(str(project), elsewhere))).namelist()
         assert "project/runs/work/checkpoints/step-1/model.pt" in members
+
+
+def test_a_work_directory_that_is_the_folder_of_the_code_is_refused(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    a_script(project / "train.py", 0o600)
+    (tmp_path / "linked").symlink_to("project")
+    key = RunKey(dag_id="own", run_id="1", task_id="train")
+    for written in (str(project), f"{project}/", f"file://{project}", str(tmp_path / "linked")):
+        job = TrainingJob(
+            name="own",
+            program=Program(source=str(project), script="train.py"),
+            backend=LocalOptions(),
+            work_dir=written,
+        )
+        (problem,) = rules.program(job)
+        assert problem.path == "work_dir"
+        assert "program.source" in problem.message
+        assert ".ocidist" in problem.message
+        with pytest.raises(BackendError, match=r"work_dir .*program\.source") as caught:
+            bundle.code_bundle(str(project), written)
+        assert caught.value.cause is Cause.CONFIG
+        with pytest.raises(JobFileError, match=r"work_dir: .*program\.source"):
+            Local.connect({"work_dir": written}).plan(replace(job, work_dir=None), key)
+        job = replace(job, work_dir=f"{written.rstrip('/')}/.ocidist")
+        assert not list(rules.program(job))
 
 
 def test_what_another_program_removes_amid_the_packing_is_no_code_and_what_it_replaces_is(

@@ -82,6 +82,15 @@ def test_a_name_that_yaml_takes_for_something_else_stays_a_name(tmp_path, capsys
 
 
 @pytest.mark.parametrize("kind", kinds.names("launchers"))
+def test_a_launcher_that_starts_one_process_expects_one_on_a_shape_with_several_gpus(
+    tmp_path: Path, kind: str
+) -> None:
+    assert main(["init", str(tmp_path), "--launcher", kind]) == 0
+    launcher = yaml.safe_load((tmp_path / "job.yaml").read_text())["launcher"]
+    assert launcher.get("processes_per_node") == (1 if kind == "command" else None)
+
+
+@pytest.mark.parametrize("kind", kinds.names("launchers"))
 def test_the_image_has_what_the_chosen_launcher_needs(tmp_path: Path, kind: str) -> None:
     assert main(["init", str(tmp_path), "--launcher", kind]) == 0
     words = (tmp_path / "Dockerfile").read_text().split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.plugin import checkpoint_list
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList
@@ -84,6 +85,32 @@ def test_a_place_that_does_not_answer_is_reported_and_what_was_known_stays(tmp_p
     assert all(each.items == known for each in found)
     assert "has not answered" in found[0].problem
     assert len(calls) == 1, "each call that hangs keeps a thread"
+
+
+def test_a_driver_that_never_connects_is_reported_and_what_was_known_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_list, "OPENED_WITHIN", 0.1, raising=False)
+    published(tmp_path, 10)
+    listed, connects, found, calls = CheckpointList(), threading.Event(), [], []
+    known = listed.read(str(tmp_path / "target"), ACCESS).items
+
+    def connect(uri, _):
+        calls.append(uri)
+        connects.wait(60)
+        raise StorageError("no answer", uri=uri)
+
+    monkeypatch.setattr(checkpoint_list, "open_store", connect)
+    look = threading.Thread(
+        target=lambda: found.extend(listed.read(str(tmp_path / "target"), ACCESS) for _ in range(5)),
+        daemon=True,
+    )
+    look.start()
+    look.join(10)
+    asked = len(calls)
+    connects.set()
+    assert len(found) == 5, "the page waits for the driver"
+    assert all(each.items == known for each in found)
+    assert "has not answered" in found[0].problem
+    assert asked == 1, "each call that hangs keeps a thread"
 
 
 def test_what_cannot_be_read_is_reported_and_what_was_known_stays(tmp_path):

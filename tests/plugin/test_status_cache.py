@@ -345,6 +345,21 @@ async def test_a_connection_that_nobody_asks_for_any_more_keeps_no_threads(monke
     await wait_until_async(lambda: sum(t.name.startswith("ocidist-page") for t in threading.enumerate()) <= 2)
 
 
+async def test_threads_end_after_the_last_request_for_their_connection_and_come_back(monkeypatch):
+    monkeypatch.setattr(module, "IDLE", 0.1, raising=False)
+    before = set(threading.enumerate())
+
+    def ours():
+        return {each for each in threading.enumerate() if each.name.startswith("ocidist-page")} - before
+
+    cache = StatusCache(Service())
+    for _ in range(2):
+        for number in range(3):
+            assert (await cache.at(f"conn{number}", GANG)).problem is None
+        await wait_until_async(lambda: not ours())
+        monkeypatch.setattr(module, "RUNNING_FRESH", 0.0)
+
+
 async def wait_until_async(is_so):
     deadline = time.monotonic() + 30
     while not is_so():

@@ -17,6 +17,7 @@ import pytest
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage import locations, transfer
+from airflow_provider_ocidist.storage.stores import http as http_store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
@@ -523,7 +524,8 @@ def test_a_web_server_is_a_source_for_files_of_any_size(web, tmp_path):
         copy(f"{url}/missing", str(tmp_path / "missing"))
 
 
-def test_a_link_of_a_web_page_that_leads_nowhere_is_skipped_and_named(web, tmp_path):
+def test_a_link_of_a_web_page_that_leads_nowhere_is_skipped_and_named(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(http_store, "LOOK_AGAIN_AFTER", 0.05)
     url, folder = web
     tree = make_tree(folder / "d", {"a.bin": 10, "z.bin": 3 * PART})
     links = "".join(f'<a href="{name}">it</a>' for name in ("a.bin", "gone.bin", "z.bin"))

@@ -8,6 +8,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,6 +31,7 @@ from airflow_provider_ocidist.triggers.connections import (
     shared_connection,
     shared_storage,
 )
+from airflow_provider_ocidist.triggers.threads import ASKING_THREADS
 
 pytestmark = pytest.mark.airflow
 
@@ -300,6 +302,62 @@ def test_a_connection_that_airflow_does_not_return_is_not_waited_for_and_what_wa
             await asyncio.sleep(0.01)
 
     run(asked())
+
+
+def test_a_renewal_that_airflow_never_answers_is_asked_for_again(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_AGAIN_WITHIN", 0.1)
+    connection = SharedConnection("oci_x", "model")
+    connection.connect()
+    lost, asked_at = threading.Event(), []
+    read = airflow.hook
+
+    def hangs_once(conn_id: str, **more: Any) -> Any:
+        asked_at.append(airflow.now)
+        if len(asked_at) == 1:
+            lost.wait(60)
+        return read(conn_id, **more)
+
+    monkeypatch.setattr(module, "OciHook", hangs_once)
+
+    async def asked() -> None:
+        try:
+            for seconds in (0.0, module.FORGOTTEN_AFTER - 1, 1.0):
+                airflow.now += seconds
+                await connection.at_once(anew=True)
+            assert len(asked_at) == 2
+        finally:
+            lost.set()
+
+    run(asked())
+    assert airflow.reconnected
+
+
+def test_no_end_of_a_gang_waits_behind_other_questions_that_airflow_does_not_answer(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_LIMIT", 0.0)
+    connections = [SharedConnection(f"oci_{number}", "model") for number in range(ASKING_THREADS + 1)]
+    answers = threading.Event()
+
+    def hangs(*, anew: bool) -> None:
+        assert answers.wait(60), anew
+
+    async def ended() -> None:
+        loop = asyncio.get_running_loop()
+        for each in connections:
+            await each.open()
+            each.reconnect = hangs  # type: ignore[method-assign]  # Airflow, which hangs
+            with pytest.raises(BackendError, match="Airflow does not answer"):
+                await loop.run_in_executor(None, partial(each.refresh, anew=True))
+        try:
+            await asyncio.wait_for(SharedConnection("oci_x", "model").at_once(anew=False), 10)
+        finally:
+            answers.set()
+
+    run(ended())
+    assert airflow.readings[-1] == ("oci_x", "model")
 
 
 def test_a_connection_that_cannot_be_read_again_is_said_and_the_backend_goes_on(

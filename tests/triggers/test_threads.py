@@ -146,6 +146,7 @@ KINDS: dict[str, tuple[int, Callable[..., Coroutine[Any, Any, Any]]]] = {
     "ocidist-trigger": (32, in_thread),
     "ocidist-ending": (128, partial(in_thread, ends_a_gang=True)),
     "ocidist-asking": (32, ask_airflow),
+    "ocidist-asking-end": (128, partial(ask_airflow, ends_a_gang=True)),
     "ocidist-storage": (32, look_at_storage),
 }
 
@@ -183,7 +184,7 @@ def test_each_kind_of_call_has_so_many_threads_and_delays_no_other(
     assert len(set(names)) == most
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if name != "ocidist-asking"])
+@pytest.mark.parametrize("kind", [name for name in KINDS if "asking" not in name])
 def test_each_place_has_threads_of_its_own_of_each_kind(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(threads, "IDLE", 0.0)
     most, run = KINDS[kind]

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.agent.prepare.shared_input import SharedInput
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
-from airflow_provider_ocidist.model.amounts import names_text, size_text
+from airflow_provider_ocidist.model.amounts import size_text
 from airflow_provider_ocidist.model.job import Input
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import shown, shown_in
@@ -86,9 +86,6 @@ def _fetch(
         report = _copy(source, what, target, ended)
     if report.files == 0:
         raise AgentError(f"{what} is empty", cause=Cause.DATA)
-    if report.skipped and item.source.startswith(("http://", "https://")):
-        # Nodes may have got different answers, and would train on different data.
-        raise AgentError(f"{what} links to {names_text(report.skipped)}, where nothing is", cause=Cause.DATA)
     logger.info(
         "fetched %s: %d files, %s in %.1f s%s",
         what,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.prepare import disk
 from airflow_provider_ocidist.agent.share.turns import WORTH_SHARING
-from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.model.amounts import names_text
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import shown, shown_in
 
@@ -48,13 +49,17 @@ class SharedInput:
         """Bytes that came from other nodes."""
 
     def copy(self, on_progress: Callable[[TransferProgress], None]) -> CopyReport:
-        """Copy it. What other nodes have sent proves wrong at the end: then all of it is read from the store."""
+        """Copy it. What other nodes have sent proves wrong at the end: then all of it is read from the store.
+
+        Raises AgentError, before anything is copied, for a web page with a link that leads nowhere.
+        """
         from airflow_provider_ocidist.storage.copying.destination import landing
         from airflow_provider_ocidist.storage.copying.selection import find
         from airflow_provider_ocidist.storage.stores.opening import Stores
 
         stores = Stores(self.access)
         found = find(self.source, stores)
+        self._require_no_dead_link(found)
         landed = landing(self.target, found, stores)
         shared = self._shared(found, landed)
         if shared is None:
@@ -73,6 +78,17 @@ class SharedInput:
             self.borrowed += shared.borrowed_bytes
         self.exchange, self.borrowed = None, 0
         return self._copied(found, landed, on_progress)
+
+    def _require_no_dead_link(self, found: Selection) -> None:
+        """Raise AgentError, before anything is copied, where a web page links to what is not there.
+
+        Nodes may have got different answers, and would train on different data.
+        """
+        if found.store.skipped and self.source.startswith(("http://", "https://")):
+            raise AgentError(
+                f"the input {shown(self.source)} links to {names_text(found.store.skipped)}, where nothing is",
+                cause=Cause.DATA,
+            )
 
     def _shared(self, found: Selection, landed: Landing) -> SharedStore | None:
         """Return the source as the nodes share it; None where it is not worth it."""

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 
 T = TypeVar("T")
 LEAVE_AFTER = 5.0
-"""Seconds for the work to stop by itself, and then for what is to run at the end."""
+"""Seconds for the work to stop by itself, and then for the last output and what is to run at the end."""
 
 
 def interruptible(work: Callable[[], T], switch: StopSwitch) -> T:
@@ -48,12 +48,13 @@ def leave(code: int) -> NoReturn:
 
     They may wait for a server that never answers; what this node had to save is saved before it has a code to end with.
     """
-    # First: no exit handler may cost what was said.
-    _flush()
     with contextlib.suppress(BaseException):
+        # First: who reads the output may read no more, and its pipe be full.
         limit = threading.Timer(LEAVE_AFTER, os._exit, (code,))
         limit.daemon = True
         limit.start()
+    # Then this: no exit handler may cost what was said.
+    _flush()
     with contextlib.suppress(BaseException):
         # As the interpreter would: folders that are in use until the end are removed.
         atexit._run_exitfuncs()  # noqa: SLF001 - Python has no other way

@@ -18,14 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogPart
-from airflow_provider_ocidist.backends.bundle import agent_bundle, code_errors
+from airflow_provider_ocidist.backends.bundle import agent_bundle, code_errors, own_work_dir
 from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensById, ReplacesNodes
 from airflow_provider_ocidist.backends.local import log_lines, node, processes
 from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
 from airflow_provider_ocidist.backends.local.processes import NodeProcess
 from airflow_provider_ocidist.backends.node_config import expectations, secrets_of_nodes
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
-from airflow_provider_ocidist.errors import AgentError, BackendError, Cause, RunNotFound
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    BackendError,
+    Cause,
+    JobFileError,
+    Problem,
+    RunNotFound,
+)
 from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -59,7 +66,10 @@ class Local(ReplacesNodes, NamesSecrets, OpensById, WorkDirBackend[Mapping[str, 
         return folder_in(self._fields)
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
-        return make_plan(job, key, self._fields)
+        plan = make_plan(job, key, self._fields)
+        if refused := own_work_dir(plan.code, work_dir_of(plan.run_dir)):
+            raise JobFileError([Problem("work_dir", refused)], job.name)
+        return plan
 
     # submit
 

@@ -96,6 +96,8 @@ def _local_code(job: TrainingJob) -> Iterator[Problem]:
     program, source = job.program, job.program.source or ""
     if not os.path.exists(source):  # noqa: PTH110 (says False of what can be no path)
         yield Problem("program.source", f"there is no file or folder {source}")
+    elif refused := bundle.own_work_dir(source, job.work_dir):
+        yield Problem("work_dir", refused)
     elif (
         _is_file(job)
         and program.script

@@ -32,6 +32,8 @@ _PIECE = 256 << 10
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _TIMEOUTS_S = {"connect": 10.0, "read": 60.0}
 _LISTING_THREADS = 16
+LOOK_AGAIN_AFTER = 3.0
+"""Seconds until links that led nowhere are looked at again: the site may be just being deployed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,11 @@ class HttpStore(Store):
         names = [entry.name for entry in pages.list(prefix)]
         with concurrent.futures.ThreadPoolExecutor(_LISTING_THREADS, "listing") as pool:
             found = [*pool.map(self._linked, names)]
+            gone = [name for name, entry in zip(names, found) if entry is None]
+            if gone:
+                time.sleep(LOOK_AGAIN_AFTER)
+                late = dict(zip(gone, pool.map(self._linked, gone)))
+                found = [entry or late[name] for name, entry in zip(names, found)]
         self.skipped = tuple(name for name, entry in zip(names, found) if entry is None)
         return [entry for entry in found if entry is not None]
 

@@ -19,6 +19,7 @@ from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying import resuming
+from airflow_provider_ocidist.storage.stores import http
 from airflow_provider_ocidist.testing import OciEmulator
 
 CONTENT = bytes(range(256)) * 4096
@@ -141,7 +142,10 @@ def test_a_secret_is_read_from_the_vault_and_an_absent_one_is_named(oci_emulator
     assert caught.value.cause is Cause.CONFIG
 
 
-def test_a_web_page_with_a_link_that_leads_nowhere_is_no_input(tmp_path: Path) -> None:
+def test_a_web_page_with_a_link_that_leads_nowhere_is_no_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "LOOK_AGAIN_AFTER", 0.05)
     site = tmp_path / "site"
     site.mkdir()
     (site / "a.bin").write_bytes(b"1")
@@ -157,3 +161,33 @@ def test_a_web_page_with_a_link_that_leads_nowhere_is_no_input(tmp_path: Path) -
             server.shutdown()
             thread.join()
     assert caught.value.cause is Cause.DATA
+    assert not (tmp_path / "node").exists(), "it is known before anything is copied"
+
+
+def test_a_web_page_that_is_just_being_deployed_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "LOOK_AGAIN_AFTER", 0.05)
+    refusals = iter([404, 404])
+
+    class Deploying(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            refused = next(refusals, None) if self.path == "/late.bin" else None
+            self.send_error(refused) if refused else super().do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "late.bin").write_bytes(b"1")
+    (site / "index.html").write_text('<a href="late.bin">it</a>')
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Deploying, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            fetch(tmp_path / "node", data=f"http://127.0.0.1:{server.server_port}/")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (tmp_path / "node/data/late.bin").read_bytes() == b"1"

@@ -82,6 +82,32 @@ def test_whatever_its_exit_handlers_do_a_node_ends_with_its_code_and_what_it_has
     assert (done.returncode, done.stdout) == (3, said), done.stderr
 
 
+LEAVES_A_FULL_PIPE = """
+import os, sys
+from airflow_provider_ocidist.agent.train import interruptible
+
+os.set_blocking(1, False)
+try:
+    while True:
+        os.write(1, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(1, True)
+interruptible.LEAVE_AFTER = 0.2
+print("said", end="")
+interruptible.leave(3)
+"""
+
+
+def test_a_node_ends_though_nobody_reads_what_it_says() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVES_A_FULL_PIPE], cwd=REPOSITORY, env=BUFFERED, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.wait(timeout=20) == 3
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("command", [as_module, as_artifact, in_an_image_that_has_it])
 def test_however_the_agent_came_here_it_ends_though_a_server_of_inputs_never_answers(
     tmp_path: Path, command: Callable[[Path], list[str]]
