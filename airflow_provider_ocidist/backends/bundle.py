@@ -332,7 +332,10 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
 
 
 def _identities(work_dir: str | None) -> list[tuple[int, int]]:
-    """Return the identity of a work directory on this machine; none where there is none, or it does not answer."""
+    """Return the identity of a work directory on this machine; none where there is none.
+
+    Raises BackendError where it does not answer: it may lie in the code, and would be sent with it.
+    """
     try:
         place = None if work_dir is None else locations.parse(work_dir)
     except Unopenable:
@@ -341,7 +344,13 @@ def _identities(work_dir: str | None) -> list[tuple[int, int]]:
     if place is None or place.kind != "local":
         return []
     call = Pending(lambda: [_identity(Path(place.path))] if place.is_local_folder else [])
-    return call.result() if call.is_made(WORK_DIR_ANSWERS_WITHIN) else []
+    if not call.is_made(WORK_DIR_ANSWERS_WITHIN):
+        raise BackendError(
+            f"work_dir {place.path} has not answered for {WORK_DIR_ANSWERS_WITHIN:.0f} s: "
+            "is it on a mount whose server is gone?",
+            retryable=True,
+        )
+    return call.result()
 
 
 def _folder_files(folder: Path, left_out: Sequence[tuple[int, int]] = ()) -> Iterator[tuple[str, Path]]:

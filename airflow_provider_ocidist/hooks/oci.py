@@ -51,6 +51,8 @@ class OciHook(BaseHook):
         self.conn_id = conn_id
         self.gangs_conn_id = gangs_conn_id
         self._kind = kind
+        self._is_undefined = False
+        """Whether nobody has defined the connection, as far as its fields were read."""
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:
@@ -78,6 +80,7 @@ class OciHook(BaseHook):
         from airflow_provider_ocidist.backends.connection_fields import fields_of, secrets_of
 
         given = self._connection()
+        self._is_undefined = given is None
         if given is None:
             return {}
         self._refuse_foreign_type(given.conn_type)
@@ -189,7 +192,7 @@ class OciHook(BaseHook):
         self._kind = kind or self._kind or kinds.DEFAULT_BACKEND
         backend = _backend_class(self._kind).connect(self.fields)
         # The default of commands, whatever this class has for its own.
-        named = None if self.conn_id == DEFAULT_CONN_ID or not self._own_fields else self.conn_id
+        named = None if self.conn_id == DEFAULT_CONN_ID or self._is_undefined else self.conn_id
         backend.connections = Connections(backend, self._backend_at, named)
         return backend
 

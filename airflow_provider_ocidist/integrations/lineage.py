@@ -36,8 +36,10 @@ def dataset_name(uri: str) -> tuple[str, str]:
 
     scheme, separator, rest = shown(uri).partition("://")
     # By hand: in a name that is no web address, `?` and `#` are characters like any other.
-    place, slash, name = (rest if separator else uri).partition("/")
-    if not separator or scheme == "file":
+    place, slash, name = rest.partition("/")
+    if not separator:
+        return "file", uri
+    if scheme == "file":
         return "file", f"{slash}{name}" or "/"
     return f"{scheme}://{place}", name.strip("/") or "/"
 

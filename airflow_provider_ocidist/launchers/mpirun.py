@@ -105,7 +105,7 @@ class Mpirun(Launcher):
 
 def _given(args: Sequence[str]) -> set[str]:
     """Return the names of the options among arguments: Open MPI takes each of them with one dash, too."""
-    names = (each.lstrip("-").replace("_", "-") for each in args if each.startswith("-"))
+    names = (each.partition("=")[0].lstrip("-").replace("_", "-") for each in args if each.startswith("-"))
     return {SYNONYMS.get(name, name) for name in names}
 
 

@@ -50,6 +50,8 @@ class Kept:
     """Time at the service since which the gang has ended and its reports, or its checkpoint, cannot be read."""
     has_looked: bool = False
     """Whether a look for a checkpoint has had an answer, so that the connection exists."""
+    defects: int = 0
+    """Looks in a row that ended with an error that is no answer."""
 
     def after(self, seconds: float) -> Kept:
         """Return the evidence after at least this many seconds without a request."""

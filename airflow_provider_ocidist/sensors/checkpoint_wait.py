@@ -70,7 +70,9 @@ class CheckpointWait(SensorWait):
 
     def begin(self, kept: Kept) -> None:
         if self._looking is None:
-            self._looking = CheckpointLook(*self._place, self._log, has_looked=kept.has_looked)
+            self._looking = CheckpointLook(
+                *self._place, self._log, has_looked=kept.has_looked, defects=kept.defects
+            )
             self._looking.go_on_after(kept.unanswered, self._poke_interval)
 
     def resume(self) -> None:
@@ -87,7 +89,8 @@ class CheckpointWait(SensorWait):
     @property
     def kept(self) -> Kept:
         assert self._looking is not None
-        return Kept(unanswered=self._looking.unanswered, has_looked=self._looking.has_looked)
+        looking = self._looking
+        return Kept(unanswered=looking.unanswered, has_looked=looking.has_looked, defects=looking.defects)
 
     def result_of(self, found: dict[str, Any] | None) -> dict[str, Any] | None:
         return found

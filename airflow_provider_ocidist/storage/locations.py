@@ -118,7 +118,7 @@ def shown_in(text: str) -> str:
 
 
 WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/\s]*@)?")
-UNESCAPED_USER = re.compile(r"^((?:https?|ftp)://)[^/?#@\s\[]*:(?!\d*(?:[/?#]|$))\S*@")
+UNESCAPED_USER = re.compile(r"^((?:https?|ftp)://)(?![^/?#\s]*@)[^/?#@\s\[]*:(?!\d*(?:[/?#]|$))\S*@")
 """User whose password has a mark in it with which a host ends."""
 WEB_TOKEN = re.compile(r"(://[^/\s]+/p/)[^/\s]+")
 """Token in an address of Object Storage: https://HOST/p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""

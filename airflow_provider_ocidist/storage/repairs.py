@@ -180,7 +180,9 @@ class _LocalCopy:
         """Copy what stays as it is; raises StorageError for any other reason."""
         while entries:
             try:
-                return copy_files(self.source, target, entries, self._cancel)
+                copied = copy_files(self.source, target, entries, self._cancel)
+                target.sync([each.name for each in copied])
+                return copied
             except StorageError:
                 same = [entry for entry in entries if self._is_as_before(entry)]
                 if len(same) == len(entries):

@@ -241,15 +241,17 @@ class CheckpointLook:
         *,
         is_evident: bool = False,
         has_looked: bool = False,
+        defects: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`is_evident`: the evidence is already conclusive, so that the next refusal is raised.
 
-        `has_looked`: the task has looked before, so that its connection exists.
+        `has_looked`: the task has looked before, so that its connection exists. `defects`: looks of it before this
+        process, in a row, that ended with an error that is no answer.
         """
         self._is_evident = is_evident
         self.has_looked = has_looked
-        self._defects = 0
+        self.defects = defects
         self._place = uri, conn_id, after_step
         self._log = log
         self._asked = Stopwatch(clock)
@@ -277,14 +279,14 @@ class CheckpointLook:
             return None
         except Exception as error:
             # Airflow's, while it cannot read the connection. Others are defects, which pass at most by chance.
-            self._defects = 0 if isinstance(error, AirflowException) else self._defects + 1
-            if not self.has_looked or self._defects == MOST_DEFECTS:
+            self.defects = 0 if isinstance(error, AirflowException) else self.defects + 1
+            if not self.has_looked or self.defects == MOST_DEFECTS:
                 raise
             self.unanswered = self.unanswered.failed(self._asked.lap())
             self._log.warning("%s: %s; will look again", type(error).__name__, error)
             return None
         self.has_looked = True
-        self._defects = 0
+        self.defects = 0
         self._asked.reset()
         self.unanswered = ANSWERED
         return found

@@ -22,13 +22,13 @@ AMID_SILENCE = 3.0
 SLOWEST = 1_000_000
 """Bytes that a place takes in a second, at least: an archive of code has more time than a report."""
 MOST_LEFT = 4
-"""Stores of one folder that have become silent one after another, and no other has answered: then the folder counts as
-silent, and one call is made for all. Each call that is left open keeps a thread."""
+"""Calls to the stores of one folder, one after another, that were not answered: then the folder counts as silent, and
+one call is made for all. Each call that is left open keeps a thread."""
 ASKED_AGAIN = 60.0
 """Seconds after which what is silent is asked again, twice as many each time that it does not answer either: a mount
 that is made anew frees no call to the one before it."""
-ASKED_AT_LEAST = 900.0
-"""Most seconds between two such calls: after a new mount, the leases of its gangs are renewed in time."""
+ASKED_AT_LEAST = 300.0
+"""Most seconds between two such calls: after a new mount, leases are renewed in time."""
 
 Found = TypeVar("Found")
 
@@ -40,6 +40,7 @@ class _Silence:
         """`longest`: most seconds between two further calls."""
         self.calls: list[Pending[Any]] = []
         self._longest = longest
+        self._asked_at = now
         self._pause, self._asked_again_at = ASKED_AGAIN, now + ASKED_AGAIN
 
     def has_ended(self) -> bool:
@@ -50,12 +51,15 @@ class _Silence:
         """Return whether it is time for a further call, which is then the caller's to make."""
         if now < self._asked_again_at:
             return False
+        self._asked_at = now
         self._pause = min(2 * self._pause, self._longest)
         self._asked_again_at = now + self._pause
         return True
 
     def end_pause(self, now: float) -> None:
-        self._pause, self._asked_again_at = ASKED_AGAIN, now
+        """Let the next call be made at once, unless one was made just now."""
+        if now - self._asked_at >= ASKED_AGAIN:
+            self._asked_again_at = now
 
 
 class UnansweredCalls:
@@ -69,7 +73,7 @@ class UnansweredCalls:
         self._silent: dict[str, _Silence] = {}
         """Stores that have not answered, by URI."""
         self._in_a_row = 0
-        """Number of stores that have become silent since one last answered."""
+        """Number of calls to stores that were not answered since one last was."""
         self._folder: dict[bool, _Silence] = {}
         """The silence of all stores, where they are silent: for those that have been asked in vain, and for others, of
         which one may well answer."""
@@ -116,21 +120,20 @@ class UnansweredCalls:
     def _leave(self, uri: str, call: Pending[Any]) -> None:
         now = self._clock()
         with self._lock:
-            silence = self._silent.get(uri)
-            if silence is None:
-                silence = self._silent[uri] = _Silence(now)
-                self._in_a_row += 1
-                if self._in_a_row == MOST_LEFT and not self._each_by_itself:
-                    # Each call to one of the others is to another one.
-                    self._folder = {True: _Silence(now), False: _Silence(now, ASKED_AGAIN)}
+            is_new = uri not in self._silent
+            silence = self._silent.setdefault(uri, _Silence(now))
             silence.calls.append(call)
+            self._in_a_row += 1
+            if self._in_a_row >= MOST_LEFT and not self._folder and not self._each_by_itself:
+                # Each call to one of the others is to another one.
+                others = _Silence(now if is_new else now - ASKED_AGAIN, ASKED_AGAIN)
+                self._folder = {True: _Silence(now), False: others}
 
     def _answered(self, uri: str) -> None:
-        """Note an answer of a store. Where none had answered, each may answer again, and is asked at once."""
-        self._silent.pop(uri, None)
-        self._in_a_row = 0
-        if self._folder:
-            self._folder = {}
+        """Note an answer of a store. Where it, or all, had been silent, the others may answer again, too."""
+        had_been_silent = self._silent.pop(uri, None) is not None or bool(self._folder)
+        self._in_a_row, self._folder = 0, {}
+        if had_been_silent:
             now = self._clock()
             for silence in self._silent.values():
                 silence.end_pause(now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import threading
 import time
 import uuid
@@ -28,7 +27,6 @@ from airflow_provider_ocidist.storage.stores.base import Entry
 from airflow_provider_ocidist.triggers import connections, storage, threads
 from airflow_provider_ocidist.triggers.connections import OpenedConnection
 from airflow_provider_ocidist.triggers.storage import (
-    CheckpointLook,
     CheckpointTrigger,
     Deliveries,
     Listing,
@@ -312,17 +310,25 @@ def test_each_look_of_a_rescheduled_sensor_knows_that_an_earlier_one_had_an_answ
         assert not look()
 
 
-def test_a_defect_ends_the_wait_after_a_few_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    look = CheckpointLook(str(tmp_path), "oci_default", -1, logging.getLogger("test"), has_looked=True)
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_a_defect_ends_the_wait_after_a_few_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str):
+    noted: dict[str, Any] = {}
+    notes = SimpleNamespace(get=noted.get, set=noted.__setitem__)
+    given: Any = {"task_state_store": notes, "ti": SimpleNamespace(try_number=1)}
+
+    def sensor() -> CheckpointSensor:
+        return CheckpointSensor(task_id="wait", uri=str(tmp_path), mode=mode)
 
     def fails(*_: Any) -> Any:
         raise TypeError("a defect")
 
+    one = sensor()
+    assert not one.poke(given)
     monkeypatch.setattr(storage, "later_checkpoint", fails)
-    found = [look.look() for _ in range(storage.MOST_DEFECTS - 1)]
-    assert found == [None] * len(found)
+    for _ in range(storage.MOST_DEFECTS - 1):
+        assert not (one if mode == "poke" else sensor()).poke(given)
     with pytest.raises(TypeError, match="a defect"):
-        look.look()
+        (one if mode == "poke" else sensor()).poke(given)
 
 
 def test_looks_at_a_store_that_does_not_answer_delay_no_trigger_of_a_gang(monkeypatch: pytest.MonkeyPatch):

@@ -296,7 +296,7 @@ def test_however_many_gangs_hang_one_that_answers_is_read_on(
         if draw % 3 == 0:
             folder.left_open.forget(chance.choice(sorted(folder.hung)))
     hours = now[0] / 3600
-    most = len(folder.hung) * (6 + 4 * hours + (400 / len(folder.hung) if draw % 3 == 0 else 0))
+    most = len(folder.hung) * (6 + 13 * hours + (400 / len(folder.hung) if draw % 3 == 0 else 0))
     assert len(folder.mount.calls) <= most, "each call that hangs keeps a thread"
 
 
@@ -328,6 +328,45 @@ def test_a_place_that_is_mounted_anew_is_read_again_though_no_earlier_call_ever_
         answers = [_answers(store) for store in stores]
         now[0] += 60.0
         assert now[0] - began <= ASKED_AT_LEAST, "leases of its gangs end"
+
+
+def test_a_folder_that_hangs_once_more_counts_as_silent_once_more(folder: Folder, now: list[float]) -> None:
+    names = [f"run{number}" for number in range(20)]
+    folder.hung.update(names)
+    stores = [folder.store(name) for name in names]
+
+    def look() -> None:
+        for store in stores:
+            _answers(store)
+        now[0] += 10.0
+
+    while now[0] < 4 * 3600:
+        look()
+    folder.hung.clear()
+    while not any(_answers(store) for store in stores):
+        now[0] += 10.0
+    folder.hung.update(names)
+    before = len(folder.mount.calls)
+    began = now[0]
+    while now[0] < began + 3600:
+        look()
+    assert len(folder.mount.calls) - before <= 80, "each call that hangs keeps a thread"
+
+
+def test_one_of_few_silent_gangs_that_answers_brings_the_others_back(
+    folder: Folder, now: list[float]
+) -> None:
+    folder.hung.update({"a", "b"})
+    a, b = folder.store("a"), folder.store("b")
+    while now[0] < 3600:
+        _answers(a)
+        _answers(b)
+        now[0] += 10.0
+    folder.hung.clear()
+    while not _answers(a):
+        now[0] += 10.0
+    now[0] += 60.0
+    assert _answers(b)
 
 
 def test_what_is_asked_of_a_gang_that_ends_waits_for_no_other_gang(mount: HungMount, tmp_path: Path) -> None:

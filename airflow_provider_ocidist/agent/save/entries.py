@@ -222,6 +222,7 @@ def listing(folder: Path, pattern: str | None = None) -> SeenEntries:
         if placed is None:
             continue
         try:
+            _require_readable(folder / name)
             items.append(_candidate(folder, name, placed, None))
         except FileNotFoundError:
             continue
@@ -229,6 +230,17 @@ def listing(folder: Path, pattern: str | None = None) -> SeenEntries:
             if error.errno not in NO_ENTRY:
                 unreadable.add(name)
     return SeenEntries(items, frozenset(unreadable))
+
+
+def _require_readable(path: Path) -> None:
+    """Raise OSError where a folder of an entry refuses to be read: it would look as if it had no files."""
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    for _ in os.walk(path, onerror=refused):
+        pass
 
 
 def place_in(folder: Path, name: str, pattern: str | None = None) -> Placed | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, SeenEntries, candidates, listing
 from airflow_provider_ocidist.agent.save.layouts import LATEST, LATEST_UNIVERSAL
-from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.errors import AgentError, Cause, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ READ_AGAIN = (0.1, 0.4, 1.5, 3.0)
 """Seconds before each further try to read the ledger, or the folder: a mount may fail for a moment."""
 
 Stamps = list[list[object]]
+UNREAD: Stamps = [["?"]]
+"""Stamps of an entry of before a first attempt that could not be read: whatever it is, it is the user's."""
 Found = TypeVar("Found")
 
 
@@ -50,31 +53,36 @@ class Ledger:
         """Set aside an earlier attempt's unproved entries, record the rest, and return the names set aside.
 
         `fetched`: the names of the entries that this attempt has fetched. Before a first attempt all stays: it is
-        the user's.
+        the user's. Raises StoreUnavailable where the folder cannot be read.
         """
         try:
-            known, found = self._patiently(self._read), self._patiently(self._list)
-            # What an entry was that cannot be read is known of an earlier attempt at most.
-            if known is None and found.unreadable:
-                raise OSError(f"{', '.join(sorted(found.unreadable))} cannot be read")
+            known = self._patiently(self._read)
         except (OSError, ValueError) as error:
             # Taken for a first attempt, this one would record as whole what a killed one has left half.
             self._is_unread = True
             logger.warning(
-                "%s, or its folder, cannot be read, so that all entries stay: %s. Remedy, if that lasts: delete "
-                "the file, if all entries are complete",
+                "%s cannot be read, so that all entries stay: %s. Remedy, if that lasts: delete the file, if all "
+                "entries are complete",
                 self.file,
                 error,
             )
             return []
+        try:
+            found = self._patiently(self._list)
+        except OSError as error:
+            raise StoreUnavailable(f"the checkpoint folder cannot be read: {error}") from error
         aside = []
-        self._known = {name: known[name] for name in found.unreadable if known and name in known}
+        before = dict.fromkeys(found.unreadable, UNREAD) if known is None else known
+        self._known = {name: before[name] for name in found.unreadable if name in before}
         for item in found.items:
             name = item.path.name
-            if known is None or name in fetched or known.get(name) == _stamps(item):
+            if known is None or name in fetched or is_unchanged(known.get(name), item):
                 self._known[name] = _stamps(item)
             elif self._set_aside(item.path):
                 aside.append(name)
+            elif name in known:
+                # It stays unproved.
+                self._known[name] = known[name]
         self._write()
         return aside
 
@@ -114,7 +122,11 @@ class Ledger:
             return
         new = self.file.with_name(f"{self.file.name}.new")
         try:
-            new.write_text(json.dumps(self._known))
+            with new.open("w") as file:
+                file.write(json.dumps(self._known))
+                file.flush()
+                # After a power cut, a ledger without content would stand for one that cannot be read.
+                os.fsync(file.fileno())
             new.replace(self.file)
         except OSError as error:
             logger.debug("%s cannot be written: %s", self.file, error)
@@ -196,8 +208,12 @@ def set_aside(folder: Path, names: Iterable[str]) -> None:
 
 
 def stamps_of(folder: Path, pattern: str | None = None) -> dict[str, Stamps]:
-    """Return the entries of a folder, each with its files. Raises OSError where it is there, and cannot be read."""
-    return {item.path.name: _stamps(item) for item in listing(folder, pattern).items}
+    """Return the entries of a folder, each with its files, or UNREAD. Raises OSError where it cannot be listed."""
+    found = listing(folder, pattern)
+    return {
+        **dict.fromkeys(found.unreadable, UNREAD),
+        **{item.path.name: _stamps(item) for item in found.items},
+    }
 
 
 def discard(
@@ -213,7 +229,7 @@ def discard(
     """
     for item in candidates(folder, pattern):
         name = item.path.name
-        if name in fetched or (before and before.get(name) == _stamps(item)):
+        if name in fetched or is_unchanged((before or {}).get(name), item):
             continue
         if item.path.is_dir() and not item.path.is_symlink():
             shutil.rmtree(item.path, ignore_errors=True)
@@ -234,6 +250,11 @@ def _aside_within(folder: Path) -> Path:
 
 def _stamps(item: Candidate) -> Stamps:
     return [[name, stamp.size, stamp.modified_ns] for name, stamp in item.signature.files]
+
+
+def is_unchanged(before: Stamps | None, item: Candidate) -> bool:
+    """Whether an entry is what it was before, as far as that was to be read."""
+    return before is not None and before in (UNREAD, _stamps(item))
 
 
 def forget_aside(folder: Path) -> None:

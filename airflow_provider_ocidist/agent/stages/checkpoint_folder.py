@@ -23,7 +23,13 @@ from airflow_provider_ocidist.agent.save.checkpoints import (
     start_from,
 )
 from airflow_provider_ocidist.agent.save.entries import candidates
-from airflow_provider_ocidist.agent.save.entry_ledger import Stamps, discard, set_aside, stamps_of
+from airflow_provider_ocidist.agent.save.entry_ledger import (
+    UNREAD,
+    Stamps,
+    discard,
+    set_aside,
+    stamps_of,
+)
 from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
 from airflow_provider_ocidist.agent.save.held_links import holder_of
@@ -375,7 +381,10 @@ class CheckpointFolder:
         assert self.settings is not None
         restored = max((saved[name] for name in self._fetched if name in saved), default=0)
         before, now = self._before or {}, _entries_there(folder, self.settings.pattern)
-        stays = {*self._fetched, *(name for name, stamps in now.items() if before.get(name) == stamps)}
+        stays = {
+            *self._fetched,
+            *(name for name, stamps in now.items() if before.get(name) in (UNREAD, stamps)),
+        }
         return [name for name, at in saved.items() if at > restored and name not in stays]
 
     @property

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.oci_client.errors import oci_errors
 log = logging.getLogger(__name__)
 
 ASKED_AGAIN = 600.0
-"""Seconds after which a log group is asked for again that these credentials may not read."""
+"""Seconds after which a log group is asked for again that these credentials may not read, or that was not answered."""
 AFTER_NO_ANSWER = 60.0
 """Seconds without a further request after one that was not answered: a look at all gangs waits for each."""
 
@@ -30,7 +30,7 @@ class LogPlaces:
         self._compartments: dict[str, str] = {}
         """Compartments of log groups, by id."""
         self._refused: dict[str, float] = {}
-        """Times at which log groups were not to be read, by id."""
+        """Times at which log groups could not be read, by id."""
         self._unanswered_at: float | None = None
 
     def of(self, ref: RunRef) -> str:
@@ -49,9 +49,9 @@ class LogPlaces:
                 with oci_errors("looking for the compartment of the log group"):
                     found = self._client().get_log_group(group_id).data.compartment_id
             except BackendError as error:
-                if error.is_refused:
-                    self._refused[group_id] = self._clock()
-                else:
+                # Another group has the next turn.
+                self._refused[group_id] = self._clock()
+                if not error.is_refused:
                     self._unanswered_at = self._clock()
                 log.info("%s; its logs are searched in the compartment of the job", error)
             else:

@@ -116,7 +116,8 @@ class Workload:
     def state(self) -> NodeState:
         """The state of all nodes, as far as the platform knows it."""
         if self.waits is not False and self.phase in STOPPED:
-            return NodeState.PENDING if self.waits else NodeState.UNKNOWN
+            # Also where that is not known: no clock of a gang that runs, or starts, may run meanwhile.
+            return NodeState.PENDING
         # A later version may know phases that this one does not.
         return STATES.get(self.phase, NodeState.UNKNOWN)
 
@@ -131,7 +132,7 @@ class Workload:
     @property
     def cause(self) -> Cause | None:
         if self.phase in STOPPED:
-            return None if self.waits is None else Cause.CANCELED
+            return Cause.CANCELED
         text = f"{self.reason or ''} {self.message}"
         waits = Cause.CAPACITY if self.phase == "Pending" and text.strip() else None
         return next((cause for sign, cause in CAUSES_IN_REASONS if sign in text), waits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from random import Random
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import entry_ledger
+from airflow_provider_ocidist.agent.save import entries, entry_ledger
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.entry_ledger import (
     Ledger,
@@ -22,7 +23,7 @@ from airflow_provider_ocidist.agent.save.entry_ledger import (
     set_aside,
     stamps_of,
 )
-from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.errors import AgentError, Cause, StoreUnavailable
 from airflow_provider_ocidist.job import Checkpoints
 from tests.agent.gangs import Gang, until
 
@@ -252,7 +253,7 @@ def test_a_ledger_that_is_none_sets_nothing_aside_and_stays_until_the_user_delet
         ledger = Ledger(folder)
         assert ledger.begin() == []
         (message,) = caplog.messages
-        assert message.startswith(f"{file}, or its folder, cannot be read, so that all entries stay: ")
+        assert message.startswith(f"{file} cannot be read, so that all entries stay: ")
         assert "delete the file, if all entries are complete" in message
         write(folder, "step-3.pt")
         ledger.add(next(item for item in candidates(folder) if item.step == 3))
@@ -276,6 +277,9 @@ def test_whatever_cannot_be_read_at_a_begin_no_whole_entry_is_ever_set_aside_and
     for name in whole:
         write(folder, name)
     for attempt in range(6):
+        if attempt and not Ledger(folder).file.exists():
+            # No attempt has begun yet, so that all is still the user's.
+            assert {path.name for path in folder.iterdir()} <= whole
         fault = random.choice(["none", "folder", "entry", "ledger"])
         entry = folder / random.choice(names)
         ledger = Ledger(
@@ -291,13 +295,16 @@ def test_whatever_cannot_be_read_at_a_begin_no_whole_entry_is_ever_set_aside_and
         elif fault == "ledger" and ledger.file.exists():
             ledger.file.rename(hidden)
             ledger.file.symlink_to(folder)
-        aside = ledger.begin()
-        mend(folder, hidden)
+        try:
+            aside = ledger.begin()
+        except StoreUnavailable:
+            assert fault == "folder"
+            continue
+        finally:
+            mend(folder, hidden)
         assert not whole & set(aside), f"attempt {attempt}, {fault}"
         recorded = ledger._known if not ledger._is_unread else {}
-        assert attempt == 0 or set(recorded) <= whole, f"attempt {attempt}, {fault}: a half counts as whole"
-        if attempt == 0 and not ledger._is_unread:
-            whole |= set(recorded)
+        assert set(recorded) <= whole, f"attempt {attempt}, {fault}: a half counts as whole"
         new = f"step-{100 + attempt}.pt"
         names.append(new)
         write(folder, new, random.randbytes(random.randint(10, 50)))
@@ -305,9 +312,6 @@ def test_whatever_cannot_be_read_at_a_begin_no_whole_entry_is_ever_set_aside_and
             ledger.add(next(item for item in candidates(folder) if item.path.name == new))
             if not ledger._is_unread:
                 whole.add(new)
-        if not ledger.file.exists():
-            # As before a first attempt: all is the user's.
-            whole |= {path.name for path in folder.iterdir()}
 
 
 def mend(folder: Path, hidden: Path) -> None:
@@ -451,3 +455,44 @@ def test_no_file_names_an_entry_as_the_latest_that_was_set_aside_or_deleted(fold
     save("global_step50")
     set_aside(folder, ["global_step40"])
     assert (names(), (folder / "latest").read_text()) == (["global_step50", "latest"], "global_step50\n")
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_an_entry_that_cannot_be_read_for_a_moment_is_the_users_and_stays(folder: Path, attempt: int) -> None:
+    def refuse(path: Path) -> None:
+        path.rename(folder.with_name("kept"))
+        path.symlink_to("x" * 300)
+
+    def grant(path: Path) -> None:
+        path.unlink()
+        folder.with_name("kept").rename(path)
+
+    entry = write(folder, "step-5.pt", b"whole")
+    refuse(entry)
+    before = stamps_of(folder)
+    grant(entry)
+    discard(folder, before=before)
+    assert entry.read_bytes() == b"whole"
+    if attempt == 2:
+        assert Ledger(folder).begin() == []
+    refuse(entry)
+    assert Ledger(folder, stopped=Mending(lambda: None)).begin() == []
+    grant(entry)
+    write(folder, "step-6.pt", b"half")
+    assert Ledger(folder).begin() == ["step-6.pt"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who is refused")
+def test_a_folder_that_refuses_to_be_read_is_no_entry_without_files(folder: Path) -> None:
+    """In a process of another user, who may read the folder and not what lies in it."""
+    write(folder, "checkpoint-5")
+    for path in (*folder.parents, folder):
+        if path.is_relative_to(folder.parents[2]):
+            path.chmod(0o755)
+    (folder / "checkpoint-5").chmod(0o000)
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        found = entries.listing(folder)
+        os._exit(found.unreadable == {"checkpoint-5"} and not found.items)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

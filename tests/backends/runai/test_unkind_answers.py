@@ -233,7 +233,7 @@ def test_one_suspended_gang_of_which_nothing_is_shown_holds_up_no_look_at_the_ot
     )
     statuses = older_backend.status([ref, *running])
     assert {status.nodes[0].state for status in statuses[1:]} == {NodeState.FAILED}
-    assert {node.state for node in statuses[0].nodes} == {NodeState.UNKNOWN}
+    assert {node.state for node in statuses[0].nodes} == {NodeState.PENDING}
 
 
 AS_SUBMITTED = "/api/v1/workloads/(distributed|trainings)/.*"
@@ -248,7 +248,8 @@ def test_the_reports_of_a_gang_that_a_suspension_has_ended_outlive_an_answer_tha
     older_plane.fault(method="GET", path=AS_SUBMITTED, status=status, message="no")
     # As another process, which has never read what the gang was submitted with.
     found = seen(older_backend, ref)
-    assert {node.state for node in found.nodes} == {NodeState.UNKNOWN}
+    # Neither a clock of silence nor one of the start runs in this state.
+    assert {(node.state, node.cause) for node in found.nodes} == {(NodeState.PENDING, Cause.CANCELED)}
     assert reported(ref) == ["0.json", "1.json"]
     older_plane.http.delete("/_emulator/faults")
     becomes(older_backend, ref, NodeState.CANCELED)
@@ -361,7 +362,7 @@ def test_a_suspension_is_a_pause_also_where_only_what_was_submitted_says_so(
         older_plane.fault(
             method="GET", path=f"/api/v1/workloads/{kind}/.*", status=404, message="not found", times=1
         )
-    assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.UNKNOWN}
+    assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.PENDING}
     assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.PENDING}
     assert reported(ref) == []
 
