@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 PYTHON ?= $(eval PYTHON := $$(shell for each in python3.11 python3.12 python3.13 python3; do $$$$each -c "" 2>/dev/null && echo $$$$each && break; done))$(PYTHON)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 FILL = $(BIN)/python scripts/environment.py $(@D)
+# To install through a link would have another checkout run this one's code.
+OWN = test ! -L $(@D) || { echo "$(@D) is a link to an environment of another checkout, and stays as it is: \
+  make -o $@ uses it, and without the link make installs one here" >&2; exit 1; }
 # Where pip finds torch, when not where it finds the rest. PyTorch's own index of CPU builds has the smallest.
 TORCH_INDEX ?=
 READY := $(VENV)/.ready
@@ -226,6 +229,7 @@ compiled: $(READY) ## compile the modules of others that each test process impor
 environments: $(CLIENTS_READY) $(LAUNCHERS_READY) $(OLDER)/.ready $(TYPES39)/.ready ## install the further environments that CI's tests need
 
 $(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requirements/torch.txt | $(BIN)/python
+	@$(OWN)
 	@echo "installing into $(VENV): 1.5 GB, a minute or two; with PyTorch for CUDA, as PyPI has it, 5.2 GB, four minutes"
 	@echo "(TORCH_INDEX=URL names another index for PyTorch, such as its own of CPU builds); later runs skip this"
 	@$(PIP) install -q -r requirements/pip.txt
@@ -234,23 +238,27 @@ $(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requi
 
 # Real clients of OCI whose versions clash with Airflow's: the `oci` command line and Oracle ADS.
 $(CLIENTS_READY): requirements/clients.txt requirements/torch.txt | $(READY) $(CLIENTS)/bin/python
+	@$(OWN)
 	@echo "installing into $(@D): half a minute; later runs skip this"
 	@$(FILL) requirements/clients.txt --torch-from $(VENV)
 	@touch $@
 
 # What a node needs to train with each launcher, and the examples' data; its versions are the user's business, not Airflow's.
 $(LAUNCHERS_READY): requirements/launchers.txt requirements/torch.txt | $(READY) $(LAUNCHERS)/bin/python
+	@$(OWN)
 	@echo "installing into $(@D): half a minute; later runs skip this"
 	@$(FILL) requirements/launchers.txt --torch-from $(VENV)
 	@touch $@
 
 # Programs that nobody here wrote, as a node that runs them has them.
 $(PROGRAMS_READY): requirements/programs.txt requirements/torch.txt | $(READY) $(PROGRAMS)/bin/python
+	@$(OWN)
 	@echo "installing into $(@D): a minute; later runs skip this"
 	@$(FILL) requirements/programs.txt --torch-from $(VENV)
 	@touch $@
 
 $(OLDER)/.ready: requirements/python39.txt | $(READY)
+	@$(OWN)
 	@$(PYTHON39) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 9))' 2>/dev/null || $(NEEDS) pypy3 pypy3-venv
 	@echo "installing into $(@D), with $$($(PYTHON39) --version | head -1): a minute; later runs skip this"
 	@$(PYTHON39) -m venv $(@D)
@@ -259,17 +267,20 @@ $(OLDER)/.ready: requirements/python39.txt | $(READY)
 	@touch $@
 
 $(TYPES39)/.ready: requirements/python39-types.txt | $(READY) $(TYPES39)/bin/python
+	@$(OWN)
 	@$(FILL) requirements/python39-types.txt
 	@touch $@
 
 # What makes the mutants is no need of a test: it is kept apart from what tests run with.
 $(MUTANTS_READY): requirements/mutants.txt | $(READY) $(MUTANTS)/bin/python
+	@$(OWN)
 	@$(FILL) requirements/mutants.txt
 	@touch $@
 
 # An older Airflow, and beside it what the tests need.
 $(OLDER_READY): .venv-airflow-%/.ready: pyproject.toml requirements/airflow-%.txt requirements/torch.txt \
     | $(READY) .venv-airflow-%/bin/python
+	@$(OWN)
 	@echo "installing into $(@D): a minute; later runs skip this"
 	@$(FILL) requirements/airflow-$*.txt --torch-from $(VENV) --ours
 	@touch $@

@@ -47,6 +47,8 @@ UNDER_WAY, FORMER = ".{}.{}.part", ".{}.former"
 """Folders beside a whole checkpoint that is saved once more: of the new one until it is whole, and of the old one."""
 HIDDEN = re.compile(r"\.(step-\d+)\.(?:\w+\.)?(part|former)")
 METADATA = ".metadata"
+HELD_WITHIN = 10.0
+"""Seconds for which a folder that another one holds is waited for: what a killed process has forked may outlive it."""
 """File that torch.distributed.checkpoint writes last, as `model.dcp` has it: this module imports none of ours."""
 LARGE = 1 << 20
 """Bytes from which on memory is pinned where it lies: torch's own pinned memory takes the next power of two."""
@@ -357,17 +359,22 @@ def _hold(folder: Path) -> int | None:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise OSError(
-            f"another Saves writes to {folder}: close it before, or give each training a folder of its own"
-        ) from None
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    ends = time.monotonic() + HELD_WITHIN
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < ends:
+                time.sleep(0.05)
+                continue
+            os.close(descriptor)
+            raise OSError(
+                f"another Saves writes to {folder}: close it before, or give each training a folder of its own"
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            return None
+        return descriptor
 
 
 def _release(held: int) -> None:
@@ -379,12 +386,21 @@ def _release(held: int) -> None:
 # Whole folders, and those beside them
 
 
+def _is_there(path: Path) -> bool:
+    """Whether there is a file or folder. Raises OSError where that cannot be seen: `Path.exists` says no then."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def _is_whole(place: Path) -> bool:
-    return (place / METADATA).is_file()
+    return _is_there(place / METADATA)
 
 
 def _whole_steps(folder: Path) -> Iterator[int]:
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir() if _is_there(folder) else ():
         name = NAME.fullmatch(path.name)
         if name and _is_whole(path):
             yield int(name[1])
@@ -392,7 +408,7 @@ def _whole_steps(folder: Path) -> Iterator[int]:
 
 def _sees(folder: Path) -> bool:
     try:
-        return folder.is_dir()
+        return _is_there(folder)
     except OSError:
         # The others wait for an answer. This is no other disk; the save will meet the error, too.
         return True

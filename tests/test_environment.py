@@ -79,10 +79,10 @@ class Checkout:
     def lock(self, name: str, *requirements: str) -> None:
         (self.folder / "requirements" / f"{name}.txt").write_text("\n".join(["# a lock", *requirements, ""]))
 
-    def make(self, target: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def make(self, target: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "MAKE"))}
         environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": self.index.url}
-        command = ["make", f"PYTHON={sys.executable}", target]
+        command = ["make", f"PYTHON={sys.executable}", *options, target]
         command += [f"{name}={value}" for name, value in variables.items()]
         return subprocess.run(
             command, cwd=self.folder, env=environ, capture_output=True, text=True, timeout=240, check=False
@@ -197,3 +197,27 @@ def test_when_it_fails_pip_says_why_and_the_environment_is_not_ready(
     assert done.returncode != 0
     assert words in done.stdout + done.stderr
     assert not (checkout.folder / ".venv/.ready").exists()
+
+
+def test_an_environment_of_another_checkout_that_a_link_leads_to_stays_as_it_is(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    checkout.index.add("torch", TORCH, needs=["sympy"], script="torchrun")
+    # As it is when work begins in a second checkout: its files are newer.
+    uses: list[str] = []
+    for linked in (".venv", ".venv-clients"):
+        theirs, link = tmp_path / f"theirs{linked}", checkout.folder / linked
+        shutil.move(link, theirs)
+        link.symlink_to(theirs)
+        before = sorted((path, path.lstat().st_mtime_ns) for path in theirs.rglob("*"))
+        refused = checkout.make(f"{linked}/.ready", *uses)
+        assert refused.returncode != 0
+        assert (
+            f"{linked} is a link to an environment of another checkout, and stays as it is" in refused.stderr
+        )
+        assert f"make -o {linked}/.ready uses it" in refused.stderr
+        assert sorted((path, path.lstat().st_mtime_ns) for path in theirs.rglob("*")) == before
+        uses += ["-o", f"{linked}/.ready"]
+        (theirs / ".ready").touch()
+        used = checkout.make(f"{linked}/.ready", *uses)
+        assert (used.returncode, "installing" in used.stdout) == (0, False), used.stderr

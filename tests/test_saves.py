@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
-from airflow_provider_ocidist.saves import Saves
+from airflow_provider_ocidist.saves import Saves, _is_whole, _made_beside, _put_back, _sees
 from tests.agent.gangs import Gang
 
 pytestmark = pytest.mark.torch
@@ -543,6 +544,109 @@ def test_what_was_being_replaced_is_put_back_where_only_a_half_has_its_name(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
+Heard = Callable[[str, str], None]
+_hearing: list[Heard] = []
+"""Function that hears of each file or folder that this process renames or deletes, before it does."""
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _hearing and event in ("os.rename", "os.remove"):
+        _hearing[-1](event, os.fsdecode(arguments[0]))
+
+
+@pytest.fixture
+def hear() -> Iterator[Callable[[Heard], None]]:
+    sys.addaudithook(_hear)
+    yield _hearing.append
+    _hearing.clear()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_replacement_that_fails_or_is_cut_off_costs_no_whole_one(
+    tmp_path: Path, hear: Callable[[Heard], None], number: int
+) -> None:
+    kept, as_killed = tmp_path / "kept", tmp_path / "as-killed"
+    model, _ = model_and_optimizer()
+    saves = Saves(model, folder=kept)
+    saves.save(1)
+    saves.close()
+    renamed: list[str] = []
+
+    def full(event: str, name: str) -> None:
+        # Those of files are torch's.
+        if event == "os.rename" and Path(name).is_dir():
+            renamed.append(name)
+            if len(renamed) == number:
+                shutil.copytree(kept, as_killed)
+                raise OSError(28, "No space left on device")
+
+    again = Saves(model_and_optimizer(seed=1)[0], folder=kept)
+    hear(full)
+    again.save(1)
+    with pytest.raises(RuntimeError, match=r"step 1 was not saved: .*No space left"):
+        again.close()
+    assert [path.name for path in kept.iterdir()] == ["step-1"]
+    for folder in (kept, as_killed):
+        found, _ = model_and_optimizer(seed=2)
+        assert Saves(found, folder=folder).restore() == 1
+        assert same(model.state_dict(), found.state_dict())
+        assert [path.name for path in folder.iterdir()] == ["step-1"]
+
+
+def test_one_that_is_deleted_counts_as_whole_no_longer_from_the_first_file_on(
+    tmp_path: Path, hear: Callable[[Heard], None]
+) -> None:
+    saves = Saves(model_and_optimizer()[0], folder=tmp_path, keep=1)
+    saves.save(1)
+    saves.close()
+    for number in range(30):
+        (tmp_path / "step-1" / f"__{random.random()}_{number}.distcp").write_bytes(b"of another process")
+    deleted: list[str] = []
+    saves = Saves(model_and_optimizer()[0], folder=tmp_path, keep=1)
+    hear(lambda event, name: deleted.append(Path(name).name) if event == "os.remove" else None)
+    saves.save(2)
+    saves.close()
+    assert len(deleted) > 30
+    assert deleted[0] == ".metadata"
+
+
+def test_what_cannot_be_looked_at_is_not_taken_for_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of Python 3.14, these answer an error of the disk by False: what is whole would be deleted as a half.
+    for name in ("is_dir", "is_file"):
+        monkeypatch.setattr(Path, name, lambda path, name=name: getattr(os.path, name.replace("_", ""))(path))
+    broken = tmp_path / ("x" * 300)
+    for act in (_is_whole, _made_beside, lambda folder: _put_back(folder, tmp_path)):
+        with pytest.raises(OSError, match="name too long"):
+            act(broken)
+    with pytest.raises(OSError, match="name too long"):
+        Saves(model_and_optimizer()[0], folder=broken).restore()
+    assert _sees(broken), "the others would take it for another disk"
+    assert not _sees(tmp_path / "gone")
+    assert Saves(model_and_optimizer()[0], folder=tmp_path / "gone").restore() == 0
+
+
+def test_each_save_of_a_step_is_begun_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    assert _made_beside(tmp_path) is None
+    (tmp_path / ".metadata").touch()
+    names = [_made_beside(tmp_path) for _ in range(3)]
+    assert len(set(names)) == 3
+    assert all(name and (tmp_path.parent / name).is_dir() for name in names)
+
+
+def test_a_thread_that_writes_ends_with_the_saves(tmp_path: Path) -> None:
+    def threads() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name.startswith("saves")}
+
+    before = threads()
+    saves = Saves(model_and_optimizer()[0], folder=tmp_path)
+    saves.save(1)
+    assert len(threads() - before) == 1
+    saves.close()
+    assert threads() <= before
+
+
 def test_a_program_that_only_saves_removes_what_a_killed_one_has_begun(tmp_path: Path) -> None:
     begun = tmp_path / ".step-1.0123abcd.part"
     begun.mkdir()
@@ -554,7 +658,10 @@ def test_a_program_that_only_saves_removes_what_a_killed_one_has_begun(tmp_path:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["a new step", "a step again"])
-def test_another_one_leaves_alone_what_is_being_written_in_its_folder(tmp_path: Path, again: bool) -> None:
+def test_another_one_leaves_alone_what_is_being_written_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.saves.HELD_WITHIN", 0.1)
     early = Saves(model_and_optimizer()[0], folder=tmp_path)
     first, _ = model_and_optimizer(seed=1)
     Waits.may_be_written.set()
@@ -574,6 +681,21 @@ def test_another_one_leaves_alone_what_is_being_written_in_its_folder(tmp_path: 
     saves.close()
     found, _ = model_and_optimizer(seed=2)
     assert Saves(found, folder=tmp_path).restore() == 1
+    assert same(first.state_dict(), found.state_dict())
+
+
+def test_another_one_waits_for_a_save_that_soon_ends(tmp_path: Path) -> None:
+    Waits.may_be_written.clear()
+    first, _ = model_and_optimizer(seed=1)
+    saves = Saves(first, folder=tmp_path, holder=Holder({"waits": Waits()}))
+    saves.save(1)
+    until_there(tmp_path, "step-1")
+    timer = threading.Timer(0.3, Waits.may_be_written.set)
+    timer.start()
+    found, _ = model_and_optimizer(seed=2)
+    assert Saves(found, folder=tmp_path).restore() == 1
+    timer.join()
+    saves.close()
     assert same(first.state_dict(), found.state_dict())
 
 
@@ -841,8 +963,9 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("ranks", ["given", "in the environment"])
 @pytest.mark.parametrize("disks", ["shared", "own"])
 def test_two_nodes_save_a_step_again_on_a_shared_folder_and_on_disks_of_their_own(
-    tmp_path: Path, disks: str, ranks: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disks: str, ranks: str
 ) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.saves.HELD_WITHIN", 0.1)
     folders = [tmp_path / (f"node-{rank}" if disks == "own" else "both") for rank in range(2)]
     meeting, reports = tmp_path / disks, tmp_path / "progress.jsonl"
     meeting.mkdir()

@@ -51,7 +51,9 @@ class Functions:
         return changed
 
     def put(self, changed: Mapping[Place, CodeType]) -> bool:
-        """Have functions run the code of a mutant; return whether all could take it."""
+        """Have functions run the code of a mutant; return whether all could take it, and there is one at all."""
+        if changed and not any(self.alive.get(place) for place in changed):
+            return False
         try:
             for place, code in changed.items():
                 for function in self.alive.get(place, ()):
@@ -62,7 +64,9 @@ class Functions:
 
 
 def functions_of(path: str, text: str, ran: Iterable[Place]) -> Functions:
-    """Find the functions that a file has made; to be called before `gc.freeze` hides them."""
+    """Find the functions that a file has made."""
+    # Ours and the tests may have frozen what they have: none of it would be found.
+    gc.unfreeze()
     alive: dict[Place, list[FunctionType]] = {}
     for each in gc.get_objects():
         # Not `isinstance`: that asks stand-ins for their class, and torch's warn when they are asked.

@@ -140,10 +140,17 @@ def test_a_node_that_is_stopped_before_it_has_joined_says_so(
     assert node.began == []
 
 
-def test_a_node_that_nobody_needs_any_more_says_so(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_node_that_nobody_needs_any_more_says_so(
+    node: Node, caplog: pytest.LogCaptureFixture, is_stopped: bool
+) -> None:
     write(node.folder, report_of(1), a_report("a").to_json())
     write(node.folder, STOP_FILE, StopRequest(cause=Cause.CANCELED, message="enough").to_json())
-    assert node.run({**config(node.folder).to_env(), **environment("b")}) == 0
+    if is_stopped:
+        node.monkeypatch.setattr(start, "STAY", 60.0)
+        # The signal of its platform.
+        threading.Timer(0.1, node.switch.event.set).start()
+    assert node.run({**config(node.folder).to_env(), **environment("b")}) == (143 if is_stopped else 0)
     said = "nobody needs this node, which has waited for its turn: "
     (line,) = [each for each in caplog.messages if each.startswith(said)]
     assert line.endswith(": enough")

@@ -18,6 +18,7 @@ from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.gangs.attempt_notes import NOTE
 from airflow_provider_ocidist.gangs.earlier_tries import Homes, cancel_earlier, cancel_noted
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
+from airflow_provider_ocidist.model.homes import OTHER, WORDS
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, Plan, RunKey, RunRef, Tries
 from tests.service_in_memory import LIVE, KeptClaims, KnownGangs, Model
@@ -213,13 +214,20 @@ def test_an_attempt_whose_gang_is_found_running_is_ended_as_that(home: Home) -> 
     assert home.done("request_stop") == []
 
 
-def test_an_attempt_that_cannot_be_asked_to_stop_is_named_with_the_way_to_find_it(home: Home) -> None:
+@pytest.mark.parametrize("kind", [*WORDS, None])
+def test_an_attempt_that_cannot_be_asked_to_stop_is_named_with_the_way_to_find_it(
+    home: Home, kind: str | None
+) -> None:
     ref, other = home.gang(1), home.gang(2)
     home.has_store = False
-    assert ended(home, attempt_of(ref, ref=None), attempt_of(other)) == [
+    attempt = attempt_of(ref, ref=None)
+    if kind is not None:
+        attempt = replace(attempt, place=replace(attempt.place, backend=kind))
+    words = WORDS.get(kind or "", OTHER)
+    assert ended(home, attempt, attempt_of(other)) == [
         (
             f"attempt {ref.key.name} may still be running, and no stop request could be written to {ref.run_dir}: "
-            "look for a run of this name, and delete it at the service"
+            f"look for a {words.gang} of this name, and delete it {words.where}"
         )
     ]
 

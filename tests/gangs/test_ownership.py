@@ -114,6 +114,18 @@ def test_what_a_later_try_has_left_ended_keeps_nobody_away(model: Model) -> None
     assert model.done("status") == [ref.job_id]
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_an_attempt_whose_gang_is_not_recorded_yet_is_known_by_its_key(model: Model, is_seen: bool) -> None:
+    """A try that is killed may leave a gang of which its record knows nothing; once that is found, its state counts."""
+    keys = [replace(KEY, attempt=attempt) for attempt in (1, 2)]
+    ended = [model.has(key, [FAILED]) for key in (keys if is_seen else keys[:1])]
+    known = [begun(model, keys[0], 8, ended[0]), begun(model, keys[1], 9)]
+    if is_seen:
+        give_way(model, plan(model), known, 1)
+    else:
+        assert overtaken(model, 1, *known).startswith(f"try 9 of this task has begun {keys[1].name}, ")
+
+
 def test_a_gang_that_its_service_does_not_know_any_more_keeps_nobody_away_but_one_at_another_home_does(
     model: Model,
 ) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_provider_ocidist.gangs.task_log import SAME_WARNING_AFTER, RareWarnings
+from airflow_provider_ocidist.gangs.task_log import SAME_WARNING_AFTER, RareWarnings, logs_at
 
 
 def test_the_same_warning_is_logged_once_a_minute_whatever_the_id_of_its_request(
@@ -33,3 +33,15 @@ def test_an_error_without_words_is_logged_too(caplog: pytest.LogCaptureFixture) 
     for now in (1000.0, 1010.0):
         warnings.warn("the connection could not be read again: %s", OSError(), now)
     assert caplog.messages == ["the connection could not be read again: "]
+
+
+@pytest.mark.parametrize("level", range(0, 60, 5))
+def test_a_line_is_logged_at_the_highest_level_that_it_reaches(
+    caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    logs_at(logging.getLogger("test"), level)("%s ends", "node 1")
+    (record,) = caplog.records
+    assert record.getMessage() == "node 1 ends"
+    reached = [each for each in (logging.INFO, logging.WARNING, logging.ERROR) if each <= level]
+    assert record.levelno == max(reached, default=logging.INFO)

@@ -386,12 +386,14 @@ def test_what_an_earlier_process_has_met_goes_on_to_count() -> None:
     watch, _ = watched(service)
     met = Unanswered(questions=3, seconds=100.0)
     missed = {"run0": Missed(answers=1, seconds=5.0)}
-    watch.go_on_after(Kept(unanswered=met, missed=missed), 40.0)
+    watch.go_on_after(Kept(unanswered=met, missed=missed, unread_since=START), 40.0)
     assert service.recalled == [{"run0": Missed(answers=1, seconds=45.0)}]
     look_at(watch, 10.0)
     assert (watch.record.unanswered.questions, watch.record.unanswered.seconds) == (4, 150.0)
     assert watch.kept == Kept(
-        unanswered=watch.record.unanswered, missed={"run0": Missed(answers=2, seconds=30.0)}
+        unanswered=watch.record.unanswered,
+        missed={"run0": Missed(answers=2, seconds=30.0)},
+        unread_since=START,
     )
     fresh, _ = watched(service)
     fresh.go_on_after(Kept(), 40.0)
@@ -493,6 +495,25 @@ def test_how_long_a_node_is_silent_is_measured_by_the_clock_of_who_watches() -> 
         looks = [look_at(watch, seconds) for seconds in (0.0, 50.0, last)]
         assert looks[:2] == [Wait(), Wait()]
         assert isinstance(looks[2], expected)
+
+
+def test_who_is_held_up_by_a_look_or_has_no_answer_sees_no_silence_of_the_nodes() -> None:
+    silent = RunStatus(nodes=tuple(node(rank, RUNNING, report=report(rank)) for rank in range(2)))
+
+    class Slow(Service):
+        def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+            self.clock += 60.0
+            return super().status(refs)
+
+    watch, _ = watched(Slow(silent), record(lost_timeout=120.0))
+    # Between the end of one look and the beginning of the next are 50 s, 50 s, 20 s and 1 s.
+    assert [look_at(watch, seconds) for seconds in (0.0, 110.0, 220.0, 300.0)] == [Wait()] * 4
+    assert isinstance(look_at(watch, 361.0), Cancel)
+    # What kept the service from answering may have kept the nodes from writing: 10 s of it count.
+    for last, expected in ((209.0, Wait), (211.0, Cancel)):
+        watch, _ = watched(Service(silent, OUTAGE, silent), record(lost_timeout=120.0))
+        assert [look_at(watch, seconds) for seconds in (0.0, 50.0, 100.0)] == [Wait()] * 3
+        assert isinstance(look_at(watch, last), expected)
 
 
 def spends(seconds: float = 3600.0, *, at: float = START, over: bool = False) -> RunStatus:
@@ -699,7 +720,7 @@ def test_a_refused_request_for_another_node_is_believed_as_a_refused_state_is(*,
     assert not asks_again(3600.0)
     assert watch.record == known, "the states of nodes were answered"
     watch.note_replaced()
-    assert all(asks_again(5000.0 + seconds) for seconds in times)
+    assert all(asks_again(10_000.0 + seconds) for seconds in (*times, 899.5)), "what is long begins anew"
 
 
 def test_what_is_wrong_with_a_request_for_another_node_is_believed_at_once_and_no_outage_ever_is() -> None:
@@ -736,6 +757,10 @@ def test_gangs_of_one_compartment_are_looked_at_together_and_lines_of_one_log_re
     assert service.asked == [["job0", "job2", "job3"], ["job1"]]
     # Gangs of two compartments may share a log.
     assert service.asked_for_lines == [["job0", "job3", "job1"], ["job2"]]
+    # Without one, each compartment has its own.
+    service = Service()
+    look_together(service, many(service, ("a", None), ("b", None), ("a", None))[0], START)
+    assert service.asked_for_lines == [["job0", "job2"], ["job1"]]
 
 
 def test_what_is_not_answered_for_some_does_not_concern_the_others() -> None:

@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from scripts.mutants.judge import Baseline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,10 +57,24 @@ def test_program(tmp_path):
     command = [sys.executable, "-c", "import a; assert a.untested('x') == 'x' and a.says('x') == '<x>'"]
     subprocess.run(command, check=True)
 """
+CONFTEST = """
+import gc
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    yield
+    # As tests/conftest.py: what was collected is never gone through again.
+    gc.freeze()
+"""
 DRIVER = """
 import json
 import sys
 from pathlib import Path
+
+import pytest
 
 from scripts.mutants.judge import Bench, Place, settle
 
@@ -86,12 +102,16 @@ CHANGES = {
 }
 
 
-def test_each_mutant_is_judged_by_the_tests_that_run_it_and_leaves_nothing_behind(tmp_path: Path):
+@pytest.mark.parametrize("conftest", ["", CONFTEST], ids=["plain", "frozen"])
+def test_each_mutant_is_judged_by_the_tests_that_run_it_and_leaves_nothing_behind(
+    tmp_path: Path, conftest: str
+):
     tree, folder = tmp_path / "tree", tmp_path / "work"
     for path in (tree, folder):
         path.mkdir()
     (tree / "a.py").write_text(MODULE)
     (tree / "test_a.py").write_text(TESTS)
+    (tree / "conftest.py").write_text(conftest)
     (tree / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     # All of them twice: what one mutant leaves would be found by the next.
     changes = [*CHANGES, *CHANGES]

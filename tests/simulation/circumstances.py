@@ -188,6 +188,9 @@ CIRCUMSTANCES: Mapping[str, Callable[[Scenario], bool]] = {
     "trains nothing later": lambda scenario: scenario.habits.nothing_from > 0,
     "swallowed exits": lambda scenario: scenario.swallows,
     "refusals amid the creation": lambda scenario: _is_refused(scenario, "service.create_"),
+    "refusals amid the creation, and a machine comes late": lambda scenario: (
+        scenario.late_node > 0 and _is_refused(scenario, "service.create_job_run")
+    ),
     "an outage amid the creation": lambda scenario: _has_window(scenario, "creations unanswered"),
     "refusals for long, and nobody else ends the node": lambda scenario: (
         _has_window(scenario, "for long") and scenario.nodes == 1

@@ -111,7 +111,7 @@ class Faults:
         for rate in self.rates:
             if call.startswith(rate.calls) and actor.name.startswith(rate.actors):
                 name = f"{actor.name} {call} {count} {rate.kind}"
-                if self.world.chance("fault", name) < rate.rate and self.fire(name, rate.kind):
+                if self.world.chance(f"fault/{name}") < rate.rate and self.fire(name, rate.kind):
                     return rate.kind
         return None
 
@@ -184,7 +184,7 @@ class Network:
         if SHOW_CALLS:
             world.note(actor.name, "%s %s (%d) in %s", name, shown(args), number, task.name)
         fault = self._fault_of(actor, name, args, key_read_at)
-        quick = 0.02 + 0.2 * world.chance("latency", actor.name, name, number)
+        quick = 0.02 + 0.2 * world.chance(f"latency/{actor.name}/{name}/{number}")
         if fault == "kill":
             before = world.chance("before", actor.name, name, number) < 0.5
             if not before:

@@ -498,9 +498,9 @@ MUTANTS = (
         "a part that the store refuses after the training is given up after four tries",
         "4",
         "agent/save/shard_uploader.py",
-        "        if not (self._deadline if is_last else self._amid_training).allows_another(error):",
+        "        if not (self._deadline if is_last else self._amid_training[1]).allows_another(error):",
         "        given_up = is_last and self._pause >= 8 * FIRST_PAUSE\n"
-        "        if given_up or not (self._deadline if is_last else self._amid_training).allows_another(error):",
+        "        if given_up or not (self._deadline if is_last else self._amid_training[1]).allows_another(error):",
         "lost model|healthy gang ended|order",
         needs="a part is refused after the training",
     ),
@@ -1058,7 +1058,7 @@ MUTANTS = (
         "        if not (alive or left.complete or self._is_removed(left)):",
         "        if not (alive or left.complete or self._is_removed(left) or True):",
         "two gangs",
-        needs="refusals amid the creation",
+        needs="refusals amid the creation, and a machine comes late",
     ),
     _one(
         "a node of one run that has succeeded counts as cancelled",

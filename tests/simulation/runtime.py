@@ -784,6 +784,9 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._selector = _Selector()
 
+    def __del__(self, _warn: Any = None) -> None:
+        """Warn of nothing: a killed process closes no loop."""
+
     def time(self) -> float:
         return now_monotonic()
 

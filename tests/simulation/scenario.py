@@ -940,17 +940,19 @@ def _shows_nothing(dice: random.Random, scenario: Scenario, length: float) -> Ma
 def _creation_unanswered(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
     """Job runs whose creation is not answered and then refused, while no list shows them.
 
-    Half of the time no creation is answered for so long that the client gives up several times.
+    Half of the time no creation is answered for so long that the client gives up several times. In two of three one
+    node has to wait for its machine: until then no request to end reaches it.
     """
     lasts = replace(_steady(scenario.habits), step_seconds=3.0)
     refused, stale = Rate("404", "service.create_job_run", 0.5), Rate("stale", "service.list_", 0.9)
     lost = Rate("lost", "service.create_job_run", dice.choice([0.3, 0.5]))
     more = {"topology": "job_runs", "list_lag": 60.0, "habits": lasts}
-    if dice.random() < 0.5:
-        return {**more, "rates": (lost, refused, stale)}
-    end = dice.choice([450.0, 620.0, 900.0])
-    window = Window("creations unanswered", "lost", "service.create_job_run", 0.0, end)
-    return {**more, "rates": (refused, stale), "windows": (window,)}
+    unanswered: Mapping[str, Any] = {"rates": (lost, refused, stale)}
+    if dice.random() >= 0.5:
+        end = dice.choice([450.0, 620.0, 900.0])
+        window = Window("creations unanswered", "lost", "service.create_job_run", 0.0, end)
+        unanswered = {"rates": (refused, stale), "windows": (window,)}
+    return {**more, **unanswered, "late_node": dice.choice([0.0, 60.0, 120.0])}
 
 
 _ONE_NODE: Mapping[str, Any] = {"nodes": 1, "topology": "job_runs", "odd_rank": 0}

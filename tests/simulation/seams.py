@@ -131,7 +131,8 @@ def _process_globals(module: ModuleType) -> list[runtime.Global]:
         if (type(value) in (dict, set, list) and not value) or (
             type(value).__module__ == module.__name__ and type(value).__name__ in _OWN_KINDS
         ):
-            make = functools.partial(copy.copy, copy.copy(value))
+            # Deep: what an object keeps for its process is not shared with other processes, and other schedules.
+            make = functools.partial(copy.deepcopy, copy.deepcopy(value))
             found.append(runtime.Global(vars(module), name, make, place.partition(".")[0] not in _OFF_NODES))
     return found
 

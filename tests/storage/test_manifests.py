@@ -16,7 +16,14 @@ import pytest
 from airflow_provider_ocidist.errors import CheckpointError
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
-from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile, SaveFacts
+from airflow_provider_ocidist.storage.manifests import (
+    MANIFEST,
+    VERSION,
+    Manifest,
+    ManifestFile,
+    SaveFacts,
+    is_another_programs,
+)
 
 SEED = int(os.environ.get("TEST_SEED", "20261127"))
 FILES = (
@@ -64,6 +71,27 @@ def test_what_is_published_now_says_all_of_itself() -> None:
     )
     assert saved(single_file=True).single_file
     assert saved(metrics={}).metrics == {}
+
+
+def test_of_a_save_nothing_is_known_but_what_is_given() -> None:
+    known = SaveFacts(step=None, fence=Fence(), sequence=1, proof="its end")
+    assert (known.loss, known.metrics) == (None, {})
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_only_a_whole_file_that_lacks_what_every_manifest_has_is_another_programs(number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    ours = json.loads(saved().to_json())
+    gone = draw.sample(sorted(ours), draw.randrange(len(ours)))
+    text = stored(saved(), **dict.fromkeys(gone))
+    in_all_versions = {"version", "created_at", "files"}
+    assert is_another_programs(text) == bool(in_all_versions & set(gone)), gone
+    assert not is_another_programs(text[: draw.randrange(len(text))]), (
+        "a manifest that was cut off is damaged"
+    )
+    # Of an application: its names, or none.
+    assert is_another_programs(json.dumps(draw.choice([sorted(ours), "manifest", 7, None])).encode())
 
 
 def test_what_is_written_is_read_again_as_it_was_in_a_file_of_a_name_that_all_versions_know() -> None:

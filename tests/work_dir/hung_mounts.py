@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.storage.stores.base import Buffer, Entry
+from airflow_provider_ocidist.storage.stores.base import Buffer, Entry, OpenUpload
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 
 
@@ -63,6 +63,14 @@ class _StoreThere(LocalStore):
     def sync(self, names: Sequence[str]) -> None:
         self._mount.wait(f"sync {names}")
         super().sync(names)
+
+    def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
+        self._mount.wait(f"open_uploads {prefix}")
+        return super().open_uploads(prefix)
+
+    def abort_upload(self, upload: OpenUpload) -> None:
+        self._mount.wait(f"abort_upload {upload.name}")
+        super().abort_upload(upload)
 
     def stat(self, name: str) -> Entry:
         self._mount.wait(f"stat {name}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage.stores.base import Origin, Store
+from airflow_provider_ocidist.storage.stores.base import OpenUpload, Origin, Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.work_dir import bounded_store
 from airflow_provider_ocidist.work_dir.bounded_store import (
@@ -36,6 +36,8 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "sync": lambda store: store.sync(["a"]),
     "exists": lambda store: store.exists("a"),
     "delete": lambda store: store.delete("d"),
+    "open_uploads": lambda store: store.open_uploads(),
+    "abort_upload": lambda store: store.abort_upload(OpenUpload(name="x", id="1", begun_at=0.0)),
 }
 
 
@@ -46,6 +48,16 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HungMount
     found = HungMount(tmp_path / "mount")
     yield found
     found.close()
+
+
+def test_the_limits_are_those_of_the_page_of_waits() -> None:
+    words = "30 s, 3 s while another request there is open; for the same gang none but one after 60 s, 120 s"
+    page = Path(__file__).parents[2] / "docs" / "failures" / "waits.md"
+    (line,) = [each for each in page.read_text().splitlines() if words in each]
+    assert "5 s for a cancel; one second more for each MB to write" in line
+    limits = (bounded_store.ANSWERS_WITHIN, bounded_store.AMID_SILENCE, bounded_store.ASKED_AGAIN)
+    assert limits == (30, 3, 60)
+    assert (bounded_store.URGENT_WITHIN, bounded_store.SLOWEST) == (5, 10**6)
 
 
 def until(is_so: Callable[[], bool]) -> None:

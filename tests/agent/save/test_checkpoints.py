@@ -336,6 +336,16 @@ def test_a_launch_that_goes_on_from_no_earlier_attempt_gets_nothing_of_one(tmp_p
     assert [path.name for path in (tmp_path / "fetched").iterdir()] == ["step-10.pt"]
 
 
+def test_a_launch_that_may_go_on_from_earlier_attempts_does_so_where_its_own_has_saved_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "step-10.pt").write_text("weights")
+    earlier = publish(tmp_path / "step-10.pt", str(tmp_path / "safe"), step=10, fence=Fence(attempt=1))
+    how = Fetching(tmp_path / "fetched", OciAccess(), StopSwitch())
+    checkpoints = Checkpoints(uri=str(tmp_path / "safe"))
+    assert resume(checkpoints, how, launched_before=Fence(attempt=2)) == earlier
+
+
 def test_a_launch_that_goes_on_from_no_earlier_attempt_begins_anew_where_its_own_has_saved_nothing(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import uuid
@@ -21,7 +22,7 @@ from airflow_provider_ocidist.agent.save.checkpoints import (
     start_from,
 )
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointError, StoreUnavailable
+from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointError, StorageError, StoreUnavailable
 from airflow_provider_ocidist.job import Checkpoints, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -185,6 +186,38 @@ def test_what_arrives_damaged_is_read_a_second_time_from_its_store_and_no_third(
     before = len(asked)
     ways.resume()
     assert asked[before:] == [(newest.uri if bad_answers == 1 else former.uri, False)], "it is known by now"
+
+
+@pytest.mark.parametrize(
+    "is_cancelled, passes, is_damaged, with_others", [*itertools.product([True, False], repeat=4)]
+)
+def test_only_what_may_be_the_transfers_fault_is_read_a_second_time(
+    ways: Ways,
+    monkeypatch: pytest.MonkeyPatch,
+    is_cancelled: bool,
+    passes: bool,
+    is_damaged: bool,
+    with_others: bool,
+) -> None:
+    kind = CheckpointError if is_damaged else StorageError
+    error, asked = kind("it is not as its manifest says", retryable=passes), list[bool]()
+    how = Fetching(
+        ways.folder, ways.access, ways.switch, through=(lambda store, *_: store) if with_others else None
+    )
+
+    def fails(*_given: object, through: Through | None, **_more: object) -> Path:
+        asked.append(through is not None)
+        if is_cancelled:
+            how.cancel.set()
+        raise error
+
+    monkeypatch.setattr(checkpoints, "fetch", fails)
+    with pytest.raises(StorageError) as caught:
+        how.fetch(ways.place(0))
+    assert caught.value is error
+    # Others may have sent it wrongly whatever the error is; without them, a store that refuses has no other answer.
+    is_again = not is_cancelled and not passes and (is_damaged or with_others)
+    assert asked == [with_others, False][: 1 + is_again]
 
 
 def test_a_companion_that_is_damaged_is_left_out(tmp_path: Path, ways: Ways) -> None:

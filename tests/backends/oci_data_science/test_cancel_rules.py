@@ -18,6 +18,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, RunNotFound, StorageError
+from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -351,3 +352,20 @@ def test_what_keeps_a_run_from_being_read_is_said_with_its_name(gang: Gang, stat
     with pytest.raises(BackendError, match="reading job run b") as caught:
         gang.cancels.number("b")
     assert caught.value.status_code == status
+
+
+@pytest.mark.parametrize("fault", [None, BackendError("nothing listens there"), StorageError("no bucket")])
+def test_who_writes_a_stop_request_alone_learns_whether_it_is_there(
+    tmp_path: Path, fault: Exception | None
+) -> None:
+    def opened(place: str) -> Store:
+        if fault is not None:
+            raise fault
+        return open_store(place)
+
+    gang = Gang(tmp_path)
+    gang.cancels = Cancels(lambda: gang.service, directories(opened))
+    request = StopRequest(cause=Cause.CANCELED, message="it was not complete")
+    assert gang.cancels.request_stop(gang.ref, request) is (fault is None)
+    assert (tmp_path / STOP_FILE).exists() is (fault is None)
+    assert gang.service.asked == []

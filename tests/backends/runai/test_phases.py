@@ -41,6 +41,11 @@ def test_only_completed_is_a_success_and_only_an_end_is_terminal(phase: str) -> 
     assert state.terminal == (phase in ("Completed", "Failed", "Stopped"))
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_what_is_being_deleted_is_told_from_all_else(phase: str) -> None:
+    assert workload(phase).is_going == (phase in ("Deleting", "Terminating"))
+
+
 def test_a_suspension_is_no_success_and_says_what_it_is() -> None:
     stopped = workload("Stopped")
     assert stopped.state is NodeState.CANCELED
