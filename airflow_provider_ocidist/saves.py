@@ -47,9 +47,9 @@ UNDER_WAY, FORMER = ".{}.{}.part", ".{}.former"
 """Folders beside a whole checkpoint that is saved once more: of the new one until it is whole, and of the old one."""
 HIDDEN = re.compile(r"\.(step-\d+)\.(?:\w+\.)?(part|former)")
 METADATA = ".metadata"
+"""File that torch.distributed.checkpoint writes last, as `model.dcp` has it: this module imports none of ours."""
 HELD_WITHIN = 10.0
 """Seconds for which a folder that another one holds is waited for: what a killed process has forked may outlive it."""
-"""File that torch.distributed.checkpoint writes last, as `model.dcp` has it: this module imports none of ours."""
 LARGE = 1 << 20
 """Bytes from which on memory is pinned where it lies: torch's own pinned memory takes the next power of two."""
 MORE, FORMS = "more", "forms"
