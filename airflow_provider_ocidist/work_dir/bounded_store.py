@@ -18,65 +18,50 @@ ANSWERS_WITHIN = 30.0
 URGENT_WITHIN = 5.0
 """Seconds for the requests of a cancel."""
 AMID_SILENCE = 3.0
-"""Seconds while the place is silent, or others of its folder are: that has been waited for already."""
+"""Seconds while the place, or another of its folder, is silent: that has been waited for already."""
+SHORTEST = 0.5
+"""Seconds for each of many places that become silent one after another; a call that returns later counts, too."""
 SLOWEST = 1_000_000
 """Bytes that a place takes in a second, at least: an archive of code has more time than a report."""
-MOST_LEFT = 4
-"""Calls to the stores of one folder, one after another, that were not answered: then the folder counts as silent, and
-one call is made for all. Each call that is left open keeps a thread."""
 ASKED_AGAIN = 60.0
-"""Seconds after which what is silent is asked again, twice as many each time that it does not answer either: a mount
-that is made anew frees no call to the one before it."""
-ASKED_AT_LEAST = 300.0
-"""Most seconds between two such calls: after a new mount, leases are renewed in time."""
+"""Seconds after which one of the silent places of a folder is asked again, twice as many each time that it does not
+answer either: a mount that is made anew frees no call to the one before it, and each call that is left open keeps a
+thread."""
+LONGEST_PAUSE = 300.0
+"""Most seconds between two such calls."""
 
 Found = TypeVar("Found")
 
 
-class _Silence:
-    """The calls that one store, or a whole folder, has not answered, and when it is asked again."""
+class _Silent:
+    """A store that has not answered: its calls that are left open, and when its turn to be asked again is."""
 
-    def __init__(self, now: float, longest: float = ASKED_AT_LEAST) -> None:
-        """`longest`: most seconds between two further calls."""
-        self.calls: list[Pending[Any]] = []
-        self._longest = longest
-        self._asked_at = now
-        self._pause, self._asked_again_at = ASKED_AGAIN, now + ASKED_AGAIN
+    def __init__(self, call: Pending[Any]) -> None:
+        self.calls = [call]
+        self.asked_at = self.turn_at = 0.0
 
-    def has_ended(self) -> bool:
-        """Whether one of its calls has returned after all."""
-        return any(call.is_made(0.0) for call in self.calls)
-
-    def is_asked(self, now: float) -> bool:
-        """Return whether it is time for a further call, which is then the caller's to make."""
-        if now < self._asked_again_at:
-            return False
-        self._asked_at = now
-        self._pause = min(2 * self._pause, self._longest)
-        self._asked_again_at = now + self._pause
-        return True
-
-    def end_pause(self, now: float) -> None:
-        """Let the next call be made at once, unless one was made just now."""
-        if now - self._asked_at >= ASKED_AGAIN:
-            self._asked_again_at = now
+    def has_answered(self) -> bool:
+        """Whether one of its calls was answered after all; forgets those that have failed, as by a time-out."""
+        ended = [call for call in self.calls if call.is_made(0.0)]
+        self.calls = [call for call in self.calls if call not in ended]
+        return any(map(_is_answer, ended))
 
 
 class UnansweredCalls:
-    """The calls to the stores of one folder that nobody waits for any more. Safe to share between threads."""
+    """The calls to the stores of one folder that nobody waits for any more. Safe to share between threads.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, each_by_itself: bool = False) -> None:
-        """`each_by_itself`: whether a store is asked however many others of the folder are silent."""
+    A store that is not known as silent is asked whenever it is needed. Of all that are silent one is asked from time to
+    time, each in its turn; once one answers, the others are asked, too.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._each_by_itself = each_by_itself
         self._lock = threading.Lock()
-        self._silent: dict[str, _Silence] = {}
+        self._silent: dict[str, _Silent] = {}
         """Stores that have not answered, by URI."""
         self._in_a_row = 0
-        """Number of calls to stores that were not answered since one last was."""
-        self._folder: dict[bool, _Silence] = {}
-        """The silence of all stores, where they are silent: for those that have been asked in vain, and for others, of
-        which one may well answer."""
+        """Number of stores that have become silent since one last answered."""
+        self._pause, self._next_turn_at = ASKED_AGAIN, 0.0
 
     def answer(
         self, uri: str, work: Callable[[], Found], usual: float, size: int = 0, *, opens: bool = False
@@ -107,36 +92,54 @@ class UnansweredCalls:
         """Return for how many seconds a further call to a store is waited for; 0: it is not made."""
         now = self._clock()
         with self._lock:
-            for each in [of for of, silence in self._silent.items() if silence.has_ended()]:
+            for each in [of for of, silent in self._silent.items() if silent.has_answered()]:
                 self._answered(each)
-            silence = self._silent.get(uri)
-            if self._folder:
-                # One asks for all.
-                silence = self._folder[silence is not None]
-            if silence is None:
-                return min(usual, AMID_SILENCE) if self._in_a_row else usual
-            return min(usual, AMID_SILENCE) if silence.is_asked(now) else 0.0
+            silent = self._silent.get(uri)
+            if silent is None:
+                return min(usual, max(AMID_SILENCE / self._in_a_row, SHORTEST)) if self._in_a_row else usual
+            if now < max(silent.turn_at, self._next_turn_at):
+                return 0.0
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._note_asked(silent, now)
+            return min(usual, AMID_SILENCE)
 
     def _leave(self, uri: str, call: Pending[Any]) -> None:
         now = self._clock()
         with self._lock:
-            is_new = uri not in self._silent
-            silence = self._silent.setdefault(uri, _Silence(now))
-            silence.calls.append(call)
+            if uri in self._silent:
+                self._silent[uri].calls.append(call)
+                return
+            if not self._silent:
+                self._pause = ASKED_AGAIN
             self._in_a_row += 1
-            if self._in_a_row >= MOST_LEFT and not self._folder and not self._each_by_itself:
-                # Each call to one of the others is to another one.
-                others = _Silence(now if is_new else now - ASKED_AGAIN, ASKED_AGAIN)
-                self._folder = {True: _Silence(now), False: others}
+            self._silent[uri] = _Silent(call)
+            self._note_asked(self._silent[uri], now)
+
+    def _note_asked(self, silent: _Silent, now: float) -> None:
+        """Give all others their turns before this one's next."""
+        silent.asked_at = now
+        self._next_turn_at = now + self._pause
+        silent.turn_at = now + self._pause * len(self._silent)
 
     def _answered(self, uri: str) -> None:
-        """Note an answer of a store. Where it, or all, had been silent, the others may answer again, too."""
-        had_been_silent = self._silent.pop(uri, None) is not None or bool(self._folder)
-        self._in_a_row, self._folder = 0, {}
-        if had_been_silent:
-            now = self._clock()
-            for silence in self._silent.values():
-                silence.end_pause(now)
+        """Note an answer of a store. Where it had been silent, others may answer again, too."""
+        self._in_a_row = 0
+        if self._silent.pop(uri, None) is None:
+            return
+        self._pause, self._next_turn_at = ASKED_AGAIN, self._clock()
+        for silent in self._silent.values():
+            silent.turn_at = min(silent.turn_at, silent.asked_at + ASKED_AGAIN)
+
+
+def _is_answer(call: Pending[Any]) -> bool:
+    """Whether a call has ended as those to a place that is there do."""
+    try:
+        call.result()
+    except StorageError as error:
+        return not error.retryable
+    except Exception:  # noqa: BLE001 - such as that a file is not there
+        return True
+    return True
 
 
 def bounded(

@@ -55,8 +55,7 @@ class RunDirStores:
         place = locations.parse(uri)
         if place.kind == "oci":
             return self._open_store(uri)
-        # A cancel, or the question whose a gang is, waits for no other gang's silence.
-        left_open = self._left_open.setdefault(place.parent, UnansweredCalls(each_by_itself=self._urgent))
+        left_open = self._left_open.setdefault(place.parent, UnansweredCalls())
         # Some drivers connect at once.
         patience = usual_patience(urgent=self._urgent)
         store = left_open.answer(uri, lambda: self._open_store(uri), patience, opens=True)

@@ -17,8 +17,7 @@ from airflow_provider_ocidist.storage.stores.base import OpenUpload, Origin, Sto
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.work_dir import bounded_store
 from airflow_provider_ocidist.work_dir.bounded_store import (
-    ASKED_AT_LEAST,
-    MOST_LEFT,
+    LONGEST_PAUSE,
     BoundedStore,
     UnansweredCalls,
     bounded,
@@ -121,14 +120,39 @@ def _answers(store: Store) -> bool:
     return True
 
 
-def test_gangs_of_one_work_directory_leave_few_calls_open(mount: HungMount, tmp_path: Path) -> None:
+def test_each_gang_of_a_work_directory_that_hangs_leaves_one_call_open(
+    mount: HungMount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_store, "SHORTEST", 0.01)
     dirs = RunDirStores(mount.store)
-    began = time.monotonic()
-    for number in range(40):
-        with pytest.raises(StorageError, match="has not answered"):
-            dirs.at(str(tmp_path / "work" / f"run{number}"))[0].list()
-    assert len(mount.calls) == MOST_LEFT == 4
-    assert time.monotonic() - began < 10
+    for _ in range(3):
+        for number in range(12):
+            with pytest.raises(StorageError, match="has not answered"):
+                dirs.at(str(tmp_path / "work" / f"run{number}"))[0].list()
+    assert len(mount.calls) == 12
+
+
+@pytest.mark.parametrize("is_answer", [False, True])
+def test_a_call_that_ends_late_counts_as_an_answer_unless_it_has_timed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_answer: bool
+) -> None:
+    monkeypatch.setattr(bounded_store, "ANSWERS_WITHIN", 0.02)
+    ends, calls = threading.Event(), []
+
+    class Late(LocalStore):
+        def list(self, prefix: str = "") -> list[Any]:
+            calls.append(threading.current_thread())
+            ends.wait(20)
+            raise FileNotFoundError(prefix) if is_answer else StorageError("timed out", retryable=True)
+
+    store = BoundedStore(Late(tmp_path), UnansweredCalls())
+    with pytest.raises(StorageError, match="has not answered for"):
+        store.list()
+    ends.set()
+    calls[0].join()
+    with pytest.raises(FileNotFoundError if is_answer else StorageError):
+        store.list()
+    assert len(calls) == (2 if is_answer else 1)
 
 
 def test_one_file_that_hangs_keeps_the_other_gangs_of_its_work_directory_readable(
@@ -269,8 +293,8 @@ def now() -> list[float]:
 
 @pytest.fixture
 def folder(mount: HungMount, tmp_path: Path, now: list[float], monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setattr(bounded_store, "ANSWERS_WITHIN", 0.02)
-    monkeypatch.setattr(bounded_store, "AMID_SILENCE", 0.02)
+    for limit in ("ANSWERS_WITHIN", "AMID_SILENCE", "SHORTEST"):
+        monkeypatch.setattr(bounded_store, limit, 0.04)
     return Folder(mount, tmp_path, UnansweredCalls(lambda: now[0]))
 
 
@@ -279,7 +303,7 @@ def test_however_many_gangs_hang_one_that_answers_is_read_on(
     folder: Folder, now: list[float], draw: int
 ) -> None:
     chance = Random(draw)
-    names = [f"run{number}" for number in range(chance.randint(2, 12))]
+    names = [f"run{number}" for number in range(chance.randint(2, 30))]
     folder.hung.update(chance.sample(names, chance.randint(1, len(names) - 1)))
     # Those that hang may be asked first each time.
     order = sorted(names, key=lambda name: (name not in folder.hung, name)) if draw % 2 else names
@@ -289,48 +313,45 @@ def test_however_many_gangs_hang_one_that_answers_is_read_on(
         for name, store in stores.items():
             if _answers(store):
                 answered[name] = now[0]
-        oldest = min(answered.values())
-        longest = 120.0 * (2 + len(folder.hung))
-        assert now[0] - oldest <= longest, f"draw {draw}: {folder.hung} of {order} keep others unread"
+        # One that a busy machine has kept waiting is read again in the next look.
+        assert now[0] - min(answered.values()) <= 240.0, (
+            f"draw {draw}: {folder.hung} of {order} keep others unread"
+        )
         now[0] += chance.choice([5.0, 10.0, 120.0])
-        if draw % 3 == 0:
-            folder.left_open.forget(chance.choice(sorted(folder.hung)))
-    hours = now[0] / 3600
-    most = len(folder.hung) * (6 + 13 * hours + (400 / len(folder.hung) if draw % 3 == 0 else 0))
-    assert len(folder.mount.calls) <= most, "each call that hangs keeps a thread"
+    assert len(folder.mount.calls) <= len(folder.hung) + 5 + 12 * now[0] / 3600, "each keeps a thread"
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_a_place_that_is_mounted_anew_is_read_again_though_no_earlier_call_ever_returns(
     folder: Folder, now: list[float], is_reversed: bool
 ) -> None:
-    names = [f"run{number}" for number in range(MOST_LEFT + 2)]
+    names = [f"run{number}" for number in range(6)]
     folder.hung.update(names)
     stores = [folder.store(name) for name in names]
     for store in stores:
         with pytest.raises(StorageError):
             store.list()
     calls = len(folder.mount.calls)
-    assert calls == MOST_LEFT
+    assert calls == len(names)
     if is_reversed:
         stores.reverse()
-    # It is asked more and more seldom, by few calls for all.
+    # Of all of them one is asked, more and more seldom.
     for _ in range(100):
         now[0] += 60.0
         for store in stores:
             with pytest.raises(StorageError):
                 store.list()
-    assert calls + 6 <= len(folder.mount.calls) <= calls + 24
+    assert calls + 10 <= len(folder.mount.calls) <= calls + 24
     folder.hung.clear()
     began = now[0]
     answers = [False]
     while not all(answers):
         answers = [_answers(store) for store in stores]
         now[0] += 60.0
-        assert now[0] - began <= ASKED_AT_LEAST, "leases of its gangs end"
+        assert now[0] - began <= 2 * LONGEST_PAUSE, "leases of its gangs end"
 
 
-def test_a_folder_that_hangs_once_more_counts_as_silent_once_more(folder: Folder, now: list[float]) -> None:
+def test_a_folder_that_hangs_once_more_is_asked_as_seldom_as_before(folder: Folder, now: list[float]) -> None:
     names = [f"run{number}" for number in range(20)]
     folder.hung.update(names)
     stores = [folder.store(name) for name in names]
@@ -350,7 +371,7 @@ def test_a_folder_that_hangs_once_more_counts_as_silent_once_more(folder: Folder
     began = now[0]
     while now[0] < began + 3600:
         look()
-    assert len(folder.mount.calls) - before <= 80, "each call that hangs keeps a thread"
+    assert len(folder.mount.calls) - before <= 20, "each call that hangs keeps a thread"
 
 
 def test_one_of_few_silent_gangs_that_answers_brings_the_others_back(
@@ -363,10 +384,13 @@ def test_one_of_few_silent_gangs_that_answers_brings_the_others_back(
         _answers(b)
         now[0] += 10.0
     folder.hung.clear()
-    while not _answers(a):
+    answers = {a: False, b: False}
+    first = None
+    while not all(answers.values()):
+        answers = {store: _answers(store) for store in answers}
+        first = now[0] if first is None and any(answers.values()) else first
         now[0] += 10.0
-    now[0] += 60.0
-    assert _answers(b)
+        assert first is None or now[0] - first <= 120.0
 
 
 def test_what_is_asked_of_a_gang_that_ends_waits_for_no_other_gang(mount: HungMount, tmp_path: Path) -> None:
@@ -374,7 +398,7 @@ def test_what_is_asked_of_a_gang_that_ends_waits_for_no_other_gang(mount: HungMo
         return mount.store(uri) if "hung" in uri else LocalStore(uri)
 
     dirs = RunDirStores(opening, urgent=True)
-    for number in range(2 * MOST_LEFT):
+    for number in range(8):
         with pytest.raises(StorageError):
             dirs.write(str(tmp_path / "work" / f"hung{number}"), "stop", b"{}")
     dirs.write(str(tmp_path / "work" / "run"), "stop", b"{}")
