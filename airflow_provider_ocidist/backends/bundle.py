@@ -213,6 +213,8 @@ def code_errors(code: str | None) -> Iterator[None]:
     """Turn what reading a job's code raises into a BackendError."""
     try:
         yield
+    except TimeoutError as error:
+        raise BackendError(str(error), retryable=True) from error
     except UNREADABLE as error:
         raise BackendError(f"program.source cannot be read: {code}: {error}", cause=Cause.CONFIG) from error
 
@@ -334,7 +336,7 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
 def _identities(work_dir: str | None) -> list[tuple[int, int]]:
     """Return the identity of a work directory on this machine; none where there is none.
 
-    Raises BackendError where it does not answer: it may lie in the code, and would be sent with it.
+    Raises TimeoutError where it does not answer: it may lie in the code, and would be sent with it.
     """
     try:
         place = None if work_dir is None else locations.parse(work_dir)
@@ -345,10 +347,9 @@ def _identities(work_dir: str | None) -> list[tuple[int, int]]:
         return []
     call = Pending(lambda: [_identity(Path(place.path))] if place.is_local_folder else [])
     if not call.is_made(WORK_DIR_ANSWERS_WITHIN):
-        raise BackendError(
+        raise TimeoutError(
             f"work_dir {place.path} has not answered for {WORK_DIR_ANSWERS_WITHIN:.0f} s: "
-            "is it on a mount whose server is gone?",
-            retryable=True,
+            "is it on a mount whose server is gone?"
         )
     return call.result()
 

@@ -118,8 +118,8 @@ def shown_in(text: str) -> str:
 
 
 WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/\s]*@)?")
-UNESCAPED_USER = re.compile(r"^((?:https?|ftp)://)(?![^/?#\s]*@)[^/?#@\s\[]*:(?!\d*(?:[/?#]|$))\S*@")
-"""User whose password has a mark in it with which a host ends."""
+UNESCAPED_USER = re.compile(r"^((?:https?|ftp)://)[^/?#@\s\[]*:(?!\d*(?:[/?#]|$))\S*@")
+"""User whose password may have a mark in it with which a host ends: then the host is what follows the last `@`."""
 WEB_TOKEN = re.compile(r"(://[^/\s]+/p/)[^/\s]+")
 """Token in an address of Object Storage: https://HOST/p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""
 WEB_ADDRESS = re.compile(r"(?:https?|ftp)://[^\s'\"<>]+")

@@ -170,12 +170,15 @@ class SharedConnection:
         """Return the one renewal that is under way, for all whose cancels were refused; another where it is lost."""
         last = self._renewal
         if last is None or last.answer.done():
-            self._renewal = Question(keep(ask_airflow(self._renew)), time.monotonic())
+            self._renewal = Question(self._asked_anew(), time.monotonic())
         elif last.is_forgotten:
-            answer = keep(ask_airflow(self._renew))
-            self._renewal = Question(answer, time.monotonic(), 2 * last.forgotten_after)
+            self._renewal = Question(self._asked_anew(), time.monotonic(), 2 * last.forgotten_after)
         assert self._renewal is not None
         return self._renewal.answer
+
+    def _asked_anew(self) -> asyncio.Task[None]:
+        # A cancel waits for it, which was refused.
+        return keep(ask_airflow(self._renew, ends_a_gang=True))
 
     def _renew(self) -> None:
         read_again(lambda: self.reconnect(anew=True), log.warning)

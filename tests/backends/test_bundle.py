@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import tarfile
+import threading
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -256,3 +257,29 @@ def test_check_does_not_find_a_script_that_lies_in_the_work_directory(tmp_path: 
     assert not list(rules._script_in(*found, str(tmp_path / "elsewhere")))
     (problem,) = rules._script_in(*found, str(tmp_path / "project/runs"))
     assert "is not in" in problem.message
+
+
+def test_a_work_directory_that_does_not_answer_holds_nothing_up_and_its_files_are_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    a_script(project / "train.py", 0o600)
+    a_script(project / "work/run/report.py", 0o600)
+    answers, identity = threading.Event(), bundle._identity
+
+    def hangs(folder: Path) -> tuple[int, int]:
+        if folder.name == "work" and threading.current_thread() is not threading.main_thread():
+            answers.wait(20)
+        return identity(folder)
+
+    monkeypatch.setattr(bundle, "WORK_DIR_ANSWERS_WITHIN", 0.05)
+    monkeypatch.setattr(bundle, "_identity", hangs)
+    try:
+        late = pytest.raises(BackendError, match=r"work_dir .* has not answered for 0 s")
+        with late as caught, bundle.code_errors(str(project)):
+            bundle.code_bundle(str(project), str(project / "work"))
+        assert caught.value.retryable
+        (problem,) = rules._script_in(project, "train.py", "", str(project / "work"))
+        assert "has not answered" in problem.message
+    finally:
+        answers.set()

@@ -90,6 +90,13 @@ def test_a_connection_that_nobody_made_is_the_cluster_of_this_machine(
         assert backend.connections.named is None
 
 
+def test_a_connection_that_somebody_made_is_named_though_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_TEAM_A", json.dumps({"conn_type": "oci"}))
+    backend = OciHook("team_a").backend()
+    assert backend.connections is not None
+    assert backend.connections.named == "team_a"
+
+
 def test_another_connection_may_open_the_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = {
         "auth": "config_file",

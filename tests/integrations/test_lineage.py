@@ -64,6 +64,7 @@ PLAN = Plan(
 )
 def test_a_dataset_has_the_name_that_openlineage_gives_those_in_object_stores(uri, name):
     assert dataset_name(uri) == name
+    assert dataset_name("data/x") == ("file", "data/x")
 
 
 @pytest.mark.parametrize("number", range(8))

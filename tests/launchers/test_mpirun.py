@@ -82,7 +82,7 @@ def test_the_first_of_several_nodes_starts_the_processes_of_all() -> None:
     assert LAUNCHER.files(LauncherOptions(), FIRST)["hostfile"] == "10.0.0.1 slots=4\n10.0.0.2 slots=4\n"
 
 
-@pytest.mark.parametrize("args", [("-np", "2"), ("-n", "2"), ("--np", "2"), ("--n", "2")])
+@pytest.mark.parametrize("args", [("-np", "2"), ("-n", "2"), ("--np", "2"), ("--n", "2"), ("--np=2",)])
 def test_the_users_flags_win_in_every_spelling(args) -> None:
     assert "4" not in LAUNCHER.command(PROGRAM, LauncherOptions(args=args), ALONE)
 
@@ -107,7 +107,8 @@ def test_open_mpi_takes_the_number_of_processes_that_the_user_gives_for_each_nod
     for name, text in LAUNCHER.files(options, placement).items():
         (tmp_path / name).write_text(text)
     (tmp_path / "x.py").write_text(
-        "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+        # At once: what two processes print in parts may mix.
+        'import os; os.write(1, f\'rank {os.environ["RANK"]} of {os.environ["WORLD_SIZE"]}\\n\'.encode())'
     )
     command = LAUNCHER.command(Program(script=str(tmp_path / "x.py")), options, placement)
     env = {**os.environ, **LAUNCHER.defaults(placement)}

@@ -260,7 +260,7 @@ def test_a_place_that_can_never_be_is_named_as_such(text: str) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_no_password_in_a_web_address_is_shown_that_has_marks_of_addresses_in_it(seed: int) -> None:
     chance = Random(seed)
-    marks = [chance.choice(["/", "#", "?", ":", "%2F", "-"]) for _ in range(chance.randint(1, 4))]
+    marks = [chance.choice(["/", "#", "?", ":", "%2F", "@", "-"]) for _ in range(chance.randint(1, 4))]
     words = [f"word{number}x" for number in range(len(marks) + 1)]
     password = "".join(word + mark for word, mark in zip(words, [*marks, ""], strict=True))
     address = (
@@ -285,6 +285,6 @@ def test_an_address_without_a_password_is_shown_whole(address: str) -> None:
     assert locations.shown(address) == address
 
 
-def test_the_user_of_an_address_ends_before_its_host_whatever_its_path_has() -> None:
-    assert locations.shown("https://me:secret@host/data@v1/file") == "https://host/data@v1/file"
+def test_a_user_without_a_password_ends_before_the_host_whatever_the_path_has() -> None:
+    assert locations.shown("https://me@host/data@v1/file") == "https://host/data@v1/file"
     assert locations.shown("https://me@host:80/a:b@c") == "https://host:80/a:b@c"

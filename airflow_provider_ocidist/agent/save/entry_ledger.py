@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +27,9 @@ ASIDE_WITHIN = ".{}-unproved.part"
 
 READ_AGAIN = (0.1, 0.4, 1.5, 3.0)
 """Seconds before each further try to read the ledger, or the folder: a mount may fail for a moment."""
+
+READ_AGAIN_AT_FIRST = (*READ_AGAIN, 10.0, 20.0, 30.0)
+"""Seconds in a first attempt, which fails without the folder."""
 
 Stamps = list[list[object]]
 UNREAD: Stamps = [["?"]]
@@ -53,7 +56,7 @@ class Ledger:
         """Set aside an earlier attempt's unproved entries, record the rest, and return the names set aside.
 
         `fetched`: the names of the entries that this attempt has fetched. Before a first attempt all stays: it is
-        the user's. Raises StoreUnavailable where the folder cannot be read.
+        the user's. Raises StoreUnavailable where it cannot read the folder.
         """
         try:
             known = self._patiently(self._read)
@@ -68,9 +71,14 @@ class Ledger:
             )
             return []
         try:
-            found = self._patiently(self._list)
+            found = self._patiently(self._list, READ_AGAIN if known is not None else READ_AGAIN_AT_FIRST)
         except OSError as error:
-            raise StoreUnavailable(f"the checkpoint folder cannot be read: {error}") from error
+            if known is None:
+                # Whatever lies there would be taken for an earlier attempt's by the next one.
+                raise StoreUnavailable(f"the checkpoint folder cannot be read: {error}") from error
+            self._is_unread = True
+            logger.warning("the checkpoint folder cannot be read, so that all entries stay: %s", error)
+            return []
         aside = []
         before = dict.fromkeys(found.unreadable, UNREAD) if known is None else known
         self._known = {name: before[name] for name in found.unreadable if name in before}
@@ -104,9 +112,9 @@ class Ledger:
     def _list(self) -> SeenEntries:
         return listing(self.folder, self.pattern)
 
-    def _patiently(self, look: Callable[[], Found]) -> Found:
+    def _patiently(self, look: Callable[[], Found], pauses: Sequence[float] | None = None) -> Found:
         """Return what a look finds, once it can read all. Raises what the last look raises."""
-        for pause in READ_AGAIN:
+        for pause in READ_AGAIN if pauses is None else pauses:
             try:
                 found = look()
                 if not (isinstance(found, SeenEntries) and found.unreadable):

@@ -15,9 +15,10 @@ from airflow_provider_ocidist.oci_client.errors import oci_errors
 log = logging.getLogger(__name__)
 
 ASKED_AGAIN = 600.0
-"""Seconds after which a log group is asked for again that these credentials may not read, or that was not answered."""
+"""Seconds after which a log group is asked for again that these credentials may not read."""
 AFTER_NO_ANSWER = 60.0
-"""Seconds without a further request after one that was not answered: a look at all gangs waits for each."""
+"""Seconds without a further request after one that was not answered: a look at all gangs waits for each. The same group
+is asked for again after twice as long, then after twice as long each time."""
 
 
 class LogPlaces:
@@ -29,8 +30,10 @@ class LogPlaces:
         self._clock = clock
         self._compartments: dict[str, str] = {}
         """Compartments of log groups, by id."""
-        self._refused: dict[str, float] = {}
-        """Times at which log groups could not be read, by id."""
+        self._asked_again_at: dict[str, float] = {}
+        """Times from which log groups are asked for again that could not be read, by id."""
+        self._failed: dict[str, int] = {}
+        """Number of requests that were not answered, by the log group's id."""
         self._unanswered_at: float | None = None
 
     def of(self, ref: RunRef) -> str:
@@ -40,7 +43,7 @@ class LogPlaces:
 
     def ask_again(self) -> None:
         """Ask for refused log groups again: the credentials are others now."""
-        self._refused.clear()
+        self._asked_again_at.clear()
         self._unanswered_at = None
 
     def _compartment_of(self, group_id: str) -> str | None:
@@ -49,16 +52,20 @@ class LogPlaces:
                 with oci_errors("looking for the compartment of the log group"):
                     found = self._client().get_log_group(group_id).data.compartment_id
             except BackendError as error:
-                # Another group has the next turn.
-                self._refused[group_id] = self._clock()
-                if not error.is_refused:
-                    self._unanswered_at = self._clock()
+                now = self._clock()
+                if error.is_refused:
+                    self._asked_again_at[group_id] = now + ASKED_AGAIN
+                else:
+                    # Another group has the next turn.
+                    self._unanswered_at = now
+                    failed = self._failed[group_id] = self._failed.get(group_id, 0) + 1
+                    self._asked_again_at[group_id] = now + min(AFTER_NO_ANSWER * 2**failed, ASKED_AGAIN)
                 log.info("%s; its logs are searched in the compartment of the job", error)
             else:
                 self._compartments[group_id] = str(found)
         return self._compartments.get(group_id)
 
     def _is_worth_asking(self, group_id: str) -> bool:
-        now, refused = self._clock(), self._refused.get(group_id, -math.inf)
+        now = self._clock()
         silent = self._unanswered_at is not None and now - self._unanswered_at < AFTER_NO_ANSWER
-        return not silent and now - refused >= ASKED_AGAIN
+        return not silent and now >= self._asked_again_at.get(group_id, -math.inf)

@@ -116,7 +116,7 @@ class Workload:
     def state(self) -> NodeState:
         """The state of all nodes, as far as the platform knows it."""
         if self.waits is not False and self.phase in STOPPED:
-            # Also where that is not known: no clock of a gang that runs, or starts, may run meanwhile.
+            # Also where that is not known: the nodes are silent, and none of them is lost.
             return NodeState.PENDING
         # A later version may know phases that this one does not.
         return STATES.get(self.phase, NodeState.UNKNOWN)

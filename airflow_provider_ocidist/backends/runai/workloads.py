@@ -29,6 +29,8 @@ EVERY_PROJECT = ""
 EARLIER = 3600.0
 """Seconds by which that list begins before the oldest gang, since the clocks of two machines differ."""
 FINAL = ("Completed", "Failed")
+UNSHOWN_LIMIT = 3600.0
+"""Seconds after which a suspension is the end of a workload of which it is not shown whether it waits."""
 
 Answer = Mapping[str, Any]
 """A workload as the control plane describes it."""
@@ -58,6 +60,8 @@ class Workloads:
         self._absent: dict[str, Absent] = {}
         self._variables: dict[str, Mapping[str, str]] = {}
         """Variables of workloads by their ids, where the service shows them only with what was submitted."""
+        self._unshown_since: dict[str, float] = {}
+        """Times since which it is not shown whether a suspended workload waits, by its id."""
         self._namespaces: dict[str, str] = {}
         self._projects: dict[str, str] = {}
         """Projects by the workload's id, as last seen."""
@@ -148,7 +152,12 @@ class Workloads:
         if workload.has_agent is not None or workload.phase not in STOPPED:
             return workload
         found = self._variables_of(workload)
-        return replace(workload, waits=None if found is None else waits(found))
+        if found is not None:
+            self._unshown_since.pop(workload.id, None)
+            return replace(workload, waits=waits(found))
+        now = time.monotonic()
+        is_over = now - self._unshown_since.setdefault(workload.id, now) >= UNSHOWN_LIMIT
+        return replace(workload, waits=False if is_over else None)
 
     def _variables_of(self, workload: Workload) -> Mapping[str, str] | None:
         """Return the variables of a workload's nodes; None where they are not shown now.
@@ -196,7 +205,14 @@ class Workloads:
         return self._namespaces[ref.job_id]
 
     def forget(self, ref: RunRef) -> None:
-        for known in (self._ended, self._absent, self._namespaces, self._variables, self._projects):
+        for known in (
+            self._ended,
+            self._absent,
+            self._namespaces,
+            self._variables,
+            self._projects,
+            self._unshown_since,
+        ):
             known.pop(ref.job_id, None)
 
     # act

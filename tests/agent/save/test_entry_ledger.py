@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -269,7 +270,8 @@ def test_whatever_cannot_be_read_at_a_begin_no_whole_entry_is_ever_set_aside_and
 ) -> None:
     """Six attempts, of which each may find the folder, an entry or the ledger unreadable, for a moment or longer."""
     random = Random(seed)
-    monkeypatch.setattr(entry_ledger, "READ_AGAIN", (0.0,))
+    for pauses in ("READ_AGAIN", "READ_AGAIN_AT_FIRST"):
+        monkeypatch.setattr(entry_ledger, pauses, (0.0,))
     names = [f"step-{number}.pt" for number in range(random.randint(2, 6))]
     hidden = folder.with_name("hidden")
     # Whole are those of the user, before the first attempt that reads all, and those that are proved.
@@ -299,6 +301,7 @@ def test_whatever_cannot_be_read_at_a_begin_no_whole_entry_is_ever_set_aside_and
             aside = ledger.begin()
         except StoreUnavailable:
             assert fault == "folder"
+            assert not ledger.file.exists()
             continue
         finally:
             mend(folder, hidden)
@@ -483,16 +486,25 @@ def test_an_entry_that_cannot_be_read_for_a_moment_is_the_users_and_stays(folder
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who is refused")
-def test_a_folder_that_refuses_to_be_read_is_no_entry_without_files(folder: Path) -> None:
+def test_a_folder_that_refuses_to_be_read_is_no_entry_without_files() -> None:
     """In a process of another user, who may read the folder and not what lies in it."""
-    write(folder, "checkpoint-5")
-    for path in (*folder.parents, folder):
-        if path.is_relative_to(folder.parents[2]):
-            path.chmod(0o755)
-    (folder / "checkpoint-5").chmod(0o000)
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        folder = Path(place, "checkpoints")
+        folder.mkdir(0o755)
+        write(folder, "checkpoint-5").chmod(0o000)
+        assert found_by_another_user(folder) == 42
+
+
+def found_by_another_user(folder: Path) -> int:
+    """Return 42 where one that is refused finds `checkpoint-5` unreadable, and nothing else."""
     child = os.fork()
     if child == 0:
-        os.setuid(65534)
-        found = entries.listing(folder)
-        os._exit(found.unreadable == {"checkpoint-5"} and not found.items)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        code = 99
+        try:
+            os.setuid(65534)
+            found = entries.listing(folder)
+            code = 42 if found.unreadable == {"checkpoint-5"} and not found.items else 41
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -132,14 +132,13 @@ def test_while_the_service_does_not_answer_one_request_a_minute_is_made_for_all_
     groups = [group_in(backend, asked.elsewhere, f"{asked.ref.key.run_id}-{number}") for number in range(4)]
     faults(path=".*/logGroups/.*", status=400, code="InvalidParameter")
     refs = [replace(asked.ref, log_group_id=group) for group in groups]
-    for _ in range(13):
+    for _ in range(60):
         assert {asked.places.of(ref).partition("/")[0] for ref in refs} == {JOBS}
         asked.now += 10
-    calls = http.get(
-        f"{asked.url}/_emulator/calls", params={"path": f".*/logGroups/({'|'.join(groups)})"}
-    ).json()
-    assert len(calls) == 3
-    assert len({call["path"] for call in calls}) == 3, (
+    path = f".*/logGroups/({'|'.join(groups)})"
+    calls = http.get(f"{asked.url}/_emulator/calls", params={"path": path}).json()
+    assert 4 <= len(calls) <= 10
+    assert len({call["path"] for call in calls}) == 4, (
         "one that always fails keeps no other from being asked for"
     )
     http.delete(f"{asked.url}/_emulator/faults")

@@ -256,6 +256,20 @@ def test_the_reports_of_a_gang_that_a_suspension_has_ended_outlive_an_answer_tha
     assert reported(ref) == ["0.json", "1.json"]
 
 
+def test_a_suspension_of_which_nothing_is_shown_for_an_hour_is_the_end(
+    older_backend: Runai,
+    older_plane: Plane,
+    older: tuple[PaperCluster, Plane],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ref, _ = suspended(older_backend, older_plane, older[0], when_suspended="fail")
+    older_plane.fault(method="GET", path=AS_SUBMITTED, status=403, message="no")
+    assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.PENDING}
+    monkeypatch.setattr("airflow_provider_ocidist.backends.runai.workloads.UNSHOWN_LIMIT", 0.0)
+    assert {node.state for node in seen(older_backend, ref).nodes} == {NodeState.CANCELED}
+    assert reported(ref) == ["0.json", "1.json"]
+
+
 @pytest.mark.parametrize("status", [403, 404, 503])
 def test_a_container_with_its_own_start_does_not_wait_for_a_machine_where_nothing_is_shown(
     older_backend: Runai, older_plane: Plane, older: tuple[PaperCluster, Plane], status: int
