@@ -46,8 +46,7 @@ MODULES ?=
 # compute, four; tests/longest.py says which files come first.
 FILES := --dist loadfile --no-loadscope-reorder
 PARALLEL ?= -n 3 $(FILES)
-WORKERS ?= 4
-MORE_PARALLEL ?= -n $(WORKERS) $(FILES)
+MORE_PARALLEL ?= -n 4 $(FILES)
 # Tests of tests/nights.toml are left to `.ci/nightly`, which has NIGHT=1; who names tests gets them.
 NIGHT ?=
 LEAVE_TO_NIGHT := $(if $(NIGHT)$(TESTS),,1)
