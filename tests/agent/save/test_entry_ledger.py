@@ -485,7 +485,7 @@ def test_an_entry_that_cannot_be_read_for_a_moment_is_the_users_and_stays(folder
     assert Ledger(folder).begin() == ["step-6.pt"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who is refused")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_folder_that_refuses_to_be_read_is_no_entry_without_files() -> None:
     """In a process of another user, who may read the folder and not what lies in it."""
     with tempfile.TemporaryDirectory() as place:
