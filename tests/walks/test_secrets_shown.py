@@ -48,7 +48,7 @@ from tests.http_client import http
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
 SEED = int(os.environ.get("TEST_SEED", random.randrange(10**9)))
-TELLS_ALL = """
+PRINTS_ALL = """
 import json, os, sys, time
 everything = {"env": dict(os.environ), "argv": sys.argv}
 print(" ".join(sys.argv))
@@ -71,7 +71,7 @@ def drawn(case: object) -> Canaries:
 
 
 @dataclass
-class Told:
+class GangWithSecrets:
     """A gang whose program has printed all that it was given."""
 
     canaries: Canaries
@@ -82,17 +82,17 @@ class Told:
 
 
 @pytest.fixture(params=["job_runs", "multi_node"])
-def told(
+def gang(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     backend: OciDataScience,
     ends: Callable[[RunRef], RunRef],
-) -> Told:
+) -> GangWithSecrets:
     # For each test its own: what one has made known to be secret must not hide it from the next.
     canaries = drawn(request.node.name)
     code = tmp_path / "code"
     code.mkdir()
-    (code / "train.py").write_text(TELLS_ALL)
+    (code / "train.py").write_text(PRINTS_ALL)
     job = a_job(
         nodes=2,
         program={"source": str(code), "script": "train.py", "args": arguments(canaries)},
@@ -105,7 +105,7 @@ def told(
     job = parsing.build({**job.to_mapping(), "env": {**job.env, "SLOWLY": f"https://{slowly}@host"}})
     ref = ends(backend.submit(backend.plan(job, a_key())))
     status = wait_until(backend, ref, lambda status: status.ended)
-    return Told(canaries, job, ref, status, backend)
+    return GangWithSecrets(canaries, job, ref, status, backend)
 
 
 def printed(*command: str) -> str:
@@ -116,56 +116,56 @@ def printed(*command: str) -> str:
     return out.getvalue() + err.getvalue()
 
 
-def test_nothing_that_a_node_was_given_as_a_secret_leaves_it(told: Told) -> None:
-    lines = [line.text for line in told.backend.logs(told.ref, (0.0,) * told.ref.nodes)]
+def test_nothing_that_a_node_was_given_as_a_secret_leaves_it(gang: GangWithSecrets) -> None:
+    lines = [line.text for line in gang.backend.logs(gang.ref, (0.0,) * gang.ref.nodes)]
     assert "LEGIBLE=plain" in "\n".join(lines)
     assert "cannot log in" in "\n".join(lines)
-    reports = [repr(node.report) for node in told.status.nodes]
-    assert told.canaries.leaked(*lines, *reports) == []
+    reports = [repr(node.report) for node in gang.status.nodes]
+    assert gang.canaries.leaked(*lines, *reports) == []
 
 
 def test_no_output_shows_a_secret(
-    told: Told, emulator: Access, conn_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gang: GangWithSecrets, emulator: Access, conn_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    record = told.backend.open(told.ref.job_id)
-    failed = Failure.of(Cause.USER, told.status.nodes[0].report.message or "", record, told.status)
-    page = asyncio.run(StatusCache().at(conn_id, told.ref))
-    key = told.ref.key
+    record = gang.backend.open(gang.ref.job_id)
+    failed = Failure.of(Cause.USER, gang.status.nodes[0].report.message or "", record, gang.status)
+    page = asyncio.run(StatusCache().at(conn_id, gang.ref))
+    key = gang.ref.key
     row = TaskRecord(
         id=TaskId(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=-1),
         state="failed",
         operator="DistributedTrainingOperator",
         try_number=1,
         conn_id=conn_id,
-        ref=told.ref,
+        ref=gang.ref,
     )
     for name, value in emulator.airflow_env().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(terminal, "_hidden", set())
     file = tmp_path / "job.yaml"
-    file.write_text(parsing.dump(told.job))
+    file.write_text(parsing.dump(gang.job))
     other = tmp_path / "other.yaml"
-    changed = {**told.job.env, **environment(told.canaries)}
-    other.write_text(parsing.dump(replace(told.job, env=changed)))
+    changed = {**gang.job.env, **environment(gang.canaries)}
+    other.write_text(parsing.dump(replace(gang.job, env=changed)))
     texts = [
         json.dumps(task_context.without_secrets(failed.to_json())),
         failed.sentence,
         str(training_failure(Cause.USER, failed.sentence)),
         json.dumps(masked_messages(view.task_view(row, page, 1.0), page.secrets)),
-        *(printed(command, told.ref.job_id) for command in ("logs", "status", "show-config", "watch")),
-        *(printed(command, told.ref.job_id, "--json") for command in ("logs", "status")),
+        *(printed(command, gang.ref.job_id) for command in ("logs", "status", "show-config", "watch")),
+        *(printed(command, gang.ref.job_id, "--json") for command in ("logs", "status")),
         printed("plan", str(file)),
         printed("plan", str(file), "--json"),
-        printed("diff", told.ref.job_id, str(other)),
+        printed("diff", gang.ref.job_id, str(other)),
         printed("diff", str(file), str(other), "--json"),
         *(
-            http.get(f"{emulator.url}/_emulator/ui/jobs/{told.ref.job_id}{rest}").text
+            http.get(f"{emulator.url}/_emulator/ui/jobs/{gang.ref.job_id}{rest}").text
             for rest in ("", "/logs")
         ),
         http.get(f"{emulator.url}/_emulator/ui/calls").text,
     ]
     assert any("cannot log in" in text for text in texts)
-    assert told.canaries.leaked(*texts) == []
+    assert gang.canaries.leaked(*texts) == []
 
 
 def test_a_task_shows_no_secret_before_it_runs(conn_id: str) -> None:

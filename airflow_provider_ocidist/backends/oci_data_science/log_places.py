@@ -32,8 +32,8 @@ class LogPlaces:
         """Compartments of log groups, by id."""
         self._asked_again_at: dict[str, float] = {}
         """Times from which log groups are asked for again that could not be read, by id."""
-        self._failed: dict[str, int] = {}
-        """Number of requests that were not answered, by the log group's id."""
+        self._pauses: dict[str, float] = {}
+        """Seconds after the last request that was not answered, by the log group's id."""
         self._unanswered_at: float | None = None
 
     def of(self, ref: RunRef) -> str:
@@ -58,8 +58,9 @@ class LogPlaces:
                 else:
                     # Another group has the next turn.
                     self._unanswered_at = now
-                    failed = self._failed[group_id] = self._failed.get(group_id, 0) + 1
-                    self._asked_again_at[group_id] = now + min(AFTER_NO_ANSWER * 2**failed, ASKED_AGAIN)
+                    pause = min(2 * self._pauses.get(group_id, AFTER_NO_ANSWER), ASKED_AGAIN)
+                    self._pauses[group_id] = pause
+                    self._asked_again_at[group_id] = now + pause
                 log.info("%s; its logs are searched in the compartment of the job", error)
             else:
                 self._compartments[group_id] = str(found)
